@@ -1,0 +1,79 @@
+"""Spark SQL expressions in contracts: parsed without Spark, and their names resolved.
+
+A view's expressions see the columns of its inputs by name, or by input and name where two inputs share one
+(`orders.item`, `menu.item`). `resolve` rewrites each to `input.column`, the form the operators' rows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlglot
+from sqlglot import expressions as exp
+
+from hindcast.errors import nearest
+
+Scope = Mapping[str, Sequence[str]]
+
+
+class ExpressionError(ValueError):
+    """An expression that does not parse or names what is not there: `found` and `mend`."""
+
+    def __init__(self, found: str, mend: str) -> None:
+        self.found, self.mend = found, mend
+        super().__init__(found)
+
+
+def resolve(text: str, scope: Scope) -> str:
+    """The expression with every column as `input.column`.
+
+    `scope`: input name -> its columns. An input with the name '' has its columns in the open, unprefixed.
+    Raises ExpressionError for syntax, unknown and ambiguous names, and for queries within expressions.
+
+    >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
+    'orders.quantity * menu.price'
+    """
+    try:
+        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
+    except sqlglot.errors.ParseError as error:
+        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
+        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
+    except sqlglot.errors.SqlglotError as error:
+        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
+    whole = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and {k for k, v in tree.args.items() if v}
+    if not isinstance(tree, exp.Select) or whole != {"expressions"} or isinstance(tree.expressions[0], exp.Alias):
+        raise ExpressionError(f"'{text}' is more than one expression", "write one Spark SQL expression without AS")
+    if tree.expressions[0].find(exp.Query):
+        raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
+    for column in list(tree.find_all(exp.Column)):
+        column.replace(_resolved(column, scope))
+    return tree.expressions[0].sql(dialect="spark")
+
+
+def columns(text: str, scope: Scope) -> set[str]:
+    """The columns that an expression reads, as `input.column`."""
+    tree = sqlglot.parse_one(resolve(text, scope), dialect="spark")
+    return {".".join(part.name for part in column.parts) for column in tree.find_all(exp.Column)}
+
+
+def _resolved(column: exp.Column, scope: Scope) -> exp.Expression:
+    parts = [part.name for part in column.parts]
+    if isinstance(column.this, exp.Star):
+        raise ExpressionError("'*' is not an expression", "name the columns")
+    if len(parts) > 1 and parts[0] in scope:
+        inputs, path = [parts[0]], parts[1:]
+        if path[0] not in scope[parts[0]]:
+            raise ExpressionError(
+                f"'{parts[0]}' has no column '{path[0]}'", nearest(path[0], scope[parts[0]])
+            )
+    else:
+        inputs, path = [name for name, known in scope.items() if parts[0] in known], parts
+    if not inputs:
+        every = {name for known in scope.values() for name in known}
+        raise ExpressionError(f"no column '{parts[0]}'", nearest(parts[0], every))
+    if len(inputs) > 1:
+        raise ExpressionError(
+            f"'{parts[0]}' is a column of {' and of '.join(inputs)}", f"write {inputs[0]}.{parts[0]}"
+        )
+    prefix = [inputs[0]] if inputs[0] else []
+    return exp.Dot.build([exp.to_identifier(name) for name in [*prefix, *path]])

@@ -1,0 +1,148 @@
+"""YAML files into contracts, and every complaint with its file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hindcast.contracts.check import Complaint, check
+from hindcast.contracts.model import Contract, StreamTableJoin, Topic, View
+from hindcast.errors import ContractError, nearest
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load(path: Path) -> Contract:
+    """The contract in one YAML file; ContractError names file, line, what was found and what would do."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=_Loader)
+        _refuse_repeated_names(path, node)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, in C where there is one
+    except OSError as error:
+        raise ContractError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
+    except UnicodeDecodeError:
+        raise ContractError("is not UTF-8 text", where=str(path), mend="save the contract as UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContractError(
+            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend="mend the syntax on this line"
+        ) from None
+    if not isinstance(data, dict):
+        raise ContractError(
+            "holds no contract", where=f"{path}:1", mend="write pipeline:, start: and topics: (see README.md)"
+        )
+    try:
+        contract = Contract.model_validate(data)
+    except ValidationError as error:
+        raise _first(path, node, error) from None
+    for complaint in check(contract):
+        raise _complain(path, node, complaint)
+    return contract
+
+
+def load_all(folder: Path) -> dict[str, Contract]:
+    """Every contract of a folder by its pipeline's name; two of one name are refused."""
+    contracts: dict[str, Contract] = {}
+    files: dict[str, Path] = {}
+    for path in paths(folder):
+        contract = load(path)
+        if contract.pipeline in contracts:
+            raise ContractError(
+                f"pipeline '{contract.pipeline}' is also the name in {files[contract.pipeline]}",
+                where=str(path),
+                mend="give one of the two another name",
+            )
+        contracts[contract.pipeline], files[contract.pipeline] = contract, path
+    return contracts
+
+
+def find(folder: Path, pipeline: str) -> Contract:
+    """The contract of one pipeline; only its own file need be right if it is named after the pipeline."""
+    own = folder / f"{pipeline}.yaml"
+    if own.exists():
+        contract = load(own)
+        if contract.pipeline == pipeline:
+            return contract
+    contracts = load_all(folder)
+    if pipeline not in contracts:
+        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), mend=nearest(pipeline, contracts))
+    return contracts[pipeline]
+
+
+def paths(folder: Path) -> list[Path]:
+    """The contract files of a folder, by name."""
+    if not folder.is_dir():
+        raise ContractError("is not a folder", where=str(folder), mend="set HINDCAST_SCHEMAS to the contracts' folder")
+    return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+
+
+def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
+    """The first of pydantic's complaints in our words."""
+    problem = min(error.errors(), key=lambda e: _line(node, e["loc"]))
+    location = tuple(problem["loc"])
+    dotted = ".".join(str(part) for part in location if part != "[key]")
+    if problem["type"] == "extra_forbidden":
+        found = f"unknown field '{dotted}'"
+        mend = nearest(str(location[-1]), _fields(location[:-1]))
+    elif problem["type"] == "missing":
+        found, mend = f"field '{dotted}' is missing", f"add '{location[-1]}:' here"
+    else:
+        found = f"{dotted}: {problem['msg'].removeprefix('Value error, ')}"
+        mend = f"found {problem['input']!r} here; see docs/contract.md"
+    return _complain(path, node, Complaint(location, found, mend))
+
+
+def _complain(path: Path, node: yaml.Node, complaint: Complaint) -> ContractError:
+    return ContractError(
+        complaint.found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend
+    )
+
+
+def _line(node: yaml.Node, location: tuple[Any, ...]) -> int:
+    """The line of the deepest part of `location` that the file has, from 1."""
+    line = node.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1
+
+
+def _fields(location: tuple[Any, ...]) -> list[str]:
+    """The fields that the object at `location` can have."""
+    models: dict[str, type[BaseModel]] = {"topics": Topic, "views": View}
+    model: type[BaseModel] = Contract
+    if len(location) >= 2:
+        model = models.get(str(location[0]), Contract)
+    if len(location) >= 3 and location[2] == "join":
+        model = StreamTableJoin
+    return list(model.model_fields)
+
+
+def _refuse_repeated_names(path: Path, node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if key.value in seen:
+                raise ContractError(
+                    f"'{key.value}' stands here for the second time, first on line {seen[key.value]}",
+                    where=f"{path}:{key.start_mark.line + 1}",
+                    mend="remove or rename one of the two",
+                )
+            seen[key.value] = key.start_mark.line + 1
+            _refuse_repeated_names(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated_names(path, item)

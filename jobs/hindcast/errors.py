@@ -1,0 +1,77 @@
+"""Every error that Hindcast raises on purpose.
+
+    HindcastError
+    ├── SettingsError      an environment variable that makes no sense
+    ├── PlatformError      Java, a port, a process, a disk
+    ├── ContractError      a contract that cannot mean anything: file and line
+    ├── TopicError         a broker or a topic: topic, partition, offset
+    ├── RecordError        records that do not decode: topic, partition, offset, key
+    ├── TableError         a table that is not ours, or not of the expected form
+    ├── RunError           plans, and runs that do not add up
+    ├── GateError          a gate that stopped a table
+    └── QueryError         a question that has no answer: unknown table, key or moment
+
+An error says what was found, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HindcastError(Exception):
+    """What was found, where (optional), and what to do about it (optional)."""
+
+    def __init__(self, found: str, *, where: str = "", mend: str = "") -> None:
+        self.found, self.where, self.mend = found, where, mend
+        super().__init__(found, where, mend)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        mend = f"\n  what to do: {self.mend}" if self.mend else ""
+        return f"{place}{self.found}{mend}"
+
+
+class SettingsError(HindcastError):
+    """An environment variable that makes no sense."""
+
+
+class PlatformError(HindcastError):
+    """Java, a port, a process or a disk is not as it must be."""
+
+
+class ContractError(HindcastError):
+    """A contract that cannot mean anything; `where` is its file and line."""
+
+
+class TopicError(HindcastError):
+    """A broker that cannot be reached, or a topic that is not as the contract says."""
+
+
+class RecordError(HindcastError):
+    """Records that do not decode; `where` is topic, partition and offset of the first."""
+
+
+class TableError(HindcastError):
+    """A table that is not ours, or that has another form than the contract gives it."""
+
+
+class RunError(HindcastError):
+    """A plan that cannot be made or finished, or counts that do not add up."""
+
+
+class GateError(HindcastError):
+    """A gate that stopped a table; nothing of it was published."""
+
+
+class QueryError(HindcastError):
+    """A question about a table, key or moment that is not there."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: `did you mean 'menu'? known: menu, orders`."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"{hint}known here: {', '.join(names) or 'none'}"
