@@ -1,0 +1,43 @@
+"""Stream time and acceptance: which records of a log a table takes (design.md 1 and 2)."""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+
+def judge(records: DataFrame, history_retention: Column, stream_time: Column | None = None) -> DataFrame:
+    """Decide the fate of every record of a table's log that has none yet.
+
+    `records` has `partition`, `offset`, `timestamp` and `fate` (string, null = undecided). An undecided record is
+    `expired` iff timestamp < T - history_retention, else `accepted`; T is the largest timestamp accepted before it in
+    its partition, in offset order, of all keys. At timestamp = T - history_retention it is still accepted. Records
+    whose fate is decided already keep it and move no time. The first record of a partition never expires.
+
+    `history_retention` is a day-time interval and may differ by partition. `stream_time` is T as earlier runs left it,
+    null where there was none; with it the fates do not depend on how runs cut the log. Returns the same columns.
+
+        retention 10 ms    offset 0 @30 accepted    offset 1 @20 accepted    offset 2 @19 expired
+    """
+    before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    # Over all undecided records this is also the largest accepted timestamp: an expired one is never the largest.
+    reached = _latest(F.max(F.when(F.col("fate").isNull(), F.col("timestamp"))).over(before), stream_time)
+    # T - t > R rather than t < T - R: an unlimited retention must not overflow.
+    too_old = F.coalesce(reached - F.col("timestamp") > history_retention, F.lit(False))
+    fate = F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))
+    return records.withColumn("fate", F.coalesce(F.col("fate"), fate))
+
+
+def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> DataFrame:
+    """Add `streamTime` to events: the largest timestamp of the events of its source partition so far.
+
+    `events` has `key`, `value`, `timestamp` and `position`. The event itself counts, of all keys; events without key or
+    value do not (CORRECTED.md, windowed aggregates). `stream_time` is what earlier runs had reached, or null.
+    """
+    upto = Window.partitionBy("position.partition").orderBy("position.offset")
+    upto = upto.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    counts = F.col("key").isNotNull() & F.col("value").isNotNull()
+    seen = F.max(F.when(counts, F.col("timestamp"))).over(upto)
+    return events.withColumn("streamTime", _latest(seen, stream_time))
+
+
+def _latest(seen: Column, earlier: Column | None) -> Column:
+    return seen if earlier is None else F.greatest(seen, earlier)

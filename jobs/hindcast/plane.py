@@ -1,0 +1,76 @@
+"""The plane: records to rectangles, and reads of them as of a moment on either axis (design.md 2)."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+
+def versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
+    """The versions that accepted records amount to: what each key held, and when.
+
+    `records` has `key` (not null), `value` (null = tombstone), `timestamp` and `position`, in any order. Of records of
+    one key with equal timestamps the one with the largest position wins, tombstone or not. A version is valid until the
+    key's next version, tombstones too; with `ttl` (a positive day-time interval) at most until validFrom + ttl.
+    Returns `key, value, validFrom, validTo, position`, without tombstones; `validTo` null = until changed.
+
+        8 @0, 10 @4, tombstone @6    ->    8 [0, 4)    10 [4, 6)
+    """
+    following = F.lead("timestamp").over(Window.partitionBy("key").orderBy("timestamp", "position"))
+    return (
+        records.select("key", "value", F.col("timestamp").alias("validFrom"), following.alias("_next"), "position")
+        .where(F.col("value").isNotNull() & ~F.col("_next").eqNullSafe(F.col("validFrom")))
+        .select("key", "value", "validFrom", _end("_next", ttl).alias("validTo"), "position")
+    )
+
+
+def valid_at(rows: DataFrame, moment: Column) -> DataFrame:
+    """The rows that are true at `moment`: validFrom <= moment < validTo, an open end being later than any moment."""
+    return rows.where(_holds("validFrom", "validTo", moment))
+
+
+def known_at(rows: DataFrame, moment: Column) -> DataFrame:
+    """The rows that were believed at `moment`: systemFrom <= moment < systemTo, null being later than any moment."""
+    return rows.where(_holds("systemFrom", "systemTo", moment))
+
+
+def changes(believed: DataFrame, derived: DataFrame, identity: Sequence[str], content: Sequence[str]) -> DataFrame:
+    """What has to be closed and opened on the system axis so that what is believed becomes what is derived.
+
+    A row is known by its `identity` and `content` columns together (nulls equal, NaN equal); other columns are lineage
+    and do not count. Returns all columns of both sides (null where a side lacks one) and `change`: 'open' for a row of
+    `derived` that is not believed, 'close' for a row of `believed` that is not derived any more. A row of both is
+    neither, so a record that repeats what is believed changes nothing.
+    """
+    # A struct as join key is null-safe inside, without a null test per column; each side is shuffled once.
+    old, new = (
+        F.struct(*(F.col(side).getField(name).alias(name) for name in (*identity, *content)))
+        for side in ("_old", "_new")
+    )
+    differences = (
+        believed.select(F.struct("*").alias("_old"))
+        .join(derived.select(F.struct("*").alias("_new")), old == new, "full_outer")
+        .where(F.col("_old").isNull() | F.col("_new").isNull())
+    )
+    return differences.select(
+        *(_either(name, believed.columns, derived.columns).alias(name) for name in _names(derived, believed)),
+        F.when(F.col("_old").isNull(), F.lit("open")).otherwise(F.lit("close")).alias("change"),
+    )
+
+
+def _end(following: str, ttl: Column | None) -> Column:
+    end = F.col(following)
+    return end if ttl is None else F.least(end, F.col("validFrom") + ttl)
+
+
+def _holds(start: str, end: str, moment: Column) -> Column:
+    return (F.col(start) <= moment) & (F.col(end).isNull() | (F.col(end) > moment))
+
+
+def _names(first: DataFrame, second: DataFrame) -> list[str]:
+    return list(dict.fromkeys([*first.columns, *second.columns]))
+
+
+def _either(name: str, old: Sequence[str], new: Sequence[str]) -> Column:
+    sides = [F.col(side).getField(name) for side, columns in (("_old", old), ("_new", new)) if name in columns]
+    return F.coalesce(*sides)
