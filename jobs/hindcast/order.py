@@ -13,7 +13,8 @@ def judge(records: DataFrame, history_retention: Column, stream_time: Column | N
     whose fate is decided already keep it and move no time. The first record of a partition never expires.
 
     `history_retention` is a day-time interval and may differ by partition. `stream_time` is T as earlier runs left it,
-    null where there was none; with it the fates do not depend on how runs cut the log. Returns the same columns.
+    null where there was none; with it the fates do not depend on how runs cut the log. Returns the same columns and
+    `streamTime`: T as it was before the record, null at first; a record dated before it is late.
 
         retention 10 ms    offset 0 @30 accepted    offset 1 @20 accepted    offset 2 @19 expired
     """
@@ -23,7 +24,7 @@ def judge(records: DataFrame, history_retention: Column, stream_time: Column | N
     # T - t > R rather than t < T - R: an unlimited retention must not overflow.
     too_old = F.coalesce(reached - F.col("timestamp") > history_retention, F.lit(False))
     fate = F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))
-    return records.withColumn("fate", F.coalesce(F.col("fate"), fate))
+    return records.withColumns({"fate": F.coalesce(F.col("fate"), fate), "streamTime": reached})
 
 
 def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> DataFrame:

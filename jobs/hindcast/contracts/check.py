@@ -44,14 +44,13 @@ def scope(contract: Contract, view: View) -> dict[str, list[str]]:
 
 
 def selected(contract: Contract, view: View) -> dict[str, str]:
-    """A view's columns beside its key, as resolved expressions; all of both inputs if it selects none."""
+    """A view's columns beside its key, as resolved expressions; the values of both inputs if it selects none."""
     names = scope(contract, view)
     key = contract.topics[view.stream].key
     if view.select is not None:
         chosen = {name: resolve(text, names) for name, text in view.select.items()}
         return {name: text for name, text in chosen.items() if name not in key}
-    every = [(name, column) for name, known in names.items() for column in known if column not in key]
-    return {column: f"{name}.{column}" for name, column in every}
+    return {column: f"{name}.{column}" for name in names for column in contract.topics[name].value}
 
 
 RESERVED = ("runs", "quarantine", "logs")
@@ -69,10 +68,12 @@ def _is_cron(text: str) -> bool:
 
 
 def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
-    for both in sorted(set(topic.key) & set(topic.value)):
-        yield Complaint(
-            (*location, "value", both), f"column '{both}' is in the key and in the value", "rename or remove one"
-        )
+    seen: dict[str, str] = {}
+    for part, name in [("key", name) for name in topic.key] + [("value", name) for name in topic.value]:
+        if name.lower() in seen:
+            found = f"column '{name}' stands in the {seen[name.lower()]} already (case does not count)"
+            yield Complaint((*location, part, name), found, "rename or remove one")
+        seen[name.lower()] = part
     if topic.keyed_as == "string" and len(topic.key) != 1:
         yield Complaint(
             (*location, "key_format"), f"a string key has one column, found {len(topic.key)}", "write key_format: json"
@@ -100,11 +101,10 @@ def _view(contract: Contract, name: str, view: View) -> Iterator[Complaint]:
     yield from _expressions(location, view, names)
     yield from _join_key(contract, location, view)
     key = contract.topics[view.stream].key
-    if view.select is None:
-        shared = set(contract.topics[view.stream].value) & {*names[view.join.table]} | {*key} & {*names[view.join.table]}
-        if shared - {view.join.on, *key}:
-            both = ", ".join(sorted(shared - {view.join.on, *key}))
-            yield Complaint(location, f"both inputs have {both}", "name the view's columns with select:")
+    shared = {*names[view.stream]} & {*contract.topics[view.join.table].value}
+    if view.select is None and shared:
+        both = ", ".join(sorted(shared))
+        yield Complaint(location, f"both inputs have a column {both}", "name the view's columns with select:")
     for column in set(view.select or ()) & set(key):
         if (view.select or {})[column].strip() not in (column, f"{view.stream}.{column}"):
             yield Complaint(

@@ -24,10 +24,11 @@ class ExpressionError(ValueError):
         super().__init__(found)
 
 
-def resolve(text: str, scope: Scope) -> str:
+def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> str:
     """The expression with every column as `input.column`.
 
-    `scope`: input name -> its columns. An input with the name '' has its columns in the open, unprefixed.
+    `scope`: input name -> its columns. `places`: input name -> the struct that holds its columns, where that has
+    another name than the input.
     Raises ExpressionError for syntax, unknown and ambiguous names, and for queries within expressions.
 
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
@@ -37,6 +38,7 @@ def resolve(text: str, scope: Scope) -> str:
         tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
     except sqlglot.errors.ParseError as error:
         detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
+        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
         raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
     except sqlglot.errors.SqlglotError as error:
         raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
@@ -46,7 +48,7 @@ def resolve(text: str, scope: Scope) -> str:
     if tree.expressions[0].find(exp.Query):
         raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
     for column in list(tree.find_all(exp.Column)):
-        column.replace(_resolved(column, scope))
+        column.replace(_resolved(column, scope, places or {}))
     return tree.expressions[0].sql(dialect="spark")
 
 
@@ -56,7 +58,7 @@ def columns(text: str, scope: Scope) -> set[str]:
     return {".".join(part.name for part in column.parts) for column in tree.find_all(exp.Column)}
 
 
-def _resolved(column: exp.Column, scope: Scope) -> exp.Expression:
+def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expression:
     parts = [part.name for part in column.parts]
     if isinstance(column.this, exp.Star):
         raise ExpressionError("'*' is not an expression", "name the columns")
@@ -75,5 +77,4 @@ def _resolved(column: exp.Column, scope: Scope) -> exp.Expression:
         raise ExpressionError(
             f"'{parts[0]}' is a column of {' and of '.join(inputs)}", f"write {inputs[0]}.{parts[0]}"
         )
-    prefix = [inputs[0]] if inputs[0] else []
-    return exp.Dot.build([exp.to_identifier(name) for name in [*prefix, *path]])
+    return exp.Dot.build([exp.to_identifier(name) for name in [places.get(inputs[0], inputs[0]), *path]])

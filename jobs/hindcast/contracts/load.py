@@ -12,7 +12,17 @@ from hindcast.contracts.check import Complaint, check
 from hindcast.contracts.model import Contract, StreamTableJoin, Topic, View
 from hindcast.errors import ContractError, nearest
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+    """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
+    for first, resolvers in _Base.yaml_implicit_resolvers.items()
+}
 
 
 def load(path: Path) -> Contract:
@@ -83,7 +93,7 @@ def paths(folder: Path) -> list[Path]:
 
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
     """The first of pydantic's complaints in our words."""
-    problem = min(error.errors(), key=lambda e: _line(node, e["loc"]))
+    problem = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", _line(node, e["loc"])))
     location = tuple(problem["loc"])
     dotted = ".".join(str(part) for part in location if part != "[key]")
     if problem["type"] == "extra_forbidden":

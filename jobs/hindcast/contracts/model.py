@@ -144,6 +144,10 @@ class Contract(Model):
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def kafka_topic(self, name: str) -> str:
+        """The name in Kafka of a topic of the contract."""
+        return self.topics[name].topic or name
+
     def expectations(self, table: str) -> tuple[Expectation, ...]:
         """The gates of a topic's table or of a view."""
         return (self.topics.get(table) or self.views[table]).expect

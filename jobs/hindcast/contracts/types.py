@@ -69,7 +69,7 @@ def column_type(text: object) -> str:
 
 
 def _column(name: str) -> str:
-    if name in PERIOD_COLUMNS:
+    if name.lower() in {column.lower() for column in PERIOD_COLUMNS}:
         raise ValueError(f"'{name}' is the name of a period column; choose another")
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"'{name}' is not a column name; letters, digits and _ only, a letter first")

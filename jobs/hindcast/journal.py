@@ -1,0 +1,112 @@
+"""The runs of a pipeline: what each was planned to do, and how it ended. One Delta table of appended entries.
+
+| column | type | |
+| --- | --- | --- |
+| run | bigint | the run's number, from 1 |
+| entry | string | planned, stopped (by a gate), completed, abandoned |
+| at | timestamp | when the entry was written |
+| runId | string | the run's name: that of Airflow's run, or one of our own |
+| knownAt | timestamp | the run's moment on the system axis |
+| detail | string | JSON: the plan of a planned run, the report of a completed one, the reason of another |
+
+Entries are appended without Spark. A plan is one commit under the transaction id (pipeline, run number): of two
+writers that plan the same number, one fails.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast.errors import RunError
+from hindcast.tables import Table, ensure, opened
+
+SCHEMA = StructType(
+    [
+        StructField("run", LongType()),
+        StructField("entry", StringType()),
+        StructField("at", TimestampType()),
+        StructField("runId", StringType()),
+        StructField("knownAt", TimestampType()),
+        StructField("detail", StringType()),
+    ]
+)
+_MOMENT = pa.timestamp("us", "UTC")
+_ARROW = pa.schema(
+    [
+        ("run", pa.int64()),
+        ("entry", pa.string()),
+        ("at", _MOMENT),
+        ("runId", pa.string()),
+        ("knownAt", _MOMENT),
+        ("detail", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its entries tell it; `state` is the last of them."""
+
+    number: int
+    run_id: str
+    known_at: datetime
+    state: str
+    plan: dict[str, Any]
+    detail: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come of it: completed, or given up."""
+        return self.state in ("completed", "abandoned")
+
+
+def table(warehouse: str, pipeline: str) -> Table:
+    """The journal's own table."""
+    return Table(warehouse, pipeline, "runs", "runs")
+
+
+def runs(warehouse: str, pipeline: str) -> list[Run]:
+    """All runs of a pipeline, oldest first."""
+    found = opened(table(warehouse, pipeline))
+    if found is None:
+        return []
+    entries = found.to_pyarrow_table().sort_by([("at", "ascending")]).to_pylist()
+    told: dict[int, Run] = {}
+    for entry in entries:
+        detail = json.loads(entry["detail"])
+        known = told.get(entry["run"])
+        plan = known.plan if known else detail
+        told[entry["run"]] = Run(entry["run"], entry["runId"], entry["knownAt"], entry["entry"], plan, detail)
+    return [told[number] for number in sorted(told)]
+
+
+def write(warehouse: str, run: Run) -> None:
+    """Appends one entry; RunError if another writer planned this number at the same time."""
+    pipeline = run.plan["pipeline"]
+    found = ensure(table(warehouse, pipeline), SCHEMA)
+    row = [run.number], [run.state], [datetime.now(UTC)], [run.run_id], [run.known_at], [json.dumps(run.detail)]
+    version = run.number if run.state == "planned" else None
+    ids = [Transaction(f"hindcast/{pipeline}/plan", version)] if version else []
+    if version and (found.transaction_version(ids[0].app_id) or 0) >= version:
+        raise _taken(pipeline, run)
+    data = pa.table([pa.array(column, field.type) for column, field in zip(row, _ARROW, strict=True)], schema=_ARROW)
+    try:
+        write_deltalake(found, data, mode="append", commit_properties=CommitProperties(app_transactions=ids))
+    except CommitFailedError:
+        raise _taken(pipeline, run) from None
+
+
+def _taken(pipeline: str, run: Run) -> RunError:
+    return RunError(
+        f"another run of {pipeline} was planned as number {run.number} at the same moment",
+        where=run.run_id,
+        mend="run it again when that one has ended; nothing was written",
+    )

@@ -1,0 +1,250 @@
+"""Delta tables: where they lie, what form they have, and how a change is committed: once, and whole.
+
+Every table is plain Delta. Beside the user's columns:
+
+| kind | columns |
+| --- | --- |
+| versions | `validFrom`, `validTo`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_belief` |
+| events | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_belief` |
+
+`_partition` and `_offset` are those of the record that a row comes from (of a join: the event's). `_belief` is the
+partition column, a layout that keeps a run's cost near its change: `open` (believed, validTo null), `past` (believed,
+ended; all believed events) and `superseded` (no longer believed).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from hindcast.errors import TableError
+
+Kind = Literal["log", "events", "versions", "quarantine", "runs"]
+FORMAT = 1
+"""The store format that this code writes."""
+
+PERIODS: dict[str, tuple[str, ...]] = {"versions": ("validFrom", "validTo"), "events": ("timestamp",)}
+LINEAGE = ("_partition", "_offset")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns."""
+
+    warehouse: str
+    pipeline: str
+    name: str
+    kind: Kind
+    key: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Where the table lies: a folder or the URI of one."""
+        return f"{self.warehouse.rstrip('/')}/{self.pipeline}/{self.name}"
+
+    @property
+    def app(self) -> str:
+        """The application id of its commits (Delta transaction identifiers); the version is the run's number."""
+        return f"hindcast/{self.pipeline}/{self.name}"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that no two believed rows share."""
+        return (*self.key, "validFrom") if self.kind == "versions" else LINEAGE
+
+    @property
+    def description(self) -> str:
+        """What marks the table as ours, in Delta's own metadata."""
+        return json.dumps({"hindcast": FORMAT, "kind": self.kind, "key": list(self.key)})
+
+
+def opened(table: Table) -> DeltaTable | None:
+    """The table as it stands, None where there is none yet.
+
+    Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format.
+    """
+    try:
+        found = DeltaTable(table.path)
+    except TableNotFoundError:
+        folder = Path(table.path)
+        if "://" not in table.path and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise TableError("is not a Delta table", where=table.path, mend=_ELSEWHERE) from None
+        return None
+    except (DeltaError, OSError) as error:
+        raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
+    marks = _marks(found)
+    if marks is None or found.metadata().name != f"{table.pipeline}.{table.name}":
+        raise TableError("is a Delta table that Hindcast did not make", where=table.path, mend=_ELSEWHERE)
+    if marks["hindcast"] > FORMAT:
+        raise TableError(
+            f"has store format {marks['hindcast']}, this version knows up to {FORMAT}",
+            where=table.path,
+            mend="use a newer Hindcast",
+        )
+    return found
+
+
+def ensure(table: Table, schema: StructType) -> DeltaTable:
+    """The table, made if it is not there; TableError where it has other columns than `schema`."""
+    found = opened(table)
+    wanted = {f.name: f.dataType.json() for f in schema.fields}
+    if found is None:
+        _room(table)
+        partitions = ["_belief"] if "_belief" in wanted else None
+        try:
+            return DeltaTable.create(
+                table.path,
+                schema=Schema.from_json(schema.json()),
+                partition_by=partitions,
+                name=f"{table.pipeline}.{table.name}",
+                description=table.description,
+            )
+        except (DeltaError, OSError) as error:
+            found = opened(table)
+            if found is None:
+                raise TableError(f"cannot be made: {error}", where=table.path, mend="check the path") from None
+    there = {f["name"]: json.dumps(f["type"], separators=(",", ":")) for f in json.loads(found.schema().to_json())["fields"]}
+    marks = _marks(found) or {}
+    if there != wanted or tuple(marks.get("key", ())) != table.key:
+        told = _difference(there, wanted) or f"the key was {', '.join(marks.get('key', []))}"
+        raise TableError(
+            f"has other columns than the contract gives it now: {told}",
+            where=table.path,
+            mend="give the changed topic or view another name: other columns or keys make a new table",
+        )
+    return found
+
+
+def published(table: Table) -> int:
+    """The number of the last run that committed to the table, 0 before the first."""
+    found = opened(table)
+    return (found.transaction_version(table.app) or 0) if found is not None else 0
+
+
+def believed(spark: SparkSession, table: Table) -> DataFrame:
+    """The rows believed now, with all their columns."""
+    return load(spark, table).where("systemTo IS NULL AND _belief <> 'superseded'")
+
+
+def load(spark: SparkSession, table: Table) -> DataFrame:
+    """All rows of a table that is there."""
+    return spark.read.format("delta").load(table.path)
+
+
+def belief(table: Table) -> Column:
+    """`_belief` of a believed row."""
+    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
+    return F.when(ended, "past").otherwise("open")
+
+
+def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> None:
+    """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", table.app)
+        .option("txnVersion", str(run))
+        .option("userMetadata", json.dumps(note))
+        .save(table.path)
+    )
+
+
+def publish(changes: DataFrame, table: Table, run: int, known_at: datetime, *, closing: bool, note: dict[str, Any]) -> None:
+    """One commit: closes rows on the system axis at `known_at` and opens others, or does nothing if `run` did it before.
+
+    `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
+    Without anything to close (`closing` false) it is a plain append. A closed row keeps its valid period; it gets
+    systemTo = known_at.
+    """
+    now = F.lit(known_at)
+    rows = changes.withColumns(
+        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)}
+    )
+    columns = [c for c in rows.columns if c != "change"]
+    if not closing:
+        append(rows.select(columns), table, run, note)
+        return
+    spark = changes.sparkSession
+    view = f"change_of_{table.pipeline}_{table.name}"
+    rows.createOrReplaceTempView(view)
+    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
+    names = ", ".join(f"`{c}`" for c in columns)
+    values = ", ".join(f"s.`{c}`" for c in columns)
+    confs = {
+        "spark.databricks.delta.write.txnAppId": table.app,
+        "spark.databricks.delta.write.txnVersion": str(run),
+        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
+    }
+    for name, value in confs.items():
+        spark.conf.set(name, value)
+    try:
+        spark.sql(
+            f"MERGE INTO delta.`{table.path}` t USING {view} s "
+            f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
+            "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
+            f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+        ).collect()
+    finally:
+        for name in confs:
+            spark.conf.unset(name)
+        spark.catalog.dropTempView(view)
+
+
+def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
+    """What each run's commit noted, by the run's number, newest first."""
+    found = opened(table)
+    kept: dict[int, dict[str, Any]] = {}
+    for commit in found.history(limit) if found is not None else []:
+        note = json.loads(commit.get("userMetadata") or "{}")
+        if "run" in note:
+            kept.setdefault(note["run"], note)
+    return kept
+
+
+_ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"
+_NEEDED = 64 << 20
+
+
+def _marks(found: DeltaTable) -> dict[str, Any] | None:
+    try:
+        marks = json.loads(found.metadata().description or "{}")
+    except ValueError:
+        return None
+    return marks if isinstance(marks, dict) and isinstance(marks.get("hindcast"), int) else None
+
+
+def _difference(there: dict[str, str], wanted: dict[str, str]) -> str:
+    def told(names: Iterable[str], of: dict[str, str]) -> str:
+        return ", ".join(f"{n} {of[n]}" for n in sorted(names)).replace('"', "")
+
+    parts = {
+        "new": told(wanted.keys() - there.keys(), wanted),
+        "missing": told(there.keys() - wanted.keys(), there),
+        "changed": ", ".join(
+            f"{n} from {there[n]} to {wanted[n]}" for n in sorted(there.keys() & wanted.keys()) if there[n] != wanted[n]
+        ).replace('"', ""),
+    }
+    return "; ".join(f"{word}: {names}" for word, names in parts.items() if names)
+
+
+def _room(table: Table) -> None:
+    """A full disk is told before the first byte, where the disk is ours to ask."""
+    if "://" in table.path:
+        return
+    folder = next(p for p in [Path(table.path), *Path(table.path).parents] if p.exists())
+    free = shutil.disk_usage(folder).free
+    if free < _NEEDED:
+        raise TableError(
+            f"the disk has only {free >> 20} MB left", where=table.path, mend="free some room; nothing was written"
+        )

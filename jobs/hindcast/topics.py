@@ -1,0 +1,189 @@
+"""Kafka: which offsets there are, which of them an interval bounds, and the records themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from hindcast.errors import TopicError
+
+TIMEOUT = 20.0
+"""Seconds after which a broker that does not answer is an error."""
+
+
+class Offsets(NamedTuple):
+    """The half-open range of offsets [start, end) of one partition."""
+
+    start: int
+    end: int
+
+
+class Cluster:
+    """The brokers at `servers` (host:port, comma-separated). A context manager."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._config = {"bootstrap.servers": servers, "socket.timeout.ms": 10_000, "log_level": 0}
+        self._admin = AdminClient(self._config)
+        self._consumer = Consumer(
+            {
+                **self._config,
+                "group.id": "hindcast-plan",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+            }
+        )
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def topic_id(self, topic: str) -> str:
+        """The id that a topic made anew under the same name does not share."""
+        found = self._ask(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT), topic)
+        return str(found.topic_id)
+
+    def available(self, topic: str) -> dict[int, Offsets]:
+        """The offsets that each partition holds now: from its first record to after its last committed one.
+
+        Raises TopicError if no broker answers or the topic is not there.
+        """
+        metadata = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic)
+        found = metadata.topics[topic]
+        if found.error is not None:
+            raise self._missing(topic)
+        return {
+            number: Offsets(*self._ask(lambda p=p: self._consumer.get_watermark_offsets(p, timeout=TIMEOUT), topic))
+            for number in sorted(found.partitions)
+            if (p := TopicPartition(topic, number))
+        }
+
+    def reaching(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
+        """Per partition the first offset whose timestamp reaches `moment` (KIP-32), None if there is none.
+
+        Records dated after `latest` are passed over: one dated 2099 bounds nothing.
+        """
+        partitions = sorted(self.available(topic))
+        asked = [TopicPartition(topic, p, _ms(moment)) for p in partitions]
+        hits = self._ask(lambda: self._consumer.offsets_for_times(asked, timeout=TIMEOUT), topic)
+        return {
+            hit.partition: None if hit.offset < 0 else self._plausible(hit, moment, latest) for hit in hits
+        }
+
+    def _plausible(self, hit: TopicPartition, moment: datetime, latest: datetime) -> int | None:
+        """The first offset from `hit` on that is dated from `moment` up to `latest`."""
+        end = self._ask(lambda: self._consumer.get_watermark_offsets(hit, timeout=TIMEOUT), hit.topic)[1]
+        self._consumer.assign([hit])
+        try:
+            while self._ask(lambda: self._consumer.position([hit])[0].offset, hit.topic) < end:
+                for message in self._ask(lambda: self._consumer.consume(1000, timeout=1.0), hit.topic):
+                    if message.error():
+                        raise TopicError(str(message.error()), where=f"{hit.topic} partition {hit.partition}")
+                    if message.offset() >= end:
+                        return None
+                    if _ms(moment) <= message.timestamp()[1] <= _ms(latest):
+                        return int(message.offset())
+            return None
+        finally:
+            self._consumer.unassign()
+
+    def _ask(self, question: Any, topic: str) -> Any:
+        try:
+            return question()
+        except KafkaException as error:
+            kafka: KafkaError = error.args[0]
+            if kafka.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise self._missing(topic) from None
+            if kafka.code() in (
+                KafkaError._TRANSPORT,
+                KafkaError._TIMED_OUT,
+                KafkaError._ALL_BROKERS_DOWN,
+                KafkaError._RESOLVE,
+            ):
+                raise TopicError(
+                    f"no Kafka broker answers ({kafka.str()})",
+                    where=f"{self.servers}, topic {topic}",
+                    mend="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port",
+                ) from None
+            raise TopicError(kafka.str(), where=f"{self.servers}, topic {topic}") from None
+
+    def _missing(self, topic: str) -> TopicError:
+        return TopicError(
+            "there is no such topic",
+            where=f"{self.servers}, topic {topic}",
+            mend=f"create it, or name the right one in the contract with topic: under the topic's entry ({topic})",
+        )
+
+
+def bounded(
+    available: Mapping[int, Offsets], claimed: Mapping[int, int], bound: Mapping[int, int | None]
+) -> dict[int, Offsets]:
+    """The ranges of a run: per partition from where the last run ended up to the interval's bound.
+
+    A partition without a claim starts at its first record; without a bound it goes to its end. A range never runs
+    backwards: what earlier runs replayed beyond the bound stays replayed (design.md 6).
+    """
+    ranges = {}
+    for partition, offsets in available.items():
+        start = claimed.get(partition, offsets.start)
+        hit = bound.get(partition)
+        ranges[partition] = Offsets(start, max(start, offsets.end if hit is None else min(hit, offsets.end)))
+    return ranges
+
+
+def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, Offsets]) -> DataFrame:
+    """The records of these ranges: partition, offset, timestamp, timestampType, key, value, headers (bytes as sent).
+
+    Only committed records (read_committed). Fails rather than return fewer records where Kafka has lost some.
+    """
+    wanted = {str(p): r for p, r in ranges.items() if r.end > r.start}
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.max.partition.fetch.bytes", str(8 << 20))
+        .option("kafka.fetch.max.bytes", str(64 << 20))
+        .option("assign", json.dumps({topic: [int(p) for p in wanted]}))
+        .option("startingOffsets", json.dumps({topic: {p: r.start for p, r in wanted.items()}}))
+        .option("endingOffsets", json.dumps({topic: {p: r.end for p, r in wanted.items()}}))
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true")
+        .load()
+    )
+    return frame.select("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+
+
+def gone(topic: str, claimed: Mapping[int, int], available: Mapping[int, Offsets]) -> None:
+    """Raises TopicError where Kafka no longer has what comes next, or has less than was replayed already."""
+    for partition, start in sorted(claimed.items()):
+        where = f"topic {topic}, partition {partition}"
+        if partition not in available:
+            raise TopicError("was replayed before and is not there any more", where=where, mend=_ANEW)
+        low, high = available[partition]
+        if start < low:
+            raise TopicError(
+                f"offsets {start} to {low - 1} are gone from Kafka before they were replayed",
+                where=where,
+                mend="raise the topic's retention; what is gone can only be restored in Kafka",
+            )
+        if start > high:
+            raise TopicError(
+                f"offsets up to {start - 1} were replayed, the partition ends at {high - 1}", where=where, mend=_ANEW
+            )
+
+
+_ANEW = "the topic was made anew: replay it into a new pipeline (another pipeline: name in the contract)"
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
