@@ -40,5 +40,10 @@ def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> Da
     return events.withColumn("streamTime", _latest(seen, stream_time))
 
 
+def micros(interval: Column) -> Column:
+    """A day-time interval as a number of microseconds."""
+    return F.unix_micros(F.timestamp_micros(F.lit(0)) + interval)
+
+
 def _latest(seen: Column, earlier: Column | None) -> Column:
     return seen if earlier is None else F.greatest(seen, earlier)

@@ -26,7 +26,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from hindcast.errors import TableError
 
@@ -148,12 +148,15 @@ def belief(table: Table) -> Column:
     return F.when(ended, "past").otherwise("open")
 
 
-def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> None:
-    """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit."""
+def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> None:
+    """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
+
+    `part` names the commit among several that one run makes to the table.
+    """
     (
         rows.write.format("delta")
         .mode("append")
-        .option("txnAppId", table.app)
+        .option("txnAppId", f"{table.app}/{part}" if part else table.app)
         .option("txnVersion", str(run))
         .option("userMetadata", json.dumps(note))
         .save(table.path)
@@ -210,6 +213,11 @@ def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
         if "run" in note:
             kept.setdefault(note["run"], note)
     return kept
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, all nullable: what a table of them is made with."""
+    return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
 
 
 _ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,11 @@ def paths(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ContractError("is not a folder", where=str(folder), mend="set HINDCAST_SCHEMAS to the contracts' folder")
     return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+
+
+def schema() -> str:
+    """The JSON Schema of a contract, for editors; schemas/contract.schema.json holds it."""
+    return json.dumps({"title": "Hindcast contract", **Contract.model_json_schema()}, indent=2) + "\n"
 
 
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:

@@ -1,0 +1,247 @@
+"""The command `hindcast`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hindcast.errors import HindcastError, QueryError
+from hindcast.settings import settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hindcast.contracts import Contract
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1."""
+    arguments = _parser().parse_args(argv)
+    try:
+        command: Command = arguments.command
+        return command(arguments)
+    except HindcastError as error:
+        print(f"hindcast: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from hindcast import gates
+    from hindcast.contracts import load, paths
+
+    problems = 0
+    for path in arguments.files or paths(settings().schemas):
+        try:
+            contract = load(path)
+            for name in (*contract.topics, *contract.views):
+                gates.known(contract.expectations(name), f"{path}, {name}")
+            print(f"{path}: {len(contract.topics)} topics, {len(contract.views)} views, fine")
+        except HindcastError as error:
+            problems += 1
+            print(f"hindcast: {error}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _schema(_: argparse.Namespace) -> int:
+    from hindcast.contracts.load import schema
+
+    print(schema(), end="")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from hindcast import journal, report, runs
+    from hindcast.session import session
+
+    now = settings()
+    past = journal.runs(now.warehouse, arguments.pipeline)
+    mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
+    run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
+    told = runs.run(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, run_id, until)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
+    return 0
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    import pyarrow as pa
+
+    from hindcast import journal
+
+    runs = journal.runs(settings().warehouse, arguments.pipeline)
+    rows = [{"run": r.number, "state": r.state, "knownAt": r.known_at, "runId": r.run_id} for r in runs]
+    columns = pa.schema(
+        [("run", pa.int64()), ("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), ("runId", pa.string())]
+    )
+    _print(pa.Table.from_pylist(rows, schema=columns), arguments.format)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from hindcast import journal, report
+
+    runs = [r for r in journal.runs(settings().warehouse, arguments.pipeline) if r.state == "completed"]
+    found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
+    if found is None:
+        known = ", ".join(str(r.number) for r in runs) or "none"
+        raise QueryError("no such completed run", where=arguments.pipeline, mend=f"completed: {known}")
+    print(json.dumps(found.detail, indent=2) if arguments.format == "json" else report.text(found.detail))
+    return 0
+
+
+def _abandon(arguments: argparse.Namespace) -> int:
+    from hindcast import journal, plans
+
+    open_ = [r for r in journal.runs(settings().warehouse, arguments.pipeline) if not r.finished]
+    found = next((r for r in open_ if arguments.run in (None, r.number)), None)
+    if found is None:
+        known = ", ".join(str(r.number) for r in open_) or "none"
+        raise QueryError("no such run that has not ended", where=arguments.pipeline, mend=f"not ended: {known}")
+    plans.abandon(settings().warehouse, found, "by hand")
+    print(f"{arguments.pipeline}: run {found.number} ({found.run_id}) is given up; the next run takes what it left")
+    return 0
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    from hindcast import read
+
+    pipeline, name = _table(arguments.table)
+    contract, warehouse = _contract(pipeline), settings().warehouse
+    table = read.locate(warehouse, contract, name)
+    key = read.key_of(table, arguments.key) if arguments.key is not None else None
+    if arguments.command is _history:
+        rows = read.history(warehouse, contract, name, key=key)
+    else:
+        as_of = _moment(pipeline, arguments.as_of) if arguments.as_of else None
+        known = _moment(pipeline, arguments.known_at) if arguments.known_at else None
+        rows = read.query(warehouse, contract, name, key=key, as_of_=as_of, known=known)
+    _print(rows, arguments.format)
+    return 0
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    return _query(arguments)
+
+
+def _produce(arguments: argparse.Namespace) -> int:
+    from hindcast import produce
+
+    produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
+    sent = produce.send(settings().kafka, arguments.topic, produce.lines(arguments.file))
+    print(f"{sent:,} records sent to {arguments.topic}")
+    return 0
+
+
+def _up(_: argparse.Namespace) -> int:
+    from hindcast.local import stack
+
+    stack.up(settings())
+    return 0
+
+
+def _down(_: argparse.Namespace) -> int:
+    from hindcast.local import stack
+
+    stack.down(settings())
+    return 0
+
+
+def _demo(_: argparse.Namespace) -> int:
+    from hindcast import demo
+
+    return demo.main()
+
+
+def _conformance(arguments: argparse.Namespace) -> int:
+    from hindcast.conformance import conformance
+    from hindcast.session import session
+
+    return conformance(session("hindcast conformance"), arguments.directory, arguments.out)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hindcast", description="Kafka topics, replayed into bitemporal Delta tables. docs/cli.md tells more."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Command, help_: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help_, description=help_)
+        sub.set_defaults(command=command)
+        return sub
+
+    def formatted(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
+        return sub
+
+    check = add("check", _check, "Check contracts: all of schemas/, or the files given.")
+    check.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    add("schema", _schema, "Print the JSON Schema of contracts, for editors.")
+    run = formatted(add("run", _run, "Run a pipeline here, all steps; what a run of this command left behind it finishes."))
+    run.add_argument("pipeline")
+    run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
+    formatted(add("runs", _runs, "List the runs of a pipeline.")).add_argument("pipeline")
+    report = formatted(add("report", _report, "Show what a run did; the last completed one if none is named."))
+    report.add_argument("pipeline")
+    report.add_argument("run", nargs="?", type=int)
+    abandon = add("abandon", _abandon, "Give up a run that cannot be finished.")
+    abandon.add_argument("pipeline")
+    abandon.add_argument("run", nargs="?", type=int)
+    query = formatted(add("query", _query, "Show what was true at a moment, as known at another."))
+    history = formatted(add("history", _history, "Show every row ever believed, with both periods."))
+    for sub in (query, history):
+        sub.add_argument("table", metavar="PIPELINE.TABLE")
+        sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    query.add_argument("--as-of", metavar="T", help="what was true at this moment: 2026-01-01T00:03:00")
+    query.add_argument("--known-at", metavar="S", help="what was believed at this moment, or by a run: run:1")
+    produce = add("produce", _produce, "Send JSON lines to a Kafka topic, made if it is not there.")
+    produce.add_argument("topic")
+    produce.add_argument("file", type=Path, help='{"key": ..., "value": ..., "timestamp": ...} on each line')
+    produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    add("up", _up, "Start the broker, Spark and Airflow here, and say where to look.")
+    add("down", _down, "Stop what `hindcast up` started.")
+    add("demo", _demo, "Run both example pipelines through Airflow, twice, and show what was believed when.")
+    conformance = add("conformance", _conformance, "Run the conformance vectors of a folder through the operators.")
+    conformance.add_argument("directory", type=Path, metavar="DIR")
+    conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def _contract(pipeline: str) -> Contract:
+    from hindcast.contracts import find
+
+    return find(settings().schemas, pipeline)
+
+
+def _table(text: str) -> tuple[str, str]:
+    pipeline, dot, name = text.partition(".")
+    if not dot:
+        raise QueryError(f"'{text}' does not name a table", mend="write PIPELINE.TABLE: restaurant.bills")
+    return pipeline, name
+
+
+def _moment(pipeline: str, text: str) -> datetime:
+    from hindcast import read
+
+    return read.moment_of(settings().warehouse, pipeline, text)
+
+
+def _print(rows: pa.Table, format_: str) -> None:
+    from hindcast import show
+
+    print(show.as_json(rows) if format_ == "json" else show.aligned(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

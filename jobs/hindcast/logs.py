@@ -1,0 +1,158 @@
+"""The log of a topic: every planned record with its bytes and its fate, appended once. What is refused also stands in quarantine.
+
+| log column | type | |
+| --- | --- | --- |
+| epoch, partition, offset | int, int, bigint | the record's place; epoch counts changes of the partition count |
+| timestamp, timestampType | timestamp, int | as Kafka has them (KIP-32): 0 the producer's, 1 the broker's, -1 none |
+| key, value, headers | binary, binary, array | the bytes as sent |
+| fate, reason | string, string | accepted, expired, malformed, null_key, no_timestamp, time_skew; why refused |
+| streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
+| run, systemFrom | bigint, timestamp | the run that brought it, and its known-at |
+
+The quarantine, one table per pipeline, has the refused ones with their topic's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import order, plans, tables
+from hindcast.contracts import Contract, Topic
+from hindcast.decode import decode
+from hindcast.errors import RecordError, RunError
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.tables import Table
+from hindcast.topics import Offsets, records
+
+QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
+"""Columns of a pipeline's quarantine."""
+
+_EMPTY = "partition int, offset long, timestamp timestamp, key binary, value binary, run long"
+
+
+def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> None:
+    """Claims a topic's planned offsets: one commit to its log, after what it refuses stands in quarantine.
+
+    Does nothing if the run did it before. Before anything is written, RunError if an offset has no record and
+    RecordError if more records are malformed than the contract allows.
+    """
+    topic, ranges = contract.topics[name], todo.ranges[name]
+    log = plans.log(settings().warehouse, contract.pipeline, name)
+    if tables.published(log) >= todo.run or not any(r.end > r.start for r in ranges.values()):
+        return
+    kafka = contract.kafka_topic(name)
+    judged = _judged(spark, contract, todo, name, log).persist()
+    try:
+        _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed")
+        _quarantine(judged, contract, todo, name)
+        tables.ensure(log, tables.nullable(judged.schema))
+        tables.append(judged, log, todo.run, {"run": todo.run})
+    finally:
+        judged.unpersist()
+
+
+def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
+    """The accepted records of a topic's log that runs after `after` brought; none if there is no log yet."""
+    log = plans.log(settings().warehouse, contract.pipeline, name)
+    if tables.opened(log) is None:
+        return spark.createDataFrame([], _EMPTY)
+    return tables.load(spark, log).where((F.col("fate") == "accepted") & (F.col("run") > after))
+
+
+def latest(topic: Topic, todo: Plan) -> datetime:
+    """The latest record timestamp that a run believes."""
+    return todo.known_at + topic.max_time_skew
+
+
+def _judged(spark: SparkSession, contract: Contract, todo: Plan, name: str, log: Table) -> DataFrame:
+    """The planned records as rows of the log."""
+    topic = contract.topics[name]
+    raw = records(spark, settings().kafka, contract.kafka_topic(name), todo.ranges[name])
+    kept = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
+    retention = F.lit(topic.history_retention).cast("interval day to second")
+    judged = order.judge(*_with_stream_time(spark, log, decode(kept, topic, latest(topic, todo)), retention))
+    return judged.select(
+        F.lit(0).alias("epoch"),
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        F.col("_rawKey").alias("key"),
+        F.col("_rawValue").alias("value"),
+        "headers",
+        "fate",
+        F.coalesce("reason", F.when(F.col("fate") == "expired", _too_late(topic))).alias("reason"),
+        "streamTime",
+        F.lit(todo.run).cast("long").alias("run"),
+        F.lit(todo.known_at).alias("systemFrom"),
+    )
+
+
+def _too_late(topic: Topic) -> Column:
+    return F.concat(
+        F.lit(f"older than the history retention of {topic.history_retention} at stream time "),
+        F.col("streamTime").cast("string"),
+    )
+
+
+def _with_stream_time(
+    spark: SparkSession, log: Table, decoded: DataFrame, retention: Column
+) -> tuple[DataFrame, Column, Column | None]:
+    """Records with the stream time that earlier runs left to each partition, as `order.judge` takes them."""
+    if tables.opened(log) is None:
+        return decoded, retention, None
+    before = tables.load(spark, log).where("fate = 'accepted'")
+    reached = before.groupBy("partition").agg(F.max("timestamp").alias("_reached"))
+    return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
+
+
+def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allowed: int, field: str) -> None:
+    """Every planned offset must have come, and no more may be malformed than the contract allows."""
+    rows = (
+        judged.groupBy("partition", "fate")
+        .agg(
+            F.count("*").alias("n"),
+            F.min("offset").alias("first"),
+            F.min_by("reason", "offset").alias("reason"),
+            F.min_by(F.col("key").cast("string"), "offset").alias("key"),
+        )
+        .collect()
+    )
+    for partition, offsets in ranges.items():
+        came = sum(row["n"] for row in rows if row["partition"] == partition)
+        planned = offsets.end - offsets.start
+        if came != planned:
+            raise RunError(
+                f"{planned} offsets were planned ({offsets.start} to {offsets.end - 1}), {came} records came",
+                where=f"topic {kafka}, partition {partition}",
+                mend="offsets without a record (compacted or aborted) cannot be accounted for yet; nothing was written",
+            )
+    bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
+    total = sum(row["n"] for row in bad)
+    if total > allowed:
+        raise RecordError(
+            f"{total} of the run's records do not decode, {allowed} may; the first: {bad[0]['reason']}",
+            where=f"topic {kafka}, partition {bad[0]['partition']}, offset {bad[0]['first']}, key {bad[0]['key']}",
+            mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; "
+            "nothing was written",
+        )
+
+
+def _quarantine(judged: DataFrame, contract: Contract, todo: Plan, name: str) -> None:
+    topic = F.lit(contract.kafka_topic(name)).alias("topic")
+    refused = judged.where("fate <> 'accepted'").select(topic, *QUARANTINE[1:])
+    if refused.isEmpty():
+        return
+    table = quarantine(settings().warehouse, contract.pipeline)
+    tables.ensure(table, tables.nullable(refused.schema))
+    tables.append(refused, table, todo.run, {"run": todo.run}, part=name)
+
+
+def quarantine(warehouse: str, pipeline: str) -> Table:
+    """The table of what a pipeline refused."""
+    return Table(warehouse, pipeline, "quarantine", "quarantine")

@@ -1,0 +1,100 @@
+"""Records into Kafka: what the demo, the tests and `hindcast produce` write topics with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from hindcast.errors import TopicError
+from hindcast.topics import TIMEOUT
+
+
+class Record(NamedTuple):
+    """What is sent: bytes or null, and the record's timestamp (null: now)."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: datetime | None
+
+
+def create(servers: str, *topics: str, partitions: int = 1) -> None:
+    """Makes the topics that are not there; they keep records of any date."""
+    new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1"}) for topic in topics]
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    for topic, future in admin.create_topics(new).items():
+        try:
+            future.result(TIMEOUT)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise TopicError(error.args[0].str(), where=f"{servers}, topic {topic}", mend=_UP) from None
+
+
+def send(servers: str, topic: str, records: Iterable[Record]) -> int:
+    """Sends records in order and waits until the broker has them all; returns how many."""
+    config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "message.timeout.ms": 30_000}
+    producer = Producer({**config, "queue.buffering.max.messages": 500_000})
+    problems: list[str] = []
+    sent = 0
+    for record in records:
+        stamp = {"timestamp": int(record.timestamp.timestamp() * 1000)} if record.timestamp else {}
+        while True:
+            try:
+                producer.produce(topic, record.value, record.key, on_delivery=_noting(problems), **stamp)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        sent += 1
+        if sent % 10_000 == 0:
+            producer.poll(0)
+    left = producer.flush(60)
+    if left or problems:
+        told = problems[0] if problems else "the broker does not answer"
+        raise TopicError(f"{left + len(problems)} of {sent} records were not taken: {told}", where=topic, mend=_UP)
+    return sent
+
+
+def lines(path: Path) -> Iterator[Record]:
+    """Records from a file of JSON lines: `{"key": ..., "value": ..., "timestamp": "2026-01-01T00:00:00Z"}`.
+
+    A key or value that is text is sent as it is, null as null, anything else as JSON; the timestamp may be left out.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                told = json.loads(line)
+                stamp = told.get("timestamp")
+                moment = datetime.fromisoformat(stamp) if stamp else None
+                aware = moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
+                record = Record(_bytes(told["key"]), _bytes(told["value"]), aware)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise TopicError(
+                    f"is not a record: {error!r}",
+                    where=f"{path}:{number}",
+                    mend='write {"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}',
+                ) from None
+            yield record
+
+
+_UP = "is a broker up? (make up, or set HINDCAST_KAFKA)"
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _noting(problems: list[str]) -> Any:
+    def note(error: KafkaError | None, _: Any) -> None:
+        if error is not None:
+            problems.append(error.str())
+
+    return note

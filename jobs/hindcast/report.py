@@ -1,0 +1,95 @@
+"""What a run did: fates, late records, what changed, gates, and how to run it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+from hindcast import derive, plans, tables
+from hindcast.contracts import Contract
+from hindcast.errors import RunError
+from hindcast.plans import Plan
+from hindcast.tables import Table
+from hindcast.topics import Offsets
+
+_FATES = """
+    SELECT "partition", fate, count(*) AS n, min("offset") AS first, max("offset") AS last,
+           count_if("timestamp" < streamTime) AS late
+    FROM log WHERE run = ? GROUP BY ALL ORDER BY ALL
+"""
+
+
+def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
+    """The report of a run whose steps have all been done.
+
+    RunError if the fates of a partition do not add up to its planned offsets (design.md 5, conservation).
+    """
+    topics = {}
+    for name, ranges in plan.ranges.items():
+        partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, ranges)
+        topics[name] = {
+            "topic": contract.kafka_topic(name),
+            "offsets": sum(r.end - r.start for r in ranges.values()),
+            "late": sum(p.pop("late") for p in partitions),
+            "partitions": partitions,
+        }
+    changed = {}
+    for name in (*contract.topics, *contract.views):
+        kind, key = derive.kind(contract, name), derive.key(contract, name)
+        note = tables.notes(Table(warehouse, contract.pipeline, name, kind, key)).get(plan.run)
+        changed[name] = note or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
+    return {
+        "pipeline": contract.pipeline,
+        "run": plan.run,
+        "runId": plan.run_id,
+        "knownAt": plan.known_at.isoformat(),
+        "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
+        "topics": topics,
+        "tables": changed,
+        "again": f"hindcast run {contract.pipeline}",
+    }
+
+
+def text(report: dict[str, Any]) -> str:
+    """The report as lines for a terminal or a task's log."""
+    lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
+    for name, topic in report["topics"].items():
+        fates: dict[str, int] = {}
+        for part in topic["partitions"]:
+            for fate, n in part["fates"].items():
+                fates[fate] = fates.get(fate, 0) + n
+        told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items()) or "nothing new"
+        late = f"; {topic['late']:,} late" if topic["late"] else ""
+        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}")
+    lines.append("")
+    for name, table in report["tables"].items():
+        told = f"{table['opened']:,} rows opened, {table['closed']:,} closed, of them {table['corrected']:,} past answers"
+        lines.append(f"  {name:<20} {told if table['opened'] + table['closed'] else 'unchanged'}")
+        for gate in table["gates"]:
+            detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""
+            lines.append(f"  {'':<20}   {gate['outcome']:<6} {gate['expectation']} {gate['kwargs']}{detail}")
+    return "\n".join([*lines, "", f"  again: {report['again']}"])
+
+
+def _fates(log: Table, run: int, ranges: dict[int, Offsets]) -> list[dict[str, Any]]:
+    """Per partition the planned range, and the counts by fate of what the log has of it."""
+    found = tables.opened(log)
+    rows: list[tuple[int, str, int, int, int, int]] = []
+    if found is not None:
+        with duckdb.connect() as engine:
+            engine.register("log", found.to_pyarrow_dataset())
+            rows = engine.execute(_FATES, [run]).fetchall()
+    told = []
+    for partition, offsets in ranges.items():
+        own = [row for row in rows if row[0] == partition]
+        fates = {fate: n for _, fate, n, _, _, _ in own}
+        if sum(fates.values()) != offsets.end - offsets.start:
+            raise RunError(
+                f"{offsets.end - offsets.start} offsets were planned, {sum(fates.values())} have a fate: {fates}",
+                where=f"{log.path}, partition {partition}, run {run}",
+                mend="retry the run's replay step; if that does not help, the log was changed by another hand",
+            )
+        late = sum(row[5] for row in own)
+        told.append({"partition": partition, "start": offsets.start, "end": offsets.end, "fates": fates, "late": late})
+    return told

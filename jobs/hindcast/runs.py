@@ -1,0 +1,174 @@
+"""The steps of a run, each safe to repeat: what was committed under the run's number is not committed again.
+
+    plan -> replay each topic -> derive each table, gate it, publish it -> report
+
+`STEPS` lists them; `run` does them all in one process, the DAG does each as a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from hindcast import derive, gates, journal, logs, plane, plans, report, tables
+from hindcast.contracts import Contract, find
+from hindcast.decode import decode
+from hindcast.errors import GateError, PlatformError, RunError
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.tables import Table
+
+def plan(pipeline: str, run_id: str, interval_end: datetime | None = None) -> int:
+    """Stores the plan of a run, or finds that of an earlier try; returns the run's number."""
+    contract, now = find(settings().schemas, pipeline), settings()
+    past = journal.runs(now.warehouse, pipeline)
+    if not past or past[-1].plan["contract"] != contract.hash:
+        for name in (*contract.topics, *contract.views):
+            gates.known(contract.expectations(name), f"{pipeline}.{name}")
+    return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end).run
+
+
+def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
+    """Appends a topic's planned records to its log, each with its fate, then publishes the topic's table.
+
+    Raises RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
+    """
+    with _told(f"{pipeline}.{topic}"):
+        contract, todo = _planned(pipeline, run)
+        logs.claim(spark, contract, todo, topic)
+        return _publish(contract, todo, topic, _topic_changes(spark, contract, todo, topic))
+
+
+def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
+    """Derives a view from its inputs as this run has them, gates what changed and publishes it in one commit.
+
+    Returns what the commit notes. Raises GateError if a gate stopped it; then nothing of it is published.
+    """
+    with _told(f"{pipeline}.{view}"):
+        contract, todo = _planned(pipeline, run)
+        it = contract.views[view]
+        inputs = {name: tables.believed(spark, _table(contract, name)) for name in (it.stream, it.join.table)}
+        derived = derive.view(contract, view, inputs)
+        return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived))
+
+
+def finish(pipeline: str, run: int) -> dict[str, Any]:
+    """Makes the run's report, checks that every offset has a fate, and completes the run."""
+    contract, todo = _planned(pipeline, run)
+    told = report.make(settings().warehouse, contract, todo)
+    entry = plans.current(settings().warehouse, pipeline, run)
+    journal.write(settings().warehouse, replace(entry, state="completed", detail=told))
+    return told
+
+
+def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime | None = None) -> dict[str, Any]:
+    """All steps of one run, in order; returns its report."""
+    number = plan(pipeline, run_id, interval_end)
+    contract = find(settings().schemas, pipeline)
+    for topic in contract.topics:
+        replay(spark, pipeline, number, topic)
+    for view in contract.views:
+        build(spark, pipeline, number, view)
+    return finish(pipeline, number)
+
+
+STEPS: tuple[Callable[..., Any], ...] = (plan, replay, build, finish)
+"""The steps in the order of a run: `replay` once per topic, `build` once per view."""
+
+
+def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
+    now = settings()
+    contract = find(now.schemas, pipeline)
+    todo = Plan.from_json(plans.current(now.warehouse, pipeline, run).plan)
+    if todo.contract != contract.hash:
+        raise RunError(
+            "the contract was changed after the run was planned",
+            where=f"{pipeline}, run {run} ({todo.run_id})",
+            mend="run its plan step again (in Airflow: clear the run from its plan task on)",
+        )
+    return contract, todo
+
+
+def _table(contract: Contract, name: str) -> Table:
+    return Table(
+        settings().warehouse, contract.pipeline, name, derive.kind(contract, name), derive.key(contract, name)
+    )
+
+
+def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
+    """What the log changes in the topic's table: of a stream the records not yet in it, of a table the whole."""
+    topic, table = contract.topics[name], _table(contract, name)
+    accepted = logs.accepted(spark, contract, name, after=tables.published(table) if topic.read == "stream" else 0)
+    decoded = decode(accepted, topic, logs.latest(topic, todo))
+    if topic.read == "stream":
+        derived = derive.events(decoded)
+        tables.ensure(table, _schema(derived, table))
+        return derived.withColumn("change", F.lit("open"))
+    return _changes(spark, table, derive.versions(decoded))
+
+
+def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
+    """What makes the rows believed now into the derived ones; the table is made if it is not there."""
+    tables.ensure(table, _schema(derived, table))
+    content = [c for c in derived.columns if c not in (*table.identity, *tables.LINEAGE)]
+    return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
+
+
+def _publish(contract: Contract, todo: Plan, name: str, changes: DataFrame) -> dict[str, Any]:
+    """Counts a change, gates what it opens, commits it; nothing is written where nothing changed."""
+    table = _table(contract, name)
+    if tables.published(table) >= todo.run:
+        return tables.notes(table)[todo.run]
+    note: dict[str, Any] = {"run": todo.run, "opened": 0, "closed": 0, "corrected": 0, "gates": []}
+    changes = changes.persist()
+    try:
+        ended = "validTo IS NOT NULL" if table.kind == "versions" else "true"
+        counted = changes.agg(
+            F.count_if(F.col("change") == "open").alias("opened"),
+            F.count_if(F.col("change") == "close").alias("closed"),
+            F.count_if(F.expr(f"change = 'close' AND {ended}")).alias("corrected"),
+        ).first()
+        note |= counted.asDict() if counted else {}
+        if not note["opened"] + note["closed"]:
+            return note
+        verdicts = gates.check(changes.where("change = 'open'").drop("change"), contract.expectations(name))
+        note["gates"] = [v._asdict() for v in verdicts]
+        try:
+            gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", verdicts)
+        except GateError:
+            entry = plans.current(table.warehouse, contract.pipeline, todo.run)
+            journal.write(table.warehouse, replace(entry, state="stopped", detail={"table": name, **note}))
+            raise
+        tables.publish(changes, table, todo.run, todo.known_at, closing=note["closed"] > 0, note=note)
+        return note
+    finally:
+        changes.unpersist()
+
+
+def _schema(derived: DataFrame, table: Table) -> StructType:
+    """The columns of a table of these rows."""
+    fields = tables.nullable(derived.schema).fields
+    moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]
+    own = [field for field in fields if field.name not in tables.LINEAGE]
+    lineage = [field for field in fields if field.name in tables.LINEAGE]
+    return StructType([*own, *moments, *lineage, StructField("_belief", StringType())])
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Spark's failures in one line of our own, and a full disk as what it is."""
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        if "No space left on device" in text:
+            raise PlatformError("the disk is full", where=where, mend="free some room and retry the run") from None
+        raise RunError(f"Spark failed: {text.strip().splitlines()[0]}", where=where) from error

@@ -1,0 +1,55 @@
+"""Rows as aligned text for people, or as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+
+def aligned(rows: pa.Table) -> str:
+    """A header, a rule, and one line per row; numbers to the right; null as `-`; times in UTC."""
+    names = rows.column_names
+    cells = [[cell(value) for value in row.values()] for row in rows.to_pylist()]
+    widths = [max(len(name), *(len(row[n]) for row in cells), 0) for n, name in enumerate(names)]
+    right = [pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema]
+
+    def line(texts: Sequence[str]) -> str:
+        placed = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
+        return "  ".join(placed).rstrip()
+
+    counted = "1 row" if len(cells) == 1 else f"{len(cells):,} rows"
+    return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, cells), f"({counted})"])
+
+
+def as_json(rows: pa.Table) -> str:
+    """A JSON list of objects; times as ISO 8601 in UTC, decimals as numbers in text, bytes as hexadecimal text."""
+    return json.dumps([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
+
+
+def cell(value: Any) -> str:
+    """One value as text; control characters are escaped, so that a value stays on its line."""
+    plain = _plain(value, human=True)
+    if plain is None:
+        return "-"
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _plain(value: Any, *, human: bool = False) -> Any:
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
+    if isinstance(value, date | Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: _plain(part, human=human) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part, human=human) for part in value]
+    return value
