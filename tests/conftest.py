@@ -1,0 +1,39 @@
+"""What tests share: one Spark session and one real broker for the whole run of pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A classic Spark session with Delta and the Kafka connector on two cores, started and tuned for small data."""
+    from hindcast.session import session
+
+    work = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(work / "tmp"),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+    }
+    spark = session("hindcast-tests", conf, small=True)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap servers of a real Kafka broker. All tests share its topics: give yours names of their own."""
+    from hindcast.local.broker import running
+
+    folder: Path = tmp_path_factory.mktemp("broker")
+    with running(folder) as servers:
+        yield servers
