@@ -1,0 +1,66 @@
+"""Ports of this machine: is one free, who has it, does it answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+import psutil
+
+from hindcast.errors import PlatformError
+from hindcast.local.process import Process, is_running, tail
+
+HOST = "127.0.0.1"
+
+
+def require_free(port: int, what: str, variable: str) -> None:
+    """PlatformError when something listens on `port`: it names the port, its holder, and the variable to change."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise PlatformError(
+                f"port {port}, for {what}, cannot be had: {error.strerror}{_holder(port)}",
+                mend=f"stop that, or choose another port: {variable}={port + 1}",
+            ) from None
+
+
+def free() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Does something accept connections on `port`?"""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def wait(process: Process, ready: Callable[[], bool], seconds: float) -> None:
+    """Return when `ready`; PlatformError, with the end of its log, when the process ends before or takes too long."""
+    end = time.monotonic() + seconds
+    while not ready():
+        if not is_running(process):
+            found = f"{process.name} ended while it was starting"
+        elif time.monotonic() > end:
+            found = f"{process.name} is not ready after {seconds:.0f} s"
+        else:
+            time.sleep(0.1)
+            continue
+        raise PlatformError(f"{found}; its log ends with\n{tail(process)}", mend=f"read its log: {process.log}")
+
+
+def _holder(port: int) -> str:
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                if connection.pid is None:
+                    continue
+                return f" by process {connection.pid} ({' '.join(psutil.Process(connection.pid).cmdline())[:80]})"
+    return ""
