@@ -36,6 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def step(name: str, argv: Sequence[str]) -> int:
+    """One step of a planned run in a session of its own, as spark-submit starts it: PIPELINE RUN NAME."""
+    from hindcast import runs
+    from hindcast.session import session
+
+    pipeline, run, table = argv
+    try:
+        done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(run), table)
+    except HindcastError as error:
+        print(f"hindcast: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(done))
+    return 0
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from hindcast import gates
     from hindcast.contracts import load, paths
@@ -188,7 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     check = add("check", _check, "Check contracts: all of schemas/, or the files given.")
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
     add("schema", _schema, "Print the JSON Schema of contracts, for editors.")
-    run = formatted(add("run", _run, "Run a pipeline here, all steps; what a run of this command left behind it finishes."))
+    run = formatted(
+        add("run", _run, "Run a pipeline here, all steps; what a run of this command left behind it finishes.")
+    )
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
     formatted(add("runs", _runs, "List the runs of a pipeline.")).add_argument("pipeline")

@@ -1,0 +1,89 @@
+"""One DAG per contract in schemas/: plan -> replay each topic -> derive, gate and publish each view -> report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable, TaskGroup, task
+
+from hindcast import steps
+from hindcast.contracts import Contract, load, paths
+from hindcast.errors import HindcastError
+from hindcast.settings import settings
+
+RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=20), "retry_exponential_backoff": True}
+
+
+def pipeline_dag(contract: Contract) -> DAG:
+    """The DAG of a contract; its tasks are named after the contract's topics and views."""
+    timetable = CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
+    with DAG(
+        contract.pipeline,
+        description=contract.description.strip().split("\n")[0],
+        doc_md=_doc(contract),
+        schedule=timetable,
+        start_date=contract.start,
+        catchup=contract.catchup,
+        max_active_runs=1,
+        default_args=RETRIES,
+        tags=["hindcast"],
+    ) as dag:
+        plan = task(steps.plan, task_id="plan")(contract.pipeline)
+        with TaskGroup("replay", tooltip="Kafka to log and table"):
+            tables = {name: _spark_task("replay", contract, name, plan) for name in contract.topics}
+        with TaskGroup("build", tooltip="derive, gate, publish"):
+            for name in contract.views:
+                tables[name] = _spark_task("build", contract, name, plan)
+        for name, view in contract.views.items():
+            [tables[view.stream], tables[view.join.table]] >> tables[name]
+        plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
+    return dag
+
+
+def broken_dag(path: Path, error: HindcastError) -> DAG:
+    """What stands in for a contract that does not load: it says why, and does nothing else."""
+
+    def contract() -> None:
+        load(path)
+
+    with DAG(path.stem, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
+        task(contract)()
+    return dag
+
+
+def _spark_task(step: str, contract: Contract, name: str, plan: Any) -> Any:
+    """A step in Spark through the provider: in the shared Spark Connect session, or by spark-submit."""
+    if settings().spark == "submit":
+        return SparkSubmitOperator(
+            task_id=name,
+            conn_id="spark_default",
+            application=str(settings().root / "jobs" / f"{step}.py"),
+            application_args=[contract.pipeline, "{{ ti.xcom_pull(task_ids='plan') }}", name],
+            name=f"hindcast {contract.pipeline} {step} {name}",
+        )
+    callables: dict[str, Callable[..., Any]] = {"replay": steps.replay, "build": steps.build}
+    return PySparkOperator(
+        task_id=name,
+        conn_id="hindcast_spark",
+        python_callable=callables[step],
+        op_kwargs={"pipeline": contract.pipeline, "run": plan, "name": name},
+    )
+
+
+def _doc(contract: Contract) -> str:
+    rows = [f"| {name} | {t.read} | `{contract.kafka_topic(name)}` |" for name, t in contract.topics.items()]
+    rows += [f"| {name} | view | {v.stream} with {v.join.table} |" for name, v in contract.views.items()]
+    return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows])
+
+
+for _path in paths(settings().schemas):
+    try:
+        _dag = pipeline_dag(load(_path))
+    except HindcastError as _error:
+        _dag = broken_dag(_path, _error)
+    globals()[_dag.dag_id] = _dag

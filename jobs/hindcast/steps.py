@@ -1,0 +1,63 @@
+"""The steps of a run as Airflow's tasks call them. Importing this costs neither Spark nor a connection.
+
+What retrying cannot mend (a contract, a record, a gate, a table of another form) fails the task at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hindcast.errors import ContractError, GateError, HindcastError, RecordError, TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FINAL = (ContractError, GateError, RecordError, TableError)
+"""Errors that a retry meets again."""
+
+
+def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime | None = None) -> int:
+    """Stores the run's plan (Airflow gives its run id and interval); returns the run's number."""
+    with _failing_for_good():
+        from hindcast import runs
+
+        return runs.plan(pipeline, str(run_id), data_interval_end)
+
+
+def replay(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Replays one topic into its log and its table."""
+    with _failing_for_good():
+        from hindcast import runs
+
+        return runs.replay(spark, pipeline, run, name)
+
+
+def build(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Derives, gates and publishes one view."""
+    with _failing_for_good():
+        from hindcast import runs
+
+        return runs.build(spark, pipeline, run, name)
+
+
+def finish(pipeline: str, run: int) -> None:
+    """Makes the run's report and completes the run."""
+    with _failing_for_good():
+        from hindcast import report, runs
+
+        print(report.text(runs.finish(pipeline, run)))
+
+
+@contextmanager
+def _failing_for_good() -> Iterator[None]:
+    try:
+        yield
+    except HindcastError as error:
+        if not isinstance(error, FINAL):
+            raise
+        from airflow.sdk.exceptions import AirflowFailException
+
+        raise AirflowFailException(str(error)) from None
