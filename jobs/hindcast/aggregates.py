@@ -1,0 +1,227 @@
+"""Aggregates in the `corrected` reading (design.md 4): step functions of valid time, one row per change.
+
+A measure is made of parts that Spark computes (an average: a sum and a count). The parts of a table's aggregate:
+
+- *running*: what can be taken back exactly (counts, sums of integers and decimals) is a running sum over time;
+- *by spans*: what can be combined from pieces (min, max, sums of doubles) is computed for spans of 1, 2, 4, 8 ...
+steps,
+  of which any stretch of n steps needs at most 2 log2 n;
+- *by steps*: any other Spark aggregate is computed over the members of each step, at the cost of what they amount to.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, IntegralType
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A Spark SQL aggregate function of one argument, an expression over the input's columns; `count(*)` counts 1.
+
+    `avg` is the exact sum divided by the count, as a double. `count_distinct` counts different values that are not
+    null.
+    """
+
+    function: str
+    argument: Column
+
+
+def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
+    """Aggregates over the keys that are present, by group, at every valid time.
+
+    `versions` has `key`, `value`, `validFrom`, `validTo`; `group` is an expression over them, and a version whose group
+    is null counts nowhere. Returns `key` (the group), `value` (struct, one field per measure), `validFrom`, `validTo`:
+    a new row wherever the set of a group's versions changes, also if the value does not. No members, no row.
+
+        count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
+    """
+    members = versions.select(
+        group.alias("_group"),
+        F.col("key").alias("_member"),
+        "validFrom",
+        "validTo",
+        *(argument.alias(name) for name, argument in _arguments(measures).items()),
+    ).where(F.col("_group").isNotNull())
+    parts = _parts(measures)
+    ways = {part: _way(part, members.schema[part.argument].dataType) for part in parts}
+    running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
+    edges = _edges(members)
+    steps = _steps(edges, running)
+    for chosen, compute in zip(others, (_by_spans, _by_steps), strict=True):
+        if chosen:
+            steps = steps.join(compute(edges, chosen), ["_group", "_step"], "left")
+    return steps.select(
+        F.col("_group").alias("key"), _whole(measures, lambda part: F.col(part.name)), "validFrom", "validTo"
+    )
+
+
+def of_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
+    """Aggregates over all events of a key up to an instant: a table that changes at each event.
+
+    `events` has `key`, `value`, `timestamp`; those without key or value count nowhere. Returns `key`, `value` (struct,
+    one field per measure), `validFrom`, `validTo`: a row from each distinct timestamp of a key's events to the next.
+
+        sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
+    """
+    upto = Window.partitionBy("key").orderBy("timestamp")
+    arguments = _arguments(measures)
+    return (
+        events.where(F.col("key").isNotNull() & F.col("value").isNotNull())
+        .select(
+            "key",
+            _whole(measures, lambda part: F.call_function(part.function, arguments[part.argument]).over(upto)),
+            F.col("timestamp").alias("validFrom"),
+            F.lead("timestamp").over(upto).alias("validTo"),
+        )
+        .where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
+    )
+
+
+def of_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure]) -> DataFrame:
+    """Plain aggregates by columns: returns `by` and `value` (struct, one field per measure)."""
+    arguments = _arguments(measures)
+    value = _whole(measures, lambda part: F.call_function(part.function, arguments[part.argument]))
+    return rows.groupBy(*by).agg(value)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One Spark aggregate that a measure is made of: the columns of its result and of its argument, and its
+    function.
+    """
+
+    name: str
+    function: str
+    argument: str
+
+
+_MADE_OF = {"avg": ("sum", "count"), "count_distinct": ("collect_set",)}
+_COMBINED_BY = {name: name for name in ("min", "max", "sum", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")}
+
+
+def _arguments(measures: Mapping[str, Measure]) -> dict[str, Column]:
+    return {f"_argument{number}": measure.argument for number, measure in enumerate(measures.values())}
+
+
+def _parts(measures: Mapping[str, Measure]) -> list[_Part]:
+    return [
+        _Part(f"_part{number}_{function}", function, f"_argument{number}")
+        for number, measure in enumerate(measures.values())
+        for function in _MADE_OF.get(measure.function, (measure.function,))
+    ]
+
+
+def _whole(measures: Mapping[str, Measure], computed: Callable[[_Part], Column]) -> Column:
+    """The struct `value` of measures, given how a part is computed."""
+    parts = iter(_parts(measures))
+    fields = []
+    for name, measure in measures.items():
+        columns = [computed(next(parts)) for _ in _MADE_OF.get(measure.function, (measure.function,))]
+        match measure.function:
+            case "avg":
+                whole = F.when(columns[1] != 0, columns[0].cast("double") / columns[1])
+            case "count_distinct":
+                whole = F.size(columns[0])
+            case _:
+                whole = columns[0]
+        fields.append(whole.alias(name))
+    return F.struct(*fields).alias("value")
+
+
+def _way(part: _Part, argument: DataType) -> str:
+    exact = isinstance(argument, IntegralType | DecimalType)
+    if part.function == "count" or (part.function == "sum" and exact):
+        return "running"
+    return "spans" if part.function in _COMBINED_BY else "steps"
+
+
+def _edges(members: DataFrame) -> DataFrame:
+    """The start (`_sign` 1) and the end, if any (-1), of each member, and the number `_step` of the step it begins.
+
+    `_last` is the number of the group's last step. Edges at one moment begin one step together.
+    """
+    start = F.struct(F.col("validFrom").alias("_at"), F.lit(1).alias("_sign"))
+    end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
+    edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
+    in_time = Window.partitionBy("_group").orderBy("_at")
+    return edges.select("*", "_edge.*").withColumn("_step", F.dense_rank().over(in_time).cast("long"))
+
+
+def _steps(edges: DataFrame, running: Sequence[_Part]) -> DataFrame:
+    """The steps of each group that has members: `_group, _step, validFrom, validTo` and the running parts."""
+    upto = Window.partitionBy("_group").orderBy("_at")
+
+    def taken_back(part: _Part) -> Column:
+        argument, starts = F.col(part.argument), F.col("_sign") == 1
+        counted = F.sum(F.when(argument.isNull(), 0).otherwise(F.col("_sign"))).over(upto)
+        if part.function == "count":
+            return counted
+        return F.when(counted > 0, F.sum(F.when(starts, argument).otherwise(-argument)).over(upto))
+
+    return (
+        edges.select(
+            "_group",
+            "_step",
+            F.col("_at").alias("validFrom"),
+            F.lead("_at").over(upto).alias("validTo"),
+            F.sum("_sign").over(upto).alias("_members"),
+            *(taken_back(part).alias(part.name) for part in running),
+        )
+        # Of edges at one moment the last one stands for all: each has seen its peers.
+        .where(~F.col("validTo").eqNullSafe(F.col("validFrom")) & (F.col("_members") > 0))
+        .drop("_members")
+    )
+
+
+def _stretches(edges: DataFrame, parts: Sequence[_Part]) -> DataFrame:
+    """Members with the steps they last for: `_first` and `_end`, exclusive."""
+    steps = edges.withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
+    ended = F.min("_sign") < 0
+    return steps.groupBy("_group", "_member", steps["validFrom"]).agg(
+        F.min("_step").alias("_first"),
+        F.when(ended, F.max("_step")).otherwise(F.max("_last") + 1).alias("_end"),
+        F.max("_last").alias("_last"),
+        *(F.first(name).alias(name) for name in dict.fromkeys(part.argument for part in parts)),
+    )
+
+
+def _by_steps(edges: DataFrame, parts: Sequence[_Part]) -> DataFrame:
+    each = _stretches(edges, parts).withColumn("_step", F.explode(F.sequence("_first", F.col("_end") - 1)))
+    return each.groupBy("_group", "_step").agg(*(_call(part.function, part.argument, part) for part in parts))
+
+
+def _by_spans(edges: DataFrame, parts: Sequence[_Part]) -> DataFrame:
+    """Span (level, number) is the steps from number * 2^level up to, not including, (number + 1) * 2^level."""
+    stretches = _stretches(edges, parts)
+    # Of each level a stretch takes at most the span at its left end, if odd, and the one at its right end, if even.
+    covering = F.expr("""
+        filter(flatten(transform(
+            transform(sequence(0, cast(log2(_end - _first) as int) + 1), level -> struct(
+                level,
+                shiftright(_first + shiftleft(1L, level) - 1, level) AS low,
+                shiftright(_end, level) AS high)),
+            x -> array(
+                if(x.low < x.high AND x.low % 2 = 1, struct(x.level AS level, x.low AS number), null),
+                if(x.low < x.high AND x.high % 2 = 1, struct(x.level AS level, x.high - 1 AS number), null))
+        )), span -> span IS NOT NULL)""")
+    around = F.expr(
+        "transform(sequence(0, cast(log2(_last + 1) as int) + 1), "
+        "level -> struct(level AS level, shiftright(_step, level) AS number))"
+    )
+    spans = stretches.withColumn("_span", F.explode(covering)).groupBy("_group", "_span")
+    pieces = spans.agg(*(_call(part.function, part.argument, part) for part in parts))
+    steps = edges.groupBy("_group").agg(F.max("_step").alias("_last"))
+    steps = steps.withColumn("_step", F.explode(F.sequence(F.lit(1).cast("long"), "_last")))
+    return (
+        steps.withColumn("_span", F.explode(around))
+        .join(pieces, ["_group", "_span"])
+        .groupBy("_group", "_step")
+        .agg(*(_call(_COMBINED_BY[part.function], part.name, part) for part in parts))
+    )
+
+
+def _call(function: str, argument: str, part: _Part) -> Column:
+    return F.call_function(function, F.col(argument)).alias(part.name)

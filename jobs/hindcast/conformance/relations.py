@@ -1,0 +1,303 @@
+"""Vectors of one shape as relations, through the operators, and back: the adapter between vectors and operators.
+
+Every key and partition is a struct that begins with the vector's name and a run `s`. For each run the relations hold
+the records of runs up to it, so that one Spark job computes what every vector believes after each of its runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from hindcast import aggregates, joins, order, plane, windows
+from hindcast.aggregates import Measure
+from hindcast.conformance.vectors import Json, Shape, Table, Understood, Vector
+
+_LOG = pa.schema(
+    [
+        ("vector", pa.string()),
+        ("offset", pa.int64()),
+        ("topic", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("timestamp", pa.int64()),
+        ("run", pa.int32()),
+        ("runs", pa.int32()),
+        ("retention", pa.int64()),
+        ("fate", pa.string()),
+    ]
+)
+_STEPS = pa.list_(pa.struct([("op", pa.string()), ("number", pa.string())]))
+_NUMBER = "decimal(38,6)"
+_FOREVER = 10**14
+"""In milliseconds; longer spans mean the same, and must not overflow."""
+
+
+class Batch:
+    """Vectors of one shape, as relations. `rows` and `fates` are what they compute."""
+
+    def __init__(self, spark: SparkSession, shape: Shape, vectors: Sequence[tuple[Vector, Understood]]) -> None:
+        self._shape = shape
+        self._aggregations = sorted({it.knobs["aggregation"] for _, it in vectors if "aggregation" in it.knobs})
+        lines = [line for vector, it in vectors for line in _lines(vector, it)]
+        self._log = spark.createDataFrame(pa.Table.from_pylist(lines, schema=_LOG))
+        self._knobs = spark.createDataFrame(_knobs(vectors))
+
+    def rows(self) -> DataFrame:
+        """Every row ever believed: `vector, key, value, start, end, records, systemFrom, last`.
+
+        `value` is JSON text; `start` and `end` are the row's period in ms, or its timestamp and null. `last` is the
+        last run that believes it.
+        """
+        believed = _COMPUTE[self._shape.type](self)
+        content = [name for name in believed.columns if name != "s"]
+        number = F.col("s") - F.row_number().over(Window.partitionBy(*content).orderBy("s"))
+        stretches = believed.withColumn("_stretch", number).groupBy(*content, "_stretch")
+        return stretches.agg(F.min("s").alias("systemFrom"), F.max("s").alias("last")).drop("_stretch")
+
+    def fates(self) -> DataFrame:
+        """How many records of each `vector` and `topic` had each `fate`, as known after the last run."""
+        fates = self._judged
+        if self._shape.window:
+            taken = F.when(~F.col("taken"), F.lit("expired")).otherwise(F.col("fate"))
+            fates = self._windowed.withColumn("fate", taken)
+        last = fates.where("partition.s = runs")
+        return last.groupBy("partition.vector", "partition.topic", "fate").count()
+
+    @cached_property
+    def _judged(self) -> DataFrame:
+        """The records as each run knows them, with their fates."""
+        log = self._log.withColumn("s", F.explode(F.sequence("run", "runs"))).select(
+            F.struct("vector", "s", "topic").alias("partition"),
+            "offset",
+            F.timestamp_millis("timestamp").alias("timestamp"),
+            F.when(F.col("key").isNotNull(), F.struct("vector", "s", F.col("key").alias("k"))).alias("key"),
+            F.when(F.col("value").isNotNull(), F.struct(F.col("value").alias("json"))).alias("value"),
+            "fate",
+            _interval("retention").alias("retention"),
+            "runs",
+        )
+        return order.judge(log, F.col("retention")) if self._shape.tables else log
+
+    def _records(self, topic: str, *, refused: bool = False) -> DataFrame:
+        wanted = (F.col("partition.topic") == topic) & (F.lit(refused) | (F.col("fate") == "accepted"))
+        position = F.struct(F.lit(0).alias("epoch"), "partition", "offset").alias("position")
+        return self._judged.where(wanted).select("key", "value", "timestamp", position, "partition", "fate", "runs")
+
+    def _table(self, table: Table) -> DataFrame:
+        """A table as versions whose value is JSON text."""
+        if table.topic:
+            rows = plane.versions(self._records(table.topic))
+        else:
+            rows = self._joined(table).withColumn("value", F.struct(_pair().alias("json")))
+        steps = f"{table.path}.steps"
+        if steps not in self._knobs.columns:
+            return rows
+        mapped = self._with_knobs(rows, steps).withColumn("value", _mapped(F.col(f"`{steps}`")))
+        return mapped.where(F.col("value").isNotNull())
+
+    def _joined(self, table: Table) -> DataFrame:
+        left, right = (self._table(side) for side in table.sides)
+        if table.join == "table_table_join":
+            return joins.table_table(left, right, cast("Any", table.how))
+        knob = f"{table.path}.foreignKeyField"
+        left = self._with_knobs(left, knob)
+        named = _found(F.col(f"`{knob}`"))
+        on = F.when(named.isNotNull(), F.struct("key.vector", "key.s", named.alias("k")))
+        return joins.foreign_key(left, right, cast("Any", table.how), on)
+
+    def _with_knobs(self, rows: DataFrame, *names: str, vector: str = "key.vector") -> DataFrame:
+        if not names:
+            return rows
+        knobs = self._knobs.select(F.col("vector").alias("_vector"), *(F.col(f"`{name}`") for name in names))
+        return rows.join(F.broadcast(knobs), F.col(vector) == F.col("_vector")).drop("_vector")
+
+    def _measures(self, argument: Column) -> dict[str, Measure]:
+        every = {name: Measure(name, argument) for name in self._aggregations}
+        return {**every, "count": Measure("count", F.lit(1))} if "count" in every else every
+
+    def _measured(self, rows: DataFrame) -> Column:
+        """The measure that a vector asks for, of a value that has all that the batch asks for."""
+        picked = F.lit(None).cast("string")
+        for name in self._aggregations:
+            picked = F.when(F.col("aggregation") == name, _text(F.col(f"value.{name}"))).otherwise(picked)
+        return picked
+
+    def table_rows(self) -> DataFrame:
+        rows = self._table(self._shape.tables[0])
+        return rows.select(*_run("key"), F.col("value.json").alias("value"), *_period("validFrom", "validTo"))
+
+    def stream_table_rows(self) -> DataFrame:
+        events, versions = self._records("stream"), self._table(self._shape.tables[0])
+        how = cast(Literal["inner", "left"], self._shape.how)
+        joined = joins.stream_table(events, versions, how)
+        records = F.array("position.offset").alias("records")
+        return joined.select(*_run("position.partition"), _pair().alias("value"), *_period("timestamp"), records)
+
+    def stream_stream_rows(self) -> DataFrame:
+        left, right = (
+            self._with_knobs(self._records(topic), "beforeMs", "afterMs", vector="partition.vector")
+            for topic in ("left", "right")
+        )
+        how = cast(Literal["inner", "left", "outer"], self._shape.how)
+        joined = joins.stream_stream(left, right, how, _interval("beforeMs"), _interval("afterMs"))
+        place = F.coalesce("left_position.partition", "right_position.partition")
+        records = F.array("left_position.offset", "right_position.offset").alias("records")
+        return joined.withColumn("place", place).select(
+            *_run("place"), _pair().alias("value"), *_period("timestamp"), records
+        )
+
+    def table_aggregate_rows(self) -> DataFrame:
+        members = self._with_knobs(self._table(self._shape.tables[0]), "group", "counted")
+        named, counted = (_found(F.col(knob)) for knob in ("group", "counted"))
+        group = F.when(named.isNotNull(), F.struct("key.vector", "key.s", named.alias("k")))
+        rows = aggregates.of_table(members.where(counted.isNotNull()), group, self._measures(_number(counted)))
+        return self._aggregated(rows, "validFrom", "validTo")
+
+    def stream_aggregate_rows(self) -> DataFrame:
+        rows = aggregates.of_stream(self._records("stream"), self._measures(_number(F.col("value.json"))))
+        return self._aggregated(rows, "validFrom", "validTo")
+
+    def windowed_rows(self) -> DataFrame:
+        measures = self._measures(_number(F.col("value.json")))
+        return self._aggregated(windows.aggregate(self._windowed, self._window, measures), "windowStart", "windowEnd")
+
+    def _aggregated(self, rows: DataFrame, start: str, end: str) -> DataFrame:
+        rows = self._with_knobs(rows, "aggregation")
+        return rows.select(*_run("key"), self._measured(rows).alias("value"), *_period(start, end))
+
+    @cached_property
+    def _windowed(self) -> DataFrame:
+        knobs = {"hopping": ("sizeMs", "advanceMs"), "sliding": ("timeDifferenceMs",), "session": ("inactivityGapMs",)}
+        names = ("graceMs", *knobs[self._shape.window])
+        events = self._with_knobs(self._records("stream", refused=True), *names, vector="partition.vector")
+        return windows.judge(order.with_stream_time(events), self._window)
+
+    @property
+    def _window(self) -> windows.Shape:
+        grace = _interval("graceMs")
+        match self._shape.window:
+            case "hopping":
+                return windows.Hopping(_interval("sizeMs"), _interval("advanceMs"), grace)
+            case "sliding":
+                return windows.Sliding(_interval("timeDifferenceMs"), grace)
+        return windows.Session(_interval("inactivityGapMs"), grace)
+
+
+_COMPUTE: Mapping[str, Callable[[Batch], DataFrame]] = {
+    "table_transform": Batch.table_rows,
+    "table_table_join": Batch.table_rows,
+    "foreign_key_join": Batch.table_rows,
+    "table_aggregate": Batch.table_aggregate_rows,
+    "stream_aggregate": Batch.stream_aggregate_rows,
+    "stream_table_join": Batch.stream_table_rows,
+    "stream_stream_join": Batch.stream_stream_rows,
+    "windowed_aggregate": Batch.windowed_rows,
+}
+
+
+def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
+    shape = understood.shape
+    unmatched = {"left": {"stream", "left"}, "outer": {"left", "right"}}.get(shape.how, set())
+    lines = []
+    for offset, record in enumerate(vector.records):
+        topic, key = record["topic"], record["key"]
+        is_stream = topic in shape.streams
+        fate = "accepted" if is_stream else None
+        if key is None and not (is_stream and topic in unmatched):
+            fate = "null_key"
+        value = record["value"]
+        lines.append(
+            {
+                "vector": vector.name,
+                "offset": offset,
+                "topic": topic,
+                "key": key,
+                "value": None if value is None else json.dumps(_plain(value), sort_keys=True, separators=(",", ":")),
+                "timestamp": record["timestamp"],
+                "run": record["run"],
+                "runs": vector.runs,
+                "retention": None if is_stream else min(understood.retentions[topic], _FOREVER),
+                "fate": fate,
+            }
+        )
+    return lines
+
+
+def _knobs(vectors: Sequence[tuple[Vector, Understood]]) -> pa.Table:
+    names = sorted({name for _, it in vectors for name in it.knobs})
+    schema = [("vector", pa.string())]
+    for name in names:
+        schema.append((name, pa.int64() if name.endswith("Ms") else _STEPS if name.endswith("steps") else pa.string()))
+    lines = [
+        {"vector": vector.name, **{name: _bounded(value) for name, value in it.knobs.items()}} for vector, it in vectors
+    ]
+    return pa.Table.from_pylist(lines, schema=pa.schema(schema))
+
+
+def _bounded(value: Json) -> Json:
+    return max(-_FOREVER, min(value, _FOREVER)) if isinstance(value, int) else value
+
+
+def _plain(value: Json) -> Json:
+    """Numbers that are equal get one text."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case list():
+            return [_plain(one) for one in value]
+    return value
+
+
+def _run(place: str) -> list[Column]:
+    return [F.col(f"{place}.vector").alias("vector"), F.col(f"{place}.s").alias("s"), F.col("key.k").alias("key")]
+
+
+def _period(start: str, end: str | None = None) -> list[Column]:
+    last = F.unix_millis(end) if end else F.lit(None).cast("bigint")
+    return [F.unix_millis(start).alias("start"), last.alias("end")]
+
+
+def _pair() -> Column:
+    sides = [F.coalesce(F.col(f"{side}.json"), F.lit("null")) for side in ("left", "right")]
+    return F.concat(F.lit('{"left":'), sides[0], F.lit(',"right":'), sides[1], F.lit("}"))
+
+
+def _interval(milliseconds: str) -> Column:
+    return F.timestamp_millis(milliseconds) - F.timestamp_millis(F.lit(0))
+
+
+def _found(path: Column) -> Column:
+    return F.call_function("get_json_object", F.col("value.json"), path)
+
+
+def _number(text: Column) -> Column:
+    return text.try_cast(_NUMBER)
+
+
+def _text(number: Column) -> Column:
+    """A number as JSON; a decimal without the zeros that it ends with."""
+    return F.regexp_replace(number.cast("string"), r"\.0*$|(\.\d*[1-9])0+$", "$1")
+
+
+def _mapped(steps: Column) -> Column:
+    """The value after the transforms of a table; null where a filter leaves it out."""
+
+    def after(text: Column, step: Column) -> Column:
+        number, operand = _number(text), _number(step["number"])
+        return (
+            F.when((step["op"] == "even") & (number % 2 == 0), text)
+            .when((step["op"] == "gte") & (number >= operand), text)
+            .when(step["op"] == "times", _text((number * operand).cast(_NUMBER)))
+        )
+
+    text = F.aggregate(F.coalesce(steps, F.array()), F.col("value.json"), after)
+    return F.when(text.isNotNull(), F.struct(text.alias("json")))

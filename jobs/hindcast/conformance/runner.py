@@ -1,0 +1,124 @@
+"""Running vectors: what each computes, and how it compares with what it expects."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from hindcast.conformance.relations import Batch
+from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, understand
+
+_FATES = ("accepted", "expired", "null_key")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a vector computed, in the form of its own `expected`, or `{"declined": reason}`; and its share of time."""
+
+    vector: Vector
+    computed: Json
+    seconds: float
+
+    @property
+    def declined(self) -> bool:
+        """Whether the vector was not run."""
+        return set(self.computed) == {"declined"}
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that is expected was computed and nothing else. Rows are a set; numbers compare by value."""
+        expected = dict(self.vector.expected)
+        if self.declined or set(self.computed) != set(expected):
+            return False
+        texts = [
+            sorted(json.dumps(_by_value(row), sort_keys=True) for row in it["rows"]) for it in (self.computed, expected)
+        ]
+        return texts[0] == texts[1] and self.computed["fates"] == expected["fates"]
+
+
+def run(spark: SparkSession, directory: Path) -> dict[str, Json]:
+    """Every vector of a directory by name: what was computed, or `{"declined": reason}`."""
+    return {outcome.vector.name: outcome.computed for outcome in outcomes(spark, load(directory))}
+
+
+def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
+    """Run vectors, those of one family and like operations as one Spark job, and return them in their order."""
+    done: dict[int, Outcome] = {}
+    batches: dict[tuple[str, Shape], list[tuple[int, Understood]]] = defaultdict(list)
+    for number, vector in enumerate(vectors):
+        try:
+            understood = understand(vector.operation)
+            batches[vector.family, understood.shape].append((number, understood))
+        except Declined as reason:
+            done[number] = Outcome(vector, {"declined": str(reason)}, 0.0)
+    for (_, shape), members in batches.items():
+        started = time.monotonic()
+        computed = _compute(spark, shape, [(vectors[number], understood) for number, understood in members])
+        seconds = (time.monotonic() - started) / len(members)
+        for (number, _), value in zip(members, computed, strict=True):
+            done[number] = Outcome(vectors[number], value, seconds)
+    return [done[number] for number in range(len(vectors))]
+
+
+def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, Understood]]) -> list[Json]:
+    """What the vectors of one shape compute. One that makes the job fail is found by halving, and declined."""
+    try:
+        batch = Batch(spark, shape, members)
+        rows, fates = batch.rows().collect(), batch.fates().collect()
+    except PySparkException as failure:
+        if len(members) == 1:
+            return [{"declined": f"failed: {failure}"}]
+        half = len(members) // 2
+        return _compute(spark, shape, members[:half]) + _compute(spark, shape, members[half:])
+    rows_of: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        rows_of[row["vector"]].append(row)
+    counted = Counter({(row["vector"], row["topic"], row["fate"]): row["count"] for row in fates})
+    return [
+        {
+            "rows": sorted((_row(row, shape, vector.runs) for row in rows_of[vector.name]), key=_order),
+            "fates": {topic: {fate: counted[vector.name, topic, fate] for fate in _FATES} for topic in shape.topics()},
+        }
+        for vector, _ in members
+    ]
+
+
+def _row(row: Row, shape: Shape, runs: int) -> Json:
+    value = json.loads(row["value"]) if row["value"] is not None else None
+    content: dict[str, Json] = {"key": row["key"], "value": value}
+    match shape.type:
+        case "windowed_aggregate":
+            content |= {"start": row["start"], "end": row["end"]}
+        case "stream_table_join":
+            content |= {"record": row["records"][0], "timestamp": row["start"]}
+        case "stream_stream_join":
+            content |= {"records": list(row["records"]), "timestamp": row["start"]}
+        case _:
+            content |= {"validFrom": row["start"], "validTo": row["end"]}
+    return content | {"systemFrom": row["systemFrom"], "systemTo": None if row["last"] == runs else row["last"] + 1}
+
+
+def _order(row: Json) -> tuple[bool, bytes, int, int, str]:
+    start = next(row[name] for name in ("validFrom", "start", "timestamp") if name in row)
+    text = json.dumps(row, sort_keys=True, separators=(",", ":"))
+    return row["key"] is not None, (row["key"] or "").encode(), start, row["systemFrom"], text
+
+
+def _by_value(value: Json) -> Json:
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            return float(value)
+        case dict():
+            return {name: _by_value(one) for name, one in value.items()}
+        case list():
+            return [_by_value(one) for one in value]
+    return value

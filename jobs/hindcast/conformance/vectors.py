@@ -1,0 +1,212 @@
+"""Conformance vectors: reading them, and understanding the operation that each describes.
+
+A vector is never recognised by its name, its file or its records: what to do is read from `operation` alone. Its knobs
+(retention, grace, window sizes, fields, transforms) become data, so that vectors of one shape run as one Spark job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Json = Any
+"""A value as `json` reads it."""
+
+AGGREGATIONS = ("count", "sum", "min", "max", "avg")
+_JOINS = {
+    "stream_table_join": ("inner", "left"),
+    "table_table_join": ("inner", "left", "outer"),
+    "foreign_key_join": ("inner", "left"),
+    "stream_stream_join": ("inner", "left", "outer"),
+}
+_WINDOWS = {
+    "tumbling": ("sizeMs", "graceMs"),
+    "hopping": ("sizeMs", "advanceMs", "graceMs"),
+    "sliding": ("timeDifferenceMs", "graceMs"),
+    "session": ("inactivityGapMs", "graceMs"),
+}
+
+
+class Declined(Exception):  # noqa: N818 - a finding, not a fault
+    """Why a vector is not run."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One scenario of a file: its operation and records as they stand there."""
+
+    family: str
+    name: str
+    operation: Mapping[str, Json]
+    records: tuple[Mapping[str, Json], ...]
+    expected: Mapping[str, Json]
+
+    @property
+    def runs(self) -> int:
+        """Runs are all integers from 1 to this."""
+        return max((record["run"] for record in self.records), default=0)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as an operation reads it: from a topic, or a join of two tables. `path` begins the names of its knobs."""
+
+    path: str
+    topic: str = ""
+    join: str = ""
+    how: str = ""
+    sides: tuple[Table, ...] = ()
+
+    def topics(self) -> Iterator[str]:
+        """The topics that the table is read from, in order."""
+        if self.topic:
+            yield self.topic
+        for side in self.sides:
+            yield from side.topics()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a Spark plan depends on. Vectors of equal shapes run as one job."""
+
+    type: str
+    how: str = ""
+    tables: tuple[Table, ...] = ()
+    streams: tuple[str, ...] = ()
+    window: str = ""
+
+    def topics(self) -> tuple[str, ...]:
+        """Every topic of the operation, once."""
+        return tuple(dict.fromkeys((*self.streams, *(topic for table in self.tables for topic in table.topics()))))
+
+
+@dataclass(frozen=True)
+class Understood:
+    """An operation as a shape and knobs. `retentions` has the history retention of each topic read as a table, in
+    ms.
+    """
+
+    shape: Shape
+    knobs: Mapping[str, Json] = field(hash=False)
+    retentions: Mapping[str, int] = field(hash=False)
+
+
+def load(directory: Path) -> list[Vector]:
+    """The vectors of all files of a directory, by file and in the order of each."""
+    return [
+        Vector(path.stem, it["name"], it["operation"], tuple(it["records"]), it["expected"])
+        for path in sorted(directory.glob("*.json"))
+        for it in json.loads(path.read_text(encoding="utf-8"))
+    ]
+
+
+def understand(operation: Mapping[str, Json]) -> Understood:
+    """The shape and the knobs of an operation. Declined, with the reason, if there is anything in it that we do not
+    know.""" try:
+        return _Reader().read(operation)
+    except (KeyError, TypeError) as missing:
+        raise Declined(f"operation not understood: {type(missing).__name__} {missing}") from missing
+
+
+class _Reader:
+    """Gathers knobs and retentions while it goes down an operation."""
+
+    def __init__(self) -> None:
+        self.knobs: dict[str, Json] = {}
+        self.retentions: dict[str, int] = {}
+
+    def read(self, operation: Mapping[str, Json]) -> Understood:
+        if operation.get("semantics", "kafka") != "corrected":
+            raise Declined("the kafka reading is not built yet")
+        return Understood(self.shape(operation), self.knobs, self.retentions)
+
+    def shape(self, operation: Mapping[str, Json]) -> Shape:
+        kind = operation["type"]
+        match kind:
+            case "table_transform":
+                return Shape(kind, tables=(self.table(operation["table"], "table"),))
+            case "table_table_join" | "foreign_key_join":
+                return Shape(kind, tables=(self.join(operation, ""),))
+            case "stream_table_join":
+                table = self.table(operation["table"], "table")
+                return Shape(kind, how=_how(operation), tables=(table,), streams=("stream",))
+            case "table_aggregate":
+                self.aggregation(operation["aggregation"])
+                self.knobs["group"] = _path(operation["groupBy"]["keyField"])
+                self.knobs["counted"] = _path(operation["groupBy"]["valueField"])
+                return Shape(kind, tables=(self.table(operation["table"], "table"),))
+            case "stream_aggregate":
+                self.aggregation(operation["aggregation"])
+                return Shape(kind, streams=("stream",))
+            case "windowed_aggregate":
+                self.aggregation(operation["aggregation"])
+                return Shape(kind, streams=("stream",), window=self.window(operation["window"]))
+            case "stream_stream_join":
+                self.knobs.update({name: operation["window"][name] for name in ("beforeMs", "afterMs")})
+                return Shape(kind, how=_how(operation), streams=("left", "right"))
+        raise Declined(f"no operator for {kind!r}")
+
+    def aggregation(self, name: str) -> None:
+        if name not in AGGREGATIONS:
+            raise Declined(f"no aggregation {name!r}")
+        self.knobs["aggregation"] = name
+
+    def window(self, window: Mapping[str, Json]) -> str:
+        kind = window["kind"]
+        if kind not in _WINDOWS:
+            raise Declined(f"no window {kind!r}")
+        self.knobs.update({name: window[name] for name in _WINDOWS[kind]})
+        if kind == "tumbling":
+            self.knobs["advanceMs"] = window["sizeMs"]
+            return "hopping"
+        return str(kind)
+
+    def table(self, table: Mapping[str, Json], topic: str, path: str = "") -> Table:
+        steps = [_step(step) for step in table.get("transforms") or ()]
+        path = path or topic
+        if steps:
+            self.knobs[f"{path}.steps"] = steps
+        if "join" in table:
+            return self.join(table["join"], path)
+        if not table.get("versioned", True):
+            raise Declined("a table that is not versioned has no corrected reading")
+        retention = table["historyRetentionMs"]
+        if self.retentions.setdefault(topic, retention) != retention:
+            raise Declined(f"topic {topic!r} is read with different retentions")
+        return Table(path, topic=topic)
+
+    def join(self, join: Mapping[str, Json], path: str) -> Table:
+        kind = join["type"]
+        if kind not in {"table_table_join", "foreign_key_join"}:
+            raise Declined(f"{kind!r} does not make a table")
+        if kind == "foreign_key_join":
+            self.knobs[f"{path}.foreignKeyField"] = _path(join["foreignKeyField"])
+        sides = tuple(self.table(join[side], side, f"{path}.{side}") for side in ("left", "right"))
+        return Table(path, join=kind, how=_how(join), sides=sides)
+
+
+def _how(operation: Mapping[str, Json]) -> str:
+    how = str(operation["join"])
+    if how not in _JOINS[operation["type"]]:
+        raise Declined(f"no {how} {operation['type']}")
+    return how
+
+
+def _path(dotted: str) -> str:
+    """`left.g` as a JSON path."""
+    return "$" + "".join(f"['{name}']" for name in dotted.split("."))
+
+
+def _step(step: Mapping[str, Json]) -> dict[str, Json]:
+    """A transform as `op` (even, gte or times) and `number`."""
+    match step:
+        case {"op": "filter", "predicate": {"type": "even"}}:
+            return {"op": "even", "number": None}
+        case {"op": "filter", "predicate": {"type": "gte", "value": number}}:
+            return {"op": "gte", "number": str(number)}
+        case {"op": "mapValues", "multiplyBy": number}:
+            return {"op": "times", "number": str(number)}
+    raise Declined(f"no transform {json.dumps(dict(step))}")
