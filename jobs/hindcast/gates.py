@@ -60,9 +60,9 @@ def known(gates: Sequence[Expectation], where: str) -> None:
     gx = _gx()
     for gate in gates:
         try:
-            _configured(gx, gate).to_domain_obj()
+            _configured(gate).to_domain_obj()
         except gx.exceptions.ExpectationNotFoundError:
-            names = [name for name in gx.expectations.registry.list_registered_expectation_implementations()]
+            names = gx.expectations.registry.list_registered_expectation_implementations()
             raise ContractError(f"no expectation '{gate.type}'", where=where, mend=nearest(gate.type, names)) from None
         except (TypeError, ValueError, gx.exceptions.GreatExpectationsError) as error:
             raise ContractError(
@@ -82,7 +82,7 @@ def _gx() -> Any:
     return great_expectations
 
 
-def _configured(gx: Any, gate: Expectation) -> Any:
+def _configured(gate: Expectation) -> Any:
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     return ExpectationConfiguration(type=gate.type, kwargs=dict(gate.kwargs))
@@ -96,7 +96,7 @@ def _validate(rows: DataFrame, gates: Sequence[Expectation], result_format: str)
     batch = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("all")
     suite = gx.ExpectationSuite(name="gates")
     for number, gate in enumerate(gates):
-        configuration = _configured(gx, gate)
+        configuration = _configured(gate)
         configuration.meta = {"gate": number}
         suite.add_expectation_configuration(configuration)
     results = batch.get_batch({"dataframe": rows}).validate(suite, result_format={"result_format": result_format})
@@ -119,7 +119,9 @@ def _verdict(gate: Expectation, failure: Any | None) -> Verdict:
     result = failure.result
     if "unexpected_count" in result:
         seen = ", ".join(str(v) for v in result.get("partial_unexpected_list", [])[:5])
-        detail = f"{result['unexpected_count']} of {result.get('element_count')} rows fail, for example {seen or 'null'}"
+        detail = (
+            f"{result['unexpected_count']} of {result.get('element_count')} rows fail, for example {seen or 'null'}"
+        )
     else:
         detail = f"observed {result.get('observed_value')}"
     return Verdict(gate.type, dict(gate.kwargs), gate.on_failure, "failed", detail)

@@ -1,4 +1,4 @@
-"""The log of a topic: every planned record with its bytes and its fate, appended once. What is refused also stands in quarantine.
+"""The log of a topic: every planned record with its bytes and its fate, appended once; and the quarantine.
 
 | log column | type | |
 | --- | --- | --- |
@@ -9,7 +9,7 @@
 | streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
 | run, systemFrom | bigint, timestamp | the run that brought it, and its known-at |
 
-The quarantine, one table per pipeline, has the refused ones with their topic's name.
+What is refused stands in the quarantine too, one table per pipeline, with its topic's name.
 """
 
 from __future__ import annotations

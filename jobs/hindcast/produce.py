@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from hindcast.errors import TopicError
 from hindcast.topics import TIMEOUT
@@ -42,10 +43,10 @@ def send(servers: str, topic: str, records: Iterable[Record]) -> int:
     problems: list[str] = []
     sent = 0
     for record in records:
-        stamp = {"timestamp": int(record.timestamp.timestamp() * 1000)} if record.timestamp else {}
+        stamp = int(record.timestamp.timestamp() * 1000) if record.timestamp else 0
         while True:
             try:
-                producer.produce(topic, record.value, record.key, on_delivery=_noting(problems), **stamp)
+                producer.produce(topic, record.value, record.key, on_delivery=_noting(problems), timestamp=stamp)
                 break
             except BufferError:
                 producer.poll(0.1)

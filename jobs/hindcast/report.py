@@ -64,7 +64,9 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}")
     lines.append("")
     for name, table in report["tables"].items():
-        told = f"{table['opened']:,} rows opened, {table['closed']:,} closed, of them {table['corrected']:,} past answers"
+        told = (
+            f"{table['opened']:,} rows opened, {table['closed']:,} closed, of them {table['corrected']:,} past answers"
+        )
         lines.append(f"  {name:<20} {told if table['opened'] + table['closed'] else 'unchanged'}")
         for gate in table["gates"]:
             detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""

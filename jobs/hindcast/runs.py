@@ -26,6 +26,7 @@ from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
 
+
 def plan(pipeline: str, run_id: str, interval_end: datetime | None = None) -> int:
     """Stores the plan of a run, or finds that of an earlier try; returns the run's number."""
     contract, now = find(settings().schemas, pipeline), settings()
@@ -98,9 +99,7 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
 
 
 def _table(contract: Contract, name: str) -> Table:
-    return Table(
-        settings().warehouse, contract.pipeline, name, derive.kind(contract, name), derive.key(contract, name)
-    )
+    return Table(settings().warehouse, contract.pipeline, name, derive.kind(contract, name), derive.key(contract, name))
 
 
 def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
@@ -110,14 +109,14 @@ def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: st
     decoded = decode(accepted, topic, logs.latest(topic, todo))
     if topic.read == "stream":
         derived = derive.events(decoded)
-        tables.ensure(table, _schema(derived, table))
+        tables.ensure(table, _schema(derived))
         return derived.withColumn("change", F.lit("open"))
     return _changes(spark, table, derive.versions(decoded))
 
 
 def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
-    tables.ensure(table, _schema(derived, table))
+    tables.ensure(table, _schema(derived))
     content = [c for c in derived.columns if c not in (*table.identity, *tables.LINEAGE)]
     return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
 
@@ -153,7 +152,7 @@ def _publish(contract: Contract, todo: Plan, name: str, changes: DataFrame) -> d
         changes.unpersist()
 
 
-def _schema(derived: DataFrame, table: Table) -> StructType:
+def _schema(derived: DataFrame) -> StructType:
     """The columns of a table of these rows."""
     fields = tables.nullable(derived.schema).fields
     moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]

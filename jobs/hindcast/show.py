@@ -16,7 +16,9 @@ def aligned(rows: pa.Table) -> str:
     names = rows.column_names
     cells = [[cell(value) for value in row.values()] for row in rows.to_pylist()]
     widths = [max(len(name), *(len(row[n]) for row in cells), 0) for n, name in enumerate(names)]
-    right = [pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema]
+    right = [
+        pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema
+    ]
 
     def line(texts: Sequence[str]) -> str:
         placed = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))

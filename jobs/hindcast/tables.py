@@ -98,7 +98,7 @@ def opened(table: Table) -> DeltaTable | None:
 def ensure(table: Table, schema: StructType) -> DeltaTable:
     """The table, made if it is not there; TableError where it has other columns than `schema`."""
     found = opened(table)
-    wanted = {f.name: f.dataType.json() for f in schema.fields}
+    wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
     if found is None:
         _room(table)
         partitions = ["_belief"] if "_belief" in wanted else None
@@ -114,7 +114,8 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
             found = opened(table)
             if found is None:
                 raise TableError(f"cannot be made: {error}", where=table.path, mend="check the path") from None
-    there = {f["name"]: json.dumps(f["type"], separators=(",", ":")) for f in json.loads(found.schema().to_json())["fields"]}
+    stored = StructType.fromJson(json.loads(found.schema().to_json()))
+    there = {field.name: field.dataType.simpleString() for field in stored.fields}
     marks = _marks(found) or {}
     if there != wanted or tuple(marks.get("key", ())) != table.key:
         told = _difference(there, wanted) or f"the key was {', '.join(marks.get('key', []))}"
@@ -163,17 +164,17 @@ def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: 
     )
 
 
-def publish(changes: DataFrame, table: Table, run: int, known_at: datetime, *, closing: bool, note: dict[str, Any]) -> None:
-    """One commit: closes rows on the system axis at `known_at` and opens others, or does nothing if `run` did it before.
+def publish(
+    changes: DataFrame, table: Table, run: int, known_at: datetime, *, closing: bool, note: dict[str, Any]
+) -> None:
+    """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
 
     `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
     Without anything to close (`closing` false) it is a plain append. A closed row keeps its valid period; it gets
     systemTo = known_at.
     """
     now = F.lit(known_at)
-    rows = changes.withColumns(
-        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)}
-    )
+    rows = changes.withColumns({"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)})
     columns = [c for c in rows.columns if c != "change"]
     if not closing:
         append(rows.select(columns), table, run, note)
@@ -193,7 +194,7 @@ def publish(changes: DataFrame, table: Table, run: int, known_at: datetime, *, c
         spark.conf.set(name, value)
     try:
         spark.sql(
-            f"MERGE INTO delta.`{table.path}` t USING {view} s "
+            f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
             f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
             "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
             f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
@@ -234,14 +235,14 @@ def _marks(found: DeltaTable) -> dict[str, Any] | None:
 
 def _difference(there: dict[str, str], wanted: dict[str, str]) -> str:
     def told(names: Iterable[str], of: dict[str, str]) -> str:
-        return ", ".join(f"{n} {of[n]}" for n in sorted(names)).replace('"', "")
+        return ", ".join(f"{n} {of[n]}" for n in sorted(names))
 
     parts = {
         "new": told(wanted.keys() - there.keys(), wanted),
         "missing": told(there.keys() - wanted.keys(), there),
         "changed": ", ".join(
             f"{n} from {there[n]} to {wanted[n]}" for n in sorted(there.keys() & wanted.keys()) if there[n] != wanted[n]
-        ).replace('"', ""),
+        ),
     }
     return "; ".join(f"{word}: {names}" for word, names in parts.items() if names)
 

@@ -29,7 +29,11 @@ class Cluster:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._config = {"bootstrap.servers": servers, "socket.timeout.ms": 10_000, "log_level": 0}
+        self._config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": servers,
+            "socket.timeout.ms": 10_000,
+            "log_level": 0,
+        }
         self._admin = AdminClient(self._config)
         self._consumer = Consumer(
             {
@@ -75,9 +79,7 @@ class Cluster:
         partitions = sorted(self.available(topic))
         asked = [TopicPartition(topic, p, _ms(moment)) for p in partitions]
         hits = self._ask(lambda: self._consumer.offsets_for_times(asked, timeout=TIMEOUT), topic)
-        return {
-            hit.partition: None if hit.offset < 0 else self._plausible(hit, moment, latest) for hit in hits
-        }
+        return {hit.partition: None if hit.offset < 0 else self._plausible(hit, moment, latest) for hit in hits}
 
     def _plausible(self, hit: TopicPartition, moment: datetime, latest: datetime) -> int | None:
         """The first offset from `hit` on that is dated from `moment` up to `latest`."""
@@ -101,14 +103,9 @@ class Cluster:
             return question()
         except KafkaException as error:
             kafka: KafkaError = error.args[0]
-            if kafka.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            if kafka.name() in _NO_TOPIC:
                 raise self._missing(topic) from None
-            if kafka.code() in (
-                KafkaError._TRANSPORT,
-                KafkaError._TIMED_OUT,
-                KafkaError._ALL_BROKERS_DOWN,
-                KafkaError._RESOLVE,
-            ):
+            if kafka.name() in _NO_BROKER:
                 raise TopicError(
                     f"no Kafka broker answers ({kafka.str()})",
                     where=f"{self.servers}, topic {topic}",
@@ -181,9 +178,10 @@ def gone(topic: str, claimed: Mapping[int, int], available: Mapping[int, Offsets
             )
 
 
+_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+_NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _ANEW = "the topic was made anew: replay it into a new pipeline (another pipeline: name in the contract)"
 
 
 def _ms(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
-

@@ -49,7 +49,7 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
         raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
     for column in list(tree.find_all(exp.Column)):
         column.replace(_resolved(column, scope, places or {}))
-    return tree.expressions[0].sql(dialect="spark")
+    return str(tree.expressions[0].sql(dialect="spark"))
 
 
 def columns(text: str, scope: Scope) -> set[str]:
@@ -65,16 +65,12 @@ def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> ex
     if len(parts) > 1 and parts[0] in scope:
         inputs, path = [parts[0]], parts[1:]
         if path[0] not in scope[parts[0]]:
-            raise ExpressionError(
-                f"'{parts[0]}' has no column '{path[0]}'", nearest(path[0], scope[parts[0]])
-            )
+            raise ExpressionError(f"'{parts[0]}' has no column '{path[0]}'", nearest(path[0], scope[parts[0]]))
     else:
         inputs, path = [name for name, known in scope.items() if parts[0] in known], parts
     if not inputs:
         every = {name for known in scope.values() for name in known}
         raise ExpressionError(f"no column '{parts[0]}'", nearest(parts[0], every))
     if len(inputs) > 1:
-        raise ExpressionError(
-            f"'{parts[0]}' is a column of {' and of '.join(inputs)}", f"write {inputs[0]}.{parts[0]}"
-        )
+        raise ExpressionError(f"'{parts[0]}' is a column of {' and of '.join(inputs)}", f"write {inputs[0]}.{parts[0]}")
     return exp.Dot.build([exp.to_identifier(name) for name in [places.get(inputs[0], inputs[0]), *path]])

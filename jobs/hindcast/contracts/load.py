@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def load(path: Path) -> Contract:
         raise ContractError(
             f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend="mend the syntax on this line"
         ) from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or node is None:
         raise ContractError(
             "holds no contract", where=f"{path}:1", mend="write pipeline:, start: and topics: (see README.md)"
         )
@@ -115,9 +114,7 @@ def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError
 
 
 def _complain(path: Path, node: yaml.Node, complaint: Complaint) -> ContractError:
-    return ContractError(
-        complaint.found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend
-    )
+    return ContractError(complaint.found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend)
 
 
 def _line(node: yaml.Node, location: tuple[Any, ...]) -> int:

