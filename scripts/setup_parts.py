@@ -61,7 +61,7 @@ def parts(place: Place) -> list[Part]:
     lock, ivy = place.text("requirements.lock"), place.text("ivy.xml") + place.text("ivysettings.xml")
     venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
     java = [*venv, place.environ.get("JAVA_HOME", ""), java_runtime.PACKAGE]
-    session = [place.text(f"jobs/hindcast/{name}") for name in ("session.py", "settings.py")]
+    session = [place.text(f"jobs/hindcast/{name}") for name in ("session.py", "settings.py", "local/archive.py")]
     machine = [str(os.cpu_count()), *sorted(f"{k}={v}" for k, v in place.environ.items() if k.startswith("HINDCAST_"))]
     return [
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),

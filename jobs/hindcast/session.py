@@ -7,6 +7,7 @@ started with, and what a session in this process is made of. So all of them comp
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -84,6 +85,9 @@ def environment() -> dict[str, str]:
     """The variables that a process needs to start Spark's JVMs and Python workers as `make setup` prepared them."""
     java_home = home() / "java-home"
     found = {"JAVA_HOME": java_home.read_text(encoding="utf-8").strip()} if java_home.is_file() else {}
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark and pyspark.origin:
+        found["SPARK_HOME"] = str(Path(pyspark.origin).parent)
     return {**found, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
 
 

@@ -21,14 +21,15 @@ def start(folder: Path, port: int, log: Path) -> process.Process:
     config = _configure(folder, port)
     if not (folder / "data" / "meta.properties").exists():
         _format(config)
-    return process.start("broker", [*_java(), "kafka.Kafka", str(config)], log=log, env=environment(), cwd=folder)
+    command = [*_java(), "kafka.Kafka", str(config)]
+    return process.start("broker", f"{HOST}:{port}", command, log=log, env=environment(), cwd=folder)
 
 
-def wait(started: process.Process, servers: str, seconds: float = 60) -> None:
+def wait(started: process.Process, seconds: float = 60) -> None:
     """Return when the broker answers; PlatformError with the end of its log when it does not."""
-    port = int(servers.rpartition(":")[2])
+    port = int(started.where.rpartition(":")[2])
     ports.wait(started, lambda: ports.listens(port), seconds)
-    ports.wait(started, lambda: _answers(servers), seconds)
+    ports.wait(started, lambda: _answers(started.where), seconds)
 
 
 @contextlib.contextmanager
@@ -37,8 +38,8 @@ def running(folder: Path, port: int | None = None) -> Iterator[str]:
     port = port or ports.free()
     started = start(folder, port, folder / "broker.log")
     try:
-        wait(started, f"{HOST}:{port}")
-        yield f"{HOST}:{port}"
+        wait(started)
+        yield started.where
     finally:
         process.stop([started])
 
@@ -91,7 +92,9 @@ def _java() -> list[str]:
     jars = home() / "jars" / "broker"
     java_home = environment().get("JAVA_HOME")
     if not jars.is_dir() or not java_home:
-        raise PlatformError("the broker's jars, or a Java for them, are not there", where=str(jars), mend="`make setup`")
+        raise PlatformError(
+            "the broker's jars, or a Java for them, are not there", where=str(jars), mend="`make setup`"
+        )
     logging = Path(__file__).parents[1] / "log4j2.properties"
     return [f"{java_home}/bin/java", *_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
+import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 
@@ -54,6 +57,17 @@ def wait(process: Process, ready: Callable[[], bool], seconds: float) -> None:
             time.sleep(0.1)
             continue
         raise PlatformError(f"{found}; its log ends with\n{tail(process)}", mend=f"read its log: {process.log}")
+
+
+def answer(url: str, token: str = "") -> dict[str, Any]:
+    """The JSON object that a server of this machine answers with; empty while it does not."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310  # http, to this machine
+            found = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _holder(port: int) -> str:

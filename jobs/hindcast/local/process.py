@@ -27,16 +27,21 @@ _MARK = "HINDCAST_PROCESS"
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was started: its pid, when it was born (which tells it from a later one of that pid), its mark."""
+    """A process that was started.
+
+    `where` is the address at which it serves, `born` tells it from a later process of the same `pid`, `mark` is what
+    its children inherit, `log` the file with its output.
+    """
 
     name: str
+    where: str
     pid: int
     born: str
     mark: str
     log: str
 
 
-def start(name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path) -> Process:
+def start(name: str, where: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path) -> Process:
     """Start a process in the background, its output appended to `log`; PlatformError when it cannot be."""
     mark = uuid.uuid4().hex
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -53,13 +58,14 @@ def start(name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str
                 env=marked,
                 cwd=cwd,
                 start_new_session=True,
+                preexec_fn=_heed_interrupts,  # noqa: PLW1509  # we start processes from one thread only
             )
     except OSError as error:
         raise PlatformError(
             f"{name} cannot be started: {error.strerror}", where=command[0], mend="run `make setup`"
         ) from None
     popen.returncode = 0  # it is not ours to wait for: silences the warning at the end of this process
-    return Process(name, popen.pid, _born(popen.pid), mark, str(log))
+    return Process(name, where, popen.pid, _born(popen.pid), mark, str(log))
 
 
 def is_running(process: Process) -> bool:
@@ -125,6 +131,11 @@ def load(folder: Path) -> list[Process]:
 def forget(folder: Path, process: Process) -> None:
     """Remove its record."""
     (folder / f"{process.name}.json").unlink(missing_ok=True)
+
+
+def _heed_interrupts() -> None:
+    """A shell lets its background jobs ignore SIGINT, and children inherit that: `stop` would wait in vain."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _belongs(process: psutil.Process, marks: set[str], leaders: set[int]) -> bool:

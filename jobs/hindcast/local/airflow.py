@@ -1,0 +1,165 @@
+"""Airflow on its embedded default: SQLite, LocalExecutor, everyone an administrator, reachable from this machine only.
+
+Its four parts run as processes of their own, as under `airflow standalone`, but they start at once and beside each
+other, and none of them is orphaned when another one dies.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from hindcast import session
+from hindcast.errors import PlatformError
+from hindcast.local import ports, process
+from hindcast.settings import Settings
+
+PARTS = {
+    "airflow-api-server": ("api-server",),
+    "airflow-scheduler": ("scheduler", "--skip-serve-logs"),
+    "airflow-dag-processor": ("dag-processor",),
+    "airflow-triggerer": ("triggerer", "--skip-serve-logs"),
+}
+"""Name and command of each part. Their logs are read from disk, so nobody needs to serve them."""
+
+
+def start(now: Settings, name: str) -> process.Process:
+    """Start one of `PARTS`; the database must be there (`migrate`). `wait` until all of them are healthy."""
+    return process.start(
+        name,
+        url(now),
+        [_airflow(), *PARTS[name]],
+        log=now.logs / f"{name}.log",
+        env=environment(now),
+        cwd=_home(now),
+    )
+
+
+def migrate(now: Settings) -> None:
+    """Make Airflow's database, or bring it up to this version of Airflow; nothing to do is quick."""
+    done = _home(now) / "migrated"
+    database = _home(now) / "airflow.db"
+    if database.exists() and done.exists() and done.read_text(encoding="utf-8") == version("apache-airflow"):
+        return
+    _home(now).mkdir(parents=True, exist_ok=True)
+    log = now.logs / "airflow-migrate.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        code = subprocess.run(
+            [_airflow(), "db", "migrate"],
+            env=environment(now),
+            cwd=_home(now),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    if code != 0:
+        raise PlatformError("Airflow's database cannot be made", where=str(database), mend=f"read the log: {log}")
+    done.write_text(version("apache-airflow"), encoding="utf-8")
+
+
+def wait(started: process.Process, since: datetime, seconds: float = 120) -> None:
+    """Return when Airflow says that every part has been healthy after `since`."""
+    ports.wait(started, lambda: _is_healthy(started.where, since), seconds)
+
+
+def pipelines(now: Settings, seconds: float = 30) -> tuple[int, list[str]]:
+    """How many DAGs are loaded, and the errors of files that could not be; waits until there is one or the other."""
+    end = time.monotonic() + seconds
+    while True:
+        token = ports.answer(f"{url(now)}/auth/token").get("access_token", "")
+        dags = ports.answer(f"{url(now)}/api/v2/dags?limit=1", token).get("total_entries", 0)
+        errors = ports.answer(f"{url(now)}/api/v2/importErrors", token).get("import_errors", [])
+        if dags or errors or time.monotonic() > end:
+            return dags, [f"{error['filename']}: {error['stack_trace'].strip()}" for error in errors]
+        time.sleep(0.3)
+
+
+def url(now: Settings) -> str:
+    """Where the UI is."""
+    return f"http://{ports.HOST}:{now.airflow_port}"
+
+
+def environment(now: Settings) -> dict[str, str]:
+    """All that Airflow and its tasks read from the environment: Airflow's options, connections, our own settings."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONPATH"))
+    }
+    spark = {"conn_type": "spark_connect", "host": ports.HOST, "port": now.spark_port}
+    submit = {
+        "conn_type": "spark",
+        "host": "local[2]",
+        "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
+    }
+    keys = _keys(now)
+    return {
+        **inherited,
+        **now.environment,
+        **session.environment(),
+        "PATH": f"{session.home() / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "AIRFLOW_HOME": str(_home(now)),
+        "AIRFLOW_CONN_HINDCAST_SPARK": json.dumps(spark),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(submit),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(now.root / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(now.root / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": str(max(2, os.cpu_count() or 1)),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(now)}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": keys["fernet"],
+        "AIRFLOW__API__HOST": ports.HOST,
+        "AIRFLOW__API__PORT": str(now.airflow_port),
+        "AIRFLOW__API__BASE_URL": url(now),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__SECRET_KEY": keys["api"],
+        "AIRFLOW__API_AUTH__JWT_SECRET": keys["jwt"],
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+
+
+def _is_healthy(url: str, since: datetime) -> bool:
+    health = ports.answer(f"{url}/api/v2/monitor/health")
+    if health.get("metadatabase", {}).get("status") != "healthy":
+        return False
+    for part in ("scheduler", "dag_processor", "triggerer"):
+        beat = health.get(part, {}).get(f"latest_{part}_heartbeat")
+        if health.get(part, {}).get("status") != "healthy" or not beat:
+            return False
+        if datetime.fromisoformat(beat).astimezone(UTC) < since:
+            return False
+    return True
+
+
+def _keys(now: Settings) -> dict[str, str]:
+    """The secrets that Airflow's parts share: made once for this machine, readable by their owner only."""
+    path = _home(now) / "keys.json"
+    if not path.exists():
+        _home(now).mkdir(parents=True, exist_ok=True)
+        keys = {name: secrets.token_urlsafe(64) for name in ("api", "jwt")}
+        keys["fernet"] = base64.urlsafe_b64encode(os.urandom(32)).decode()
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(keys, file)
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _home(now: Settings) -> Path:
+    return now.var / "airflow"
+
+
+def _airflow() -> str:
+    return str(session.home() / "bin" / "airflow")

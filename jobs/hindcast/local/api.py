@@ -1,0 +1,80 @@
+"""The few calls to Airflow's REST API that the demo and the tests make."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from hindcast.errors import PlatformError
+
+PAUSE = 1.0
+"""Seconds between two looks at a run."""
+
+
+class Airflow:
+    """A running Airflow at `url` (http://127.0.0.1:18380) whose users are all administrators."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._token = self._call("GET", "/auth/token")["access_token"]
+
+    def unpause(self, dag: str, seconds: float = 60) -> None:
+        """Lets a DAG run, as soon as Airflow has read it."""
+        end = time.monotonic() + seconds
+        while not self._call("GET", f"/api/v2/dags?dag_id_pattern={dag}")["dags"]:
+            if time.monotonic() > end:
+                raise PlatformError(f"Airflow does not know the DAG {dag}", where=self.url, mend="hindcast check")
+            time.sleep(PAUSE)
+        self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": False})
+
+    def trigger(self, dag: str) -> str:
+        """Starts a manual run without an interval: everything there is; returns the run's id."""
+        return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})["dag_run_id"])
+
+    def runs(self, dag: str) -> dict[str, str]:
+        """The state of each run by its id, oldest first."""
+        found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    def wait(self, dag: str, run: str | None = None, seconds: float = 300) -> str:
+        """Waits until a run (the first one if none is named) has succeeded; PlatformError names what failed."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            runs = self.runs(dag)
+            found = run or next(iter(runs), "")
+            if runs.get(found) == "success":
+                return found
+            if runs.get(found) == "failed":
+                raise PlatformError(f"{dag} failed in {self._failed(dag, found)}", where=self.url, mend="see its log")
+            time.sleep(PAUSE)
+        raise PlatformError(f"{dag} has not ended in {seconds:.0f} s", where=self.url, mend="see the run in the UI")
+
+    def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """The task instances of a run, as Airflow tells them."""
+        found: list[dict[str, Any]] = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")[
+            "task_instances"
+        ]
+        return found
+
+    def _failed(self, dag: str, run: str) -> str:
+        return ", ".join(task["task_id"] for task in self.tasks(dag, run) if task["state"] == "failed") or run
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        token = {"Authorization": f"Bearer {self._token}"} if hasattr(self, "_token") else {}
+        request = urllib.request.Request(
+            self.url + path,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={"Content-Type": "application/json", **token},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            told = error.read(500).decode(errors="replace")
+            raise PlatformError(f"Airflow answers {error.code} to {method} {path}: {told}", where=self.url) from None
+        except OSError as error:
+            raise PlatformError(f"Airflow does not answer: {error}", where=self.url, mend="make up") from None

@@ -1,0 +1,44 @@
+"""A Spark Connect server on this machine: one warm JVM for all clients."""
+
+from __future__ import annotations
+
+import os
+
+from hindcast.local import ports, process
+from hindcast.session import defaults, environment, home
+from hindcast.settings import Settings
+
+
+def start(now: Settings) -> process.Process:
+    """Start the server; `wait` until it serves."""
+    folder = now.var / "spark"
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = {
+        **defaults(now),
+        "spark.master": "local[*]",
+        "spark.app.name": "hindcast",
+        "spark.connect.grpc.binding.address": ports.HOST,
+        "spark.connect.grpc.binding.port": str(now.spark_port),
+    }
+    properties = folder / "connect.conf"
+    properties.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())), encoding="utf-8")
+    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    return process.start(
+        "spark",
+        f"sc://{ports.HOST}:{now.spark_port}",
+        [str(home() / "bin" / "spark-submit"), "--properties-file", str(properties), *server],
+        log=now.logs / "spark.log",
+        env=_environment(now),
+        cwd=folder,
+    )
+
+
+def wait(started: process.Process, seconds: float = 90) -> None:
+    """Return when the server accepts clients; PlatformError with the end of its log when it does not."""
+    port = int(started.where.rpartition(":")[2])
+    ports.wait(started, lambda: ports.listens(port), seconds)
+
+
+def _environment(now: Settings) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return {**inherited, **now.environment, **environment()}

@@ -1,0 +1,164 @@
+"""Broker, Spark Connect server and Airflow together: what `make up` and `make down` do.
+
+Each process is recorded in <var>/run with its pid and birth. `up` starts what does not run, `down` stops what is
+recorded and everything that came of it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from hindcast.errors import PlatformError
+from hindcast.local import airflow, broker, ports, process, spark
+from hindcast.local.process import Process
+from hindcast.settings import Settings
+
+
+class Part(NamedTuple):
+    """One process of the stack: where it serves, what its port is for and how to choose another, how to start it."""
+
+    where: str
+    port: int | None
+    variable: str
+    start: Callable[[], Process]
+
+
+def up(now: Settings) -> None:
+    """Start what does not run, wait until it answers, and print where to look.
+
+    PlatformError when a port is taken or a process does not start; what this call started is then stopped again.
+    """
+    with _alone(now):
+        running = _running(now)
+        parts = _parts(now)
+        _refuse_moved(running, parts)
+        missing = {name: part for name, part in parts.items() if name not in running}
+        for name, part in missing.items():
+            if part.port is not None:
+                ports.require_free(part.port, name, part.variable)
+        started: dict[str, Process] = {}
+        since = datetime.now(UTC)
+        try:
+            for name, part in missing.items():
+                print(f"starting {name}", flush=True)
+                started[name] = part.start()
+                process.save(_folder(now), started[name])
+            _wait(started, since)
+        except BaseException:
+            _stop(now, list(started.values()))
+            raise
+        print(_where_to_look(now))
+
+
+def down(now: Settings) -> None:
+    """Stop what `up` started, and print what that was."""
+    with _alone(now):
+        recorded = process.load(_folder(now))
+        if not recorded:
+            print("nothing of ours is running")
+            return
+        _stop(now, recorded)
+
+
+def is_up(now: Settings) -> bool:
+    """Does every process of the stack run?"""
+    return _parts(now).keys() <= _running(now).keys()
+
+
+def _parts(now: Settings) -> dict[str, Part]:
+    """In the order in which they are started: the JVMs come up while Airflow's database is made."""
+    parts = {}
+    if now.spark == "connect":
+        where = f"sc://{ports.HOST}:{now.spark_port}"
+        parts["spark"] = Part(where, now.spark_port, "HINDCAST_SPARK_PORT", partial(spark.start, now))
+    ours = f"{ports.HOST}:{now.kafka_port}"
+    if now.kafka == ours:
+        start = partial(broker.start, now.var / "kafka", now.kafka_port, now.logs / "broker.log")
+        parts["broker"] = Part(ours, now.kafka_port, "HINDCAST_KAFKA_PORT", start)
+    for name in airflow.PARTS:
+        port = now.airflow_port if name == "airflow-api-server" else None
+        parts[name] = Part(airflow.url(now), port, "HINDCAST_AIRFLOW_PORT", partial(_start_airflow, now, name))
+    return parts
+
+
+def _start_airflow(now: Settings, name: str) -> Process:
+    airflow.migrate(now)
+    return airflow.start(now, name)
+
+
+def _wait(started: dict[str, Process], since: datetime) -> None:
+    """All of them come up beside each other, so waiting for one after the other takes no longer than for the last."""
+    if "broker" in started:
+        broker.wait(started["broker"])
+    if "spark" in started:
+        spark.wait(started["spark"])
+    ours = [started[name] for name in airflow.PARTS if name in started]
+    for one in ours:
+        airflow.wait(one, since if len(ours) == len(airflow.PARTS) else datetime.min.replace(tzinfo=UTC))
+
+
+def _running(now: Settings) -> dict[str, Process]:
+    """What is recorded and runs. What is recorded and died is stopped to its last child, and forgotten."""
+    recorded = process.load(_folder(now))
+    dead = [one for one in recorded if not process.is_running(one)]
+    if dead:
+        process.stop(dead)
+        for one in dead:
+            process.forget(_folder(now), one)
+    return {one.name: one for one in recorded if one not in dead}
+
+
+def _refuse_moved(running: dict[str, Process], parts: dict[str, Part]) -> None:
+    for name, one in running.items():
+        if name in parts and parts[name].where != one.where:
+            raise PlatformError(
+                f"{name} runs at {one.where}, and the settings now say {parts[name].where}",
+                mend="`make down` first, or take the settings back",
+            )
+
+
+def _stop(now: Settings, processes: list[Process]) -> None:
+    """Airflow first, so that no task starts while what it needs goes away."""
+    schedulers = [one for one in processes if one.name in airflow.PARTS]
+    for group in (schedulers, [one for one in processes if one not in schedulers]):
+        process.stop(group)
+        for one in group:
+            process.forget(_folder(now), one)
+            print(f"stopped {one.name}", flush=True)
+
+
+def _where_to_look(now: Settings) -> str:
+    dags, errors = airflow.pipelines(now)
+    lines = [
+        ("Airflow", f"{airflow.url(now)} ({dags} pipelines)"),
+        ("Kafka", now.kafka),
+        ("Spark", f"sc://{ports.HOST}:{now.spark_port}" if now.spark == "connect" else "spark-submit for each task"),
+        ("tables", now.warehouse),
+        ("logs", str(now.logs)),
+        *(("broken", error) for error in errors),
+    ]
+    return "\n".join(f"{name:<9}{where}" for name, where in lines)
+
+
+def _folder(now: Settings) -> Path:
+    return now.var / "run"
+
+
+@contextlib.contextmanager
+def _alone(now: Settings) -> Iterator[None]:
+    """One `up` or `down` at a time."""
+    _folder(now).mkdir(parents=True, exist_ok=True)
+    with (_folder(now) / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlatformError(
+                "another `up` or `down` is at work here", where=str(now.var), mend="wait until it has ended"
+            ) from None
+        yield
