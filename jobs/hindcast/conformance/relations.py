@@ -122,7 +122,7 @@ class Batch:
         every = {name: Measure(name, argument) for name in self._aggregations}
         return {**every, "count": Measure("count", F.lit(1))} if "count" in every else every
 
-    def _measured(self, rows: DataFrame) -> Column:
+    def _measured(self) -> Column:
         """The measure that a vector asks for, of a value that has all that the batch asks for."""
         picked = F.lit(None).cast("string")
         for name in self._aggregations:
@@ -170,7 +170,7 @@ class Batch:
 
     def _aggregated(self, rows: DataFrame, start: str, end: str) -> DataFrame:
         rows = self._with_knobs(rows, "aggregation")
-        return rows.select(*_run("key"), self._measured(rows).alias("value"), *_period(start, end))
+        return rows.select(*_run("key"), self._measured().alias("value"), *_period(start, end))
 
     @cached_property
     def _windowed(self) -> DataFrame:
@@ -208,6 +208,8 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
     lines = []
     for offset, record in enumerate(vector.records):
         topic, key = record["topic"], record["key"]
+        if topic not in shape.topics():
+            continue
         is_stream = topic in shape.streams
         fate = "accepted" if is_stream else None
         if key is None and not (is_stream and topic in unmatched):
@@ -232,13 +234,14 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
 
 def _knobs(vectors: Sequence[tuple[Vector, Understood]]) -> pa.Table:
     names = sorted({name for _, it in vectors for name in it.knobs})
-    schema = [("vector", pa.string())]
-    for name in names:
-        schema.append((name, pa.int64() if name.endswith("Ms") else _STEPS if name.endswith("steps") else pa.string()))
+    types = {
+        name: pa.int64() if name.endswith("Ms") else _STEPS if name.endswith(".steps") else pa.string()
+        for name in names
+    }
     lines = [
         {"vector": vector.name, **{name: _bounded(value) for name, value in it.knobs.items()}} for vector, it in vectors
     ]
-    return pa.Table.from_pylist(lines, schema=pa.schema(schema))
+    return pa.Table.from_pylist(lines, schema=pa.schema([("vector", pa.string()), *types.items()]))
 
 
 def _bounded(value: Json) -> Json:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from hindcast.conformance.relations import Batch
 from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, understand
+
+State = Literal["passed", "failed", "declined", "unjudged"]
+"""Unjudged: run, but the vector does not say what it expects."""
 
 _FATES = ("accepted", "expired", "null_key")
 
@@ -27,20 +31,13 @@ class Outcome:
     seconds: float
 
     @property
-    def declined(self) -> bool:
-        """Whether the vector was not run."""
-        return set(self.computed) == {"declined"}
-
-    @property
-    def passed(self) -> bool:
-        """Whether all that is expected was computed and nothing else. Rows are a set; numbers compare by value."""
-        expected = dict(self.vector.expected)
-        if self.declined or set(self.computed) != set(expected):
-            return False
-        texts = [
-            sorted(json.dumps(_by_value(row), sort_keys=True) for row in it["rows"]) for it in (self.computed, expected)
-        ]
-        return texts[0] == texts[1] and self.computed["fates"] == expected["fates"]
+    def state(self) -> State:
+        """Passed if all that is expected was computed and nothing else. Rows are a set; numbers compare by value."""
+        if set(self.computed) == {"declined"}:
+            return "declined"
+        if not self.vector.expected:
+            return "unjudged"
+        return "passed" if _comparable(self.computed) == _comparable(self.vector.expected) else "failed"
 
 
 def run(spark: SparkSession, directory: Path) -> dict[str, Json]:
@@ -54,7 +51,7 @@ def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
     batches: dict[tuple[str, Shape], list[tuple[int, Understood]]] = defaultdict(list)
     for number, vector in enumerate(vectors):
         try:
-            understood = understand(vector.operation)
+            understood = understand(vector)
             batches[vector.family, understood.shape].append((number, understood))
         except Declined as reason:
             done[number] = Outcome(vector, {"declined": str(reason)}, 0.0)
@@ -109,6 +106,11 @@ def _order(row: Json) -> tuple[bool, bytes, int, int, str]:
     start = next(row[name] for name in ("validFrom", "start", "timestamp") if name in row)
     text = json.dumps(row, sort_keys=True, separators=(",", ":"))
     return row["key"] is not None, (row["key"] or "").encode(), start, row["systemFrom"], text
+
+
+def _comparable(computed: Mapping[str, Json]) -> Json:
+    rows = {json.dumps(_by_value(row), sort_keys=True) for row in computed.get("rows", ())}
+    return {**computed, "rows": rows}
 
 
 def _by_value(value: Json) -> Json:

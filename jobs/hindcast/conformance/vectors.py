@@ -97,18 +97,22 @@ class Understood:
 def load(directory: Path) -> list[Vector]:
     """The vectors of all files of a directory, by file and in the order of each."""
     return [
-        Vector(path.stem, it["name"], it["operation"], tuple(it["records"]), it["expected"])
+        Vector(path.stem, it["name"], it["operation"], tuple(it.get("records", ())), it.get("expected", {}))
         for path in sorted(directory.glob("*.json"))
         for it in json.loads(path.read_text(encoding="utf-8"))
     ]
 
 
-def understand(operation: Mapping[str, Json]) -> Understood:
-    """The shape and the knobs of an operation. Declined, with the reason, if there is anything in it that we do not
-    know.""" try:
-        return _Reader().read(operation)
-    except (KeyError, TypeError) as missing:
-        raise Declined(f"operation not understood: {type(missing).__name__} {missing}") from missing
+def understand(vector: Vector) -> Understood:
+    """The shape and the knobs of a vector's operation; Declined, with the reason, if it has what we do not know."""
+    try:
+        understood = _Reader().read(vector.operation)
+    except (KeyError, TypeError, AttributeError) as wrong:
+        raise Declined(f"operation not understood: {type(wrong).__name__} {wrong}") from wrong
+    for number, record in enumerate(vector.records):
+        if not {"topic", "key", "value", "timestamp", "run"} <= set(record):
+            raise Declined(f"record {number} lacks a field: {json.dumps(dict(record))}")
+    return understood
 
 
 class _Reader:
