@@ -144,4 +144,4 @@ def _select(
         engine.register("rows", rows)
         by = ", ".join(f'"{c}"' for c in order)
         text = f"SELECT {shown} FROM rows WHERE {' AND '.join(conditions)} ORDER BY {by}"  # noqa: S608  # names of ours
-        return engine.execute(text, values).to_arrow_table()
+        return engine.sql(text, params=values).to_arrow_table()

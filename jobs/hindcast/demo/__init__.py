@@ -1,0 +1,134 @@
+"""Both example pipelines on real parts: Kafka, Airflow, Spark, Delta; twice, the second time after late records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+
+import duckdb
+import pyarrow as pa
+
+from hindcast import journal, produce, read, show
+from hindcast.contracts import find
+from hindcast.demo import flights, restaurant
+from hindcast.local import stack
+from hindcast.local.airflow import url
+from hindcast.local.api import Airflow
+from hindcast.settings import Settings, settings
+
+PIPELINES = ("restaurant", "flights")
+_PORTS_AWAY = 100
+
+
+def main() -> int:
+    """The demo, in a folder and on ports of its own (<var>/demo, the configured ports + 100), which it makes anew."""
+    now = _own(settings())
+    os.environ.update(now.environment)
+    stack.down(now)
+    shutil.rmtree(now.var, ignore_errors=True)
+    started = time.monotonic()
+    with ThreadPoolExecutor(1) as beside:
+        sent = beside.submit(_produce, now, first=True)
+        try:
+            stack.up(now)
+            airflow = Airflow(url(now))
+            told = sent.result()
+            _say(started, f"sent to Kafka: {told}")
+            _say(started, "run one: Airflow's schedule")
+            for pipeline in PIPELINES:
+                airflow.unpause(pipeline)
+            for pipeline in PIPELINES:
+                airflow.wait(pipeline)
+            _say(started, f"sent to Kafka, late: {_produce(now, first=False)}")
+            _say(started, "run two: triggered by hand")
+            for pipeline, run in [(p, airflow.trigger(p)) for p in PIPELINES]:
+                airflow.wait(pipeline, run)
+            _say(started, "done; read back from Delta:")
+            _show_restaurant(now)
+            _show_flights(now)
+        finally:
+            stack.down(now)
+    _say(started, f"the tables stay in {now.warehouse}")
+    return 0
+
+
+def _own(now: Settings) -> Settings:
+    var = now.var / "demo"
+    kafka_port = now.kafka_port + _PORTS_AWAY
+    return replace(
+        now,
+        var=var,
+        warehouse=str(var / "warehouse"),
+        kafka=f"127.0.0.1:{kafka_port}",
+        kafka_port=kafka_port,
+        airflow_port=now.airflow_port + _PORTS_AWAY,
+        spark_port=now.spark_port + _PORTS_AWAY,
+    )
+
+
+def _produce(now: Settings, *, first: bool) -> str:
+    records = restaurant.first() if first else restaurant.late()
+    records |= {flights.WEATHER: list(flights.weather(late=not first))}
+    if first:
+        records |= {flights.DEPARTURES: flights.departures()}
+        produce.create(now.kafka, *records)
+    return ", ".join(f"{produce.send(now.kafka, topic, r):,} {topic}" for topic, r in records.items())
+
+
+def _show_restaurant(now: Settings) -> None:
+    one, two = _known(now, "restaurant", "bills")
+    print("\nrestaurant.bills: what each order was believed to cost\n")
+    print(show.aligned(_beside(one, two, ("customer", "item", "quantity", "timestamp"), ("amount",), changed=False)))
+    due = next(row["amount"] for row in two.to_pylist() if row["customer"] == "candace")
+    if due != Decimal(24):
+        raise AssertionError(f"Candace must pay 24.00, not {due}")
+    print(
+        "\nCandace ordered three at t=3, when curry cost 8.00: she pays 24.00, not 30.00, though the new price came first."
+    )
+    print("Dave's naan was corrected by a late price; what was believed before is still there.")
+
+
+def _show_flights(now: Settings) -> None:
+    one, two = _known(now, "flights", "departures_weather")
+    values = ("temp", "wind_speed")
+    changed = _beside(one, two, ("flight", "airport", "timestamp"), values, changed=True)
+    print(
+        f"\nflights.departures_weather: late weather has corrected {changed.num_rows:,} of {two.num_rows:,} answers, "
+        "the first of them\n"
+    )
+    print(show.aligned(changed.slice(0, 5)))
+    print(f"\nall about one: hindcast history flights.departures_weather --key {changed['flight'][0]}")
+
+
+def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]:
+    """A view as known after the first run and after the last."""
+    contract = find(now.schemas, pipeline)
+    runs = [run.known_at for run in journal.runs(now.warehouse, pipeline) if run.state == "completed"]
+    one, two = (read.query(now.warehouse, contract, view, known=known) for known in (runs[0], runs[-1]))
+    return one, two
+
+
+def _beside(one: pa.Table, two: pa.Table, same: tuple[str, ...], values: tuple[str, ...], *, changed: bool) -> pa.Table:
+    """Both answers in one row; with `changed` only where they differ."""
+    names: Mapping[str, str] = {"one": "after run 1", "two": "after run 2"}
+    columns = [f'{t}."{v}" AS "{v}, {names[t]}"' for v in values for t in names]
+    told = ", ".join([*(f'two."{c}"' for c in same), *columns])
+    matched = " AND ".join(f'one."{c}" IS NOT DISTINCT FROM two."{c}"' for c in same)
+    differs = " OR ".join(f'one."{v}" IS DISTINCT FROM two."{v}"' for v in values) if changed else "true"
+    order = ", ".join(f'two."{c}"' for c in ("timestamp", *same))
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("one", one)
+        engine.register("two", two)
+        return engine.execute(
+            f"SELECT {told} FROM one JOIN two ON {matched} WHERE {differs} ORDER BY {order}"  # noqa: S608  # names of ours
+        ).to_arrow_table()
+
+
+def _say(started: float, text: str) -> None:
+    print(f"[{time.monotonic() - started:4.0f} s] {text}", flush=True)

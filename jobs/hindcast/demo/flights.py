@@ -39,7 +39,7 @@ def departures() -> list[Record]:
 
 
 def weather(*, late: bool) -> Iterator[Record]:
-    """The hourly observations in the order of their time: those that arrive in time, or the twentieth part that is late."""
+    """The hourly observations in the order of their time: those in time, or the twentieth part that is late."""
     with (_folder() / "weather.csv").open(encoding="utf-8") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["time_hour"])
     for row in rows:
