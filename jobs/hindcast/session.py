@@ -27,7 +27,7 @@ SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.maxPlanStringLength": "20000",
+    "spark.sql.maxPlanStringLength": "8000",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -71,6 +71,7 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(2 if small else min(2 * (os.cpu_count() or 1), 64)),
         "spark.driver.memory": now.spark_memory,
         "spark.driver.extraClassPath": f"{jars}/*",
+        "spark.executor.extraClassPath": f"{jars}/*",
         "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
     }
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hindcast import session
 from hindcast.local import broker, ports
@@ -60,10 +61,10 @@ def _make(folder: Path, servers: str) -> None:
     _work(folder / "classic", servers)
     client = [sys.executable, "-m", "hindcast.local.archive", "client", f"sc://{ports.HOST}:{port}"]
     subprocess.run([*client, str(folder / "connect"), servers], check=True, env=_outside_of_spark())
-    jvm = spark.sparkContext._gateway.proc  # noqa: SLF001  # the archive is complete when this process has ended
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # the archive is complete when its process has ended
     spark.stop()
-    jvm.stdin.close()
-    jvm.wait(timeout=120)
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=120)
     new.replace(session.archive())
 
 

@@ -1,0 +1,34 @@
+# One image for Airflow's parts and Spark's, from the same pins as `make setup`.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --create-home --uid 50000 hindcast
+
+WORKDIR /opt/hindcast
+RUN python -m venv .venv
+ENV PATH=/opt/hindcast/.venv/bin:$PATH
+
+COPY requirements.txt requirements.lock ./
+RUN pip install --no-cache-dir --requirement requirements.txt --constraint requirements.lock
+
+COPY ivy.xml ivysettings.xml ./
+COPY scripts scripts
+RUN cd scripts \
+ && XDG_CACHE_HOME=/tmp/cache python -c "import os, pathlib, setup_parts as parts; \
+place = parts.Place(pathlib.Path('/opt/hindcast'), dict(os.environ)); \
+parts.make_java(place); parts.make_jars(place)" \
+ && rm -rf /tmp/cache
+
+COPY . .
+RUN pip install --no-cache-dir --no-deps --editable . \
+ && mkdir -p .venv/spark-conf var \
+ && HINDCAST_SPARK_MEMORY=2g python -c "from hindcast import session, settings; \
+print(session.defaults_file(settings.settings()), end='')" > .venv/spark-conf/spark-defaults.conf \
+ && chown hindcast var
+
+USER hindcast
+ENV PYSPARK_PYTHON=/opt/hindcast/.venv/bin/python TZ=UTC GX_ANALYTICS_ENABLED=false
+ENTRYPOINT ["tini", "--"]
+CMD ["hindcast", "--help"]

@@ -1,0 +1,219 @@
+"""Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md from the contract's model.
+
+    .venv/bin/python scripts/docs.py
+
+tests/test_docs.py fails when a page is not what this writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hindcast.cli import _parser
+from hindcast.contracts import Contract
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def main() -> None:
+    """Write every page."""
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """The generated pages by their place."""
+    return {DOCS / "cli.md": cli(), DOCS / "contract.md": contract()}
+
+
+def cli() -> str:
+    """docs/cli.md: every command with its arguments."""
+    return "\n".join([_CLI.rstrip(), *(line for name, sub in commands() for line in _command(name, sub)), ""])
+
+
+def commands() -> list[tuple[str, argparse.ArgumentParser]]:
+    """The commands in the order in which `hindcast --help` lists them."""
+    subs = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001  # no other way
+    return list(subs.choices.items())
+
+
+def contract() -> str:
+    """docs/contract.md: every field of a contract with its type, default and meaning."""
+    schema = Contract.model_json_schema()
+    filled = _CONTRACT
+    for name, model in {"Contract": schema, **schema["$defs"]}.items():
+        filled = filled.replace(f"<{name}>", "\n".join(_fields(model)))
+    return filled
+
+
+def _command(name: str, sub: argparse.ArgumentParser) -> Iterator[str]:
+    actions = [a for a in sub._actions if not isinstance(a, argparse._HelpAction)]  # noqa: SLF001
+    arguments = sorted(actions, key=lambda a: bool(a.option_strings))
+    yield from ("", f"## hindcast {name}", "", sub.description or "", "")
+    yield from ("```text", " ".join(["hindcast", name, *map(_used, arguments)]), "```")
+    told = [f"| `{_called(a)}` | {_meaning(a)} |" for a in arguments if _meaning(a)]
+    if told:
+        yield from ("", "| argument | meaning |", "| --- | --- |", *told)
+
+
+def _used(argument: argparse.Action) -> str:
+    if not argument.option_strings:
+        return {"*": f"[{_called(argument)} ...]", "?": f"[{_called(argument)}]"}.get(
+            str(argument.nargs), _called(argument)
+        )
+    return _called(argument) if argument.required else f"[{_called(argument)}]"
+
+
+def _called(argument: argparse.Action) -> str:
+    if argument.choices:
+        value = "{" + ",".join(map(str, argument.choices)) + "}"
+    else:
+        value = str(argument.metavar or argument.dest.upper())
+    return f"{argument.option_strings[0]} {value}" if argument.option_strings else value
+
+
+def _meaning(argument: argparse.Action) -> str:
+    help_ = argument.help or ""
+    default = f" Default: `{argument.default}`." if argument.choices and argument.default else ""
+    return f"{help_[:1].upper()}{help_[1:].rstrip('.')}.{default}" if help_ else ""
+
+
+def _fields(model: dict[str, Any]) -> Iterator[str]:
+    yield from ("| field | type | default | meaning |", "| --- | --- | --- | --- |")
+    required = model.get("required", [])
+    for name, field in model["properties"].items():
+        default = "required" if name in required else _default(field.get("default"))
+        yield f"| `{name}` | {_type(name, field)} | {default} | {_told(name, field)} |"
+
+
+def _told(name: str, field: dict[str, Any]) -> str:
+    """A field's own words; of a field that holds a part of the contract, where that part is described."""
+    return str(field.get("description") or f"See [{_PARTS[name]}](#{_PARTS[name].lower().replace(' ', '-')}).")
+
+
+def _default(value: Any) -> str:
+    match value:
+        case None | "" | [] | {} | ():
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case _:
+            return f"`{value}`"
+
+
+def _type(name: str, field: dict[str, Any]) -> str:
+    options = [option for option in field.get("anyOf", [field]) if option.get("type") != "null"]
+    return " or ".join(_one_type(name, option) for option in options)
+
+
+def _one_type(name: str, field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "$ref" in field:
+        return "an object"
+    if field.get("pattern", "").startswith(r"^\d"):
+        return "duration"
+    match field.get("type"):
+        case "array":
+            return "list"
+        case "object":
+            return {"topics": "name to topic", "views": "name to view", "select": "column to expression"}.get(
+                name, "column to type"
+            )
+        case "string" if "format" in field:
+            return "moment"
+        case "string" if name in ("pipeline", "stream", "table"):
+            return "name"
+        case "string":
+            return "text"
+        case other:
+            return str(other)
+
+
+_PARTS = {"topics": "Topic", "views": "View", "join": "Join", "expect": "Gate"}
+
+_CLI = """\
+# The command
+
+<!-- Written by scripts/docs.py from hindcast.cli: change it there. -->
+
+`make setup` leaves it at `.venv/bin/hindcast`. An error is told on stderr in a few lines: where, what was found, and
+what to do; the exit code is then 1. A command that cannot be parsed exits with 2, an interrupted one with 130.
+
+Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01-01`, `2026-01-01T00:03:00`. Where a
+moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.
+"""
+
+_CONTRACT = """\
+# The contract
+
+<!-- Written by scripts/docs.py from hindcast.contracts.model: change it there. -->
+
+One YAML file in `schemas/` is one pipeline: one DAG, one folder of the warehouse. `schemas/restaurant.yaml` is an
+example with comments. `hindcast check` checks a contract and names file and line of what is wrong; `hindcast schema`
+prints its JSON Schema for editors. A field that is not listed here is refused.
+
+How values are written:
+
+| type | written |
+| --- | --- |
+| name | lower-case letters, digits and `_`, a letter first; `runs`, `quarantine` and `logs` are taken |
+| column to type | `{price: "decimal(8,2)"}`: Spark SQL types, also `array<...>` and `struct<...>`, no maps |
+| column to expression | `{amount: quantity * price}`: Spark SQL expressions |
+| duration | a number and a unit: `500 ms`, `10 seconds`, `90 minutes`, `36 hours`, `30 days`, `2 weeks` |
+| moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
+
+Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
+`timestamp`, `windowStart` and `windowEnd` are taken. A text with a comma stands in quotes inside `{...}`.
+
+## Pipeline
+
+<Contract>
+
+## Topic
+
+<Topic>
+
+A record's value is a JSON object. Fields that the contract does not name are ignored; one that is not there is null.
+A record that does not decode has the fate `malformed`. Up to `max_malformed` of them in a run go into quarantine; with
+more the run stops before it writes anything.
+
+## View
+
+<View>
+
+Expressions see the columns of both inputs, each with its key. A column that both have is written with its input:
+`orders.item`. The view keeps the key of its stream, and the event's `timestamp`.
+
+## Join
+
+<StreamTableJoin>
+
+## Gate
+
+A gate is one expectation of Great Expectations with its parameters. It is asked about the rows that a run opens, before
+anybody sees them.
+
+```yaml
+expect:
+  - expect_column_values_to_be_between: {column: amount, min_value: 0, strict_min: true}
+  - expect_column_values_to_not_be_null: {column: price}
+    on_failure: warn
+```
+
+| field | type | default | meaning |
+| --- | --- | --- | --- |
+| `expect_...` | its parameters | required | The expectation's name, or `unexpected_rows_expectation`. |
+| `on_failure` | `stop` or `warn` | `stop` | stop: nothing of the table is published. warn: the report says so. |
+
+`stop` stops the run. The next run takes what it left: mend the records in the topic, or change the gate, and run again.
+"""
+
+
+if __name__ == "__main__":
+    main()
