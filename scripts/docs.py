@@ -211,7 +211,8 @@ expect:
 | `expect_...` | its parameters | required | The expectation's name, or `unexpected_rows_expectation`. |
 | `on_failure` | `stop` or `warn` | `stop` | stop: nothing of the table is published. warn: the report says so. |
 
-`stop` stops the run. The next run takes what it left: mend the records in the topic, or change the gate, and run again.
+`stop` stops the run. The next run takes what it left and what has come since: send a record that puts it right, or
+change the gate, and run again.
 """
 
 
