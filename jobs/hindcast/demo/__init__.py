@@ -87,9 +87,8 @@ def _show_restaurant(now: Settings) -> None:
     due = next(row["amount"] for row in two.to_pylist() if row["customer"] == "candace")
     if due != Decimal(24):
         raise AssertionError(f"Candace must pay 24.00, not {due}")
-    print(
-        "\nCandace ordered three at t=3, when curry cost 8.00: she pays 24.00, not 30.00, though the new price came first."
-    )
+    print("\nCandace ordered three at t=3, when curry cost 8.00: she pays 24.00 and not 30.00, though the new price")
+    print("was known before her order came.")
     print("Dave's naan was corrected by a late price; what was believed before is still there.")
 
 
