@@ -36,6 +36,7 @@ class Place:
         self.uv = self.venv / "bin" / "uv"
         self.jars = self.venv / "jars"
         self.java_home = self.venv / "java-home"
+        self.archive_java = self.venv / "cds" / "java"
         self.conf = self.venv / "spark-conf" / "spark-defaults.conf"
         self.background: list[subprocess.Popen[bytes]] = []
 
@@ -60,10 +61,10 @@ def parts(place: Place) -> list[Part]:
     """The parts in the order in which they need each other."""
     lock, ivy = place.text("requirements.lock"), place.text("ivy.xml") + place.text("ivysettings.xml")
     venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
-    java = [*venv, place.environ.get("JAVA_HOME", ""), java_runtime.PACKAGE]
+    java = [*venv, java_runtime.PACKAGE]
     archive = [*java, lock, ivy, place.text("jobs/hindcast/local/archive.py")]
     session = [place.text("jobs/hindcast/session.py"), place.text("jobs/hindcast/settings.py")]
-    machine = [str(os.cpu_count()), *sorted(f"{k}={v}" for k, v in place.environ.items() if k.startswith("HINDCAST_"))]
+    machine = [str(os.cpu_count()), place.environ.get("HINDCAST_SPARK_MEMORY", "")]
     return [
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
         Part("packages", "Python packages", [*venv, lock], lambda: packages_are_there(place), lambda: packages(place)),
@@ -80,7 +81,7 @@ def parts(place: Place) -> list[Part]:
             "archive",
             "class-data archive: Spark starts faster",
             archive,
-            lambda: True,
+            lambda: archive_is_of_this_java(place),
             lambda: make_archive(place),
         ),
         Part(
@@ -208,6 +209,19 @@ def make_archive(place: Place) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         print(f"      left out, Spark starts some seconds slower: {last}", flush=True)
+    place.archive_java.parent.mkdir(exist_ok=True)
+    place.archive_java.write_text(java_release(place), encoding="utf-8")
+
+
+def archive_is_of_this_java(place: Place) -> bool:
+    """A JVM takes no archive of another, were it only an update: it ignores it and starts slower."""
+    return place.archive_java.exists() and place.archive_java.read_text(encoding="utf-8") == java_release(place)
+
+
+def java_release(place: Place) -> str:
+    home = place.java.parent.parent
+    release = home / "release"
+    return f"{home}\n{release.read_text(encoding='utf-8') if release.exists() else ''}"
 
 
 def make_conf(place: Place) -> None:

@@ -126,7 +126,6 @@ def environment(now: Settings) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
-        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "GX_ANALYTICS_ENABLED": "false",
     }
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -79,12 +79,14 @@ def is_running(process: Process) -> bool:
 def stop(processes: Sequence[Process], *, patience: float = 20.0) -> None:
     """Stop these and all that came of them: SIGINT to each, time to end, then SIGTERM to what is left, then SIGKILL.
 
-    Returns when nothing is left of them. PlatformError names what cannot be stopped.
+    `patience` is how many seconds the processes themselves get; children that they leave behind get two. Returns when
+    nothing is left of them. PlatformError names what cannot be stopped.
     """
     for process in processes:
         if is_running(process):
             _send(process.pid, signal.SIGINT)
-    left = _wait(processes, patience)
+    _until(lambda: not any(map(is_running, processes)), patience)
+    left = _wait(processes, 2.0)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for pid in left:
             _send(pid, sign)
@@ -148,13 +150,17 @@ def _belongs(process: psutil.Process, marks: set[str], leaders: set[int]) -> boo
 
 def _wait(processes: Sequence[Process], seconds: float) -> list[int]:
     """What is left of them after at most so long."""
-    end = time.monotonic() + seconds
-    while (left := family(processes)) and time.monotonic() < end:
-        time.sleep(0.1)
+    _until(lambda: not family(processes), seconds)
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
-    return left
+    return family(processes)
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def _send(pid: int, sign: signal.Signals) -> None:

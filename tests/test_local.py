@@ -1,0 +1,317 @@
+"""Processes of this machine: a real broker, taken ports, and stopping exactly what was started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from hindcast.errors import PlatformError, SettingsError
+from hindcast.local import airflow, broker, ports, process, stack
+from hindcast.local.process import Process
+from hindcast.session import defaults, defaults_file
+from hindcast.settings import Settings, settings
+
+SLEEP = "import time; time.sleep(300)"
+
+
+@pytest.fixture
+def now(tmp_path: Path) -> Settings:
+    """Settings with a state folder and ports of their own."""
+    ours = [ports.free() for _ in range(3)]
+    names = ("HINDCAST_KAFKA_PORT", "HINDCAST_AIRFLOW_PORT", "HINDCAST_SPARK_PORT")
+    return settings({"HINDCAST_VAR": str(tmp_path), **{n: str(p) for n, p in zip(names, ours, strict=True)}})
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    """Starts Python programs as processes of ours, and sees to it that none is left."""
+    started: list[Process] = []
+
+    def start_(code: str, name: str = "program") -> Process:
+        command = [sys.executable, "-c", code]
+        one = process.start(name, "here", command, log=tmp_path / f"{name}.log", env=dict(os.environ), cwd=tmp_path)
+        started.append(one)
+        return one
+
+    yield start_
+    process.stop(started, patience=0)
+
+
+def until(condition, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "this did not come true"
+        time.sleep(0.05)
+
+
+class TestSettings:
+    def test_the_default_is_this_checkout(self) -> None:
+        found = settings({})
+        root = Path(__file__).parent.parent
+        assert (found.root, found.var, found.schemas) == (root, root / "var", root / "schemas")
+        assert found.warehouse == str(root / "var" / "warehouse")
+        assert found.kafka == "127.0.0.1:19392"
+        assert (found.airflow_port, found.spark_port, found.spark) == (18380, 15392, "connect")
+
+    def test_what_is_not_set_follows_what_is(self) -> None:
+        found = settings({"HINDCAST_ROOT": "/r", "HINDCAST_KAFKA_PORT": "7"})
+        assert (found.var, found.kafka) == (Path("/r/var"), "127.0.0.1:7")
+
+    def test_a_warehouse_can_be_an_object_store(self) -> None:
+        assert settings({"HINDCAST_WAREHOUSE": "s3a://bucket/w"}).warehouse == "s3a://bucket/w"
+
+    def test_its_environment_gives_the_same_settings(self, now: Settings) -> None:
+        assert settings(now.environment) == now
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("HINDCAST_KAFKA_PORT", "70000"),
+            ("HINDCAST_AIRFLOW_PORT", "http"),
+            ("HINDCAST_SPARK_PORT", "0"),
+            ("HINDCAST_SPARK", "yarn"),
+            ("HINDCAST_SPARK_MEMORY", "much"),
+        ],
+    )
+    def test_what_makes_no_sense_is_named(self, name: str, value: str) -> None:
+        with pytest.raises(SettingsError, match=rf"{name} is '{value}'"):
+            settings({name: value})
+
+    def test_the_table_lists_every_variable(self, now: Settings) -> None:
+        import hindcast.settings
+
+        table = [
+            line.split("|")[1].strip() for line in (hindcast.settings.__doc__ or "").splitlines() if "| HIND" in line
+        ]
+        assert table == list(now.environment)
+
+
+def test_spark_defaults_are_the_settings_line_by_line(now: Settings) -> None:
+    lines = defaults_file(now).splitlines()[1:]
+    assert dict(line.split(" ", 1) for line in lines) == defaults(now)
+
+
+def test_airflow_knows_every_option_that_we_give_it(now: Settings) -> None:
+    import airflow as package
+
+    text = (Path(package.__path__[0]) / "config_templates" / "config.yml").read_text(encoding="utf-8")
+    known = {
+        f"AIRFLOW__{section}__{option}".upper()
+        for section, content in yaml.safe_load(text).items()
+        for option in content["options"]
+    }
+    assert [name for name in airflow.environment(now) if name.startswith("AIRFLOW__") and name not in known] == []
+
+
+class TestProcesses:
+    def test_one_that_runs_is_told_from_a_later_one_of_its_pid(self, start) -> None:
+        one = start(SLEEP)
+        assert process.is_running(one)
+        assert not process.is_running(replace(one, born="another boot/1"))
+
+    def test_a_record_of_a_reused_pid_is_stale_and_that_process_is_left_alone(self, now: Settings, start) -> None:
+        other = start(SLEEP)
+        stale = replace(other, name="broker", born="another boot/1", mark="another mark")
+        process.save(now.var / "run", stale)
+        stack.down(now)
+        assert process.is_running(other)
+        assert process.load(now.var / "run") == []
+
+    def test_a_record_that_cannot_be_read_counts_as_none(
+        self, now: Settings, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (now.var / "run").mkdir()
+        (now.var / "run" / "broker.json").write_text('{"pid": ')
+        stack.down(now)
+        assert "nothing of ours is running" in capsys.readouterr().out
+
+    def test_stop_ends_children_of_other_sessions_too(self, start) -> None:
+        child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{SLEEP}'], start_new_session=True)"
+        one = start(f"{child}\n{SLEEP}")
+        until(lambda: len(process.family([one])) == 2)
+        pids = process.family([one])
+        process.stop([one])
+        assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+    def test_stop_ends_the_orphans_of_one_that_died(self, start) -> None:
+        one = start(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{SLEEP}'])")
+        until(lambda: not process.is_running(one))
+        assert len(process.family([one])) == 1
+        process.stop([one])
+        assert process.family([one]) == []
+
+    def test_one_that_ignores_signals_is_killed(self, start) -> None:
+        one = start(
+            f"import signal; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; print('ready', flush=True); {SLEEP}"
+        )
+        until(lambda: "ready" in Path(one.log).read_text())
+        process.stop([one], patience=0.2)
+        assert not process.is_running(one)
+
+    def test_one_started_where_interrupts_are_ignored_heeds_them(self, start) -> None:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            one = start(f"print('ready', flush=True); {SLEEP}")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        until(lambda: "ready" in Path(one.log).read_text())
+        os.kill(one.pid, signal.SIGINT)
+        until(lambda: not process.is_running(one))
+
+    def test_down_leaves_a_process_that_it_did_not_start(self, now: Settings, start) -> None:
+        ours = start(SLEEP, "broker")
+        process.save(now.var / "run", ours)
+        with subprocess.Popen([sys.executable, "-c", SLEEP]) as theirs:
+            stack.down(now)
+            assert theirs.poll() is None
+            theirs.kill()
+        assert not process.is_running(ours)
+
+    def test_a_program_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(PlatformError, match="/nonexistent/x: broker cannot be started"):
+            process.start("broker", "", ["/nonexistent/x"], log=tmp_path / "log", env={}, cwd=tmp_path)
+
+
+class TestPorts:
+    def test_a_taken_port_is_named_with_its_holder_and_the_variable(self) -> None:
+        with socket.socket() as listener:
+            listener.bind((ports.HOST, 0))
+            listener.listen()
+            port = listener.getsockname()[1]
+            with pytest.raises(PlatformError) as caught:
+                ports.require_free(port, "broker", "HINDCAST_KAFKA_PORT")
+        assert f"port {port}, for broker, cannot be had: Address already in use by process {os.getpid()}" in str(
+            caught.value
+        )
+        assert f"choose another port: HINDCAST_KAFKA_PORT={port + 1}" in str(caught.value)
+
+    def test_one_that_ends_while_it_starts_is_reported_with_the_end_of_its_log(self, start) -> None:
+        one = start("print('no space left on device'); raise SystemExit(1)")
+        with pytest.raises(PlatformError) as caught:
+            ports.wait(one, lambda: False, 20)
+        assert "program ended while it was starting; its log ends with\n  | no space left on device" in str(
+            caught.value
+        )
+        assert f"read its log: {one.log}" in str(caught.value)
+
+    def test_one_that_takes_too_long_is_reported(self, start) -> None:
+        with pytest.raises(PlatformError, match="program is not ready after 0 s"):
+            ports.wait(start(SLEEP), lambda: False, 0.1)
+
+
+class TestStack:
+    """`up` and `down`, with a real broker and programs in the place of Airflow's parts and Spark."""
+
+    @pytest.fixture(autouse=True)
+    def only_the_broker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(airflow, "PARTS", {})
+        monkeypatch.setattr(airflow, "pipelines", lambda _: (0, []))
+
+    def test_up_twice_and_down_twice(self, now: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+        now = replace(now, spark="submit")
+        try:
+            stack.up(now)
+            (first,) = process.load(now.var / "run")
+            assert ports.listens(now.kafka_port)
+            assert stack.is_up(now)
+            stack.up(now)
+            assert process.load(now.var / "run") == [first]
+        finally:
+            stack.down(now)
+        assert not ports.listens(now.kafka_port)
+        assert process.family([first]) == []
+        stack.down(now)
+        printed = capsys.readouterr().out
+        assert printed.count("starting broker") == 1
+        assert f"Kafka    {now.kafka}" in printed
+        assert printed.endswith("stopped broker\nnothing of ours is running\n")
+
+    def test_what_has_started_is_stopped_again_when_another_part_fails(
+        self, now: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: Settings, name: str) -> Process:
+            raise PlatformError(f"{name} cannot")
+
+        monkeypatch.setattr(airflow, "PARTS", {"airflow-scheduler": ()})
+        monkeypatch.setattr(stack, "_start_airflow", fail)
+        with pytest.raises(PlatformError, match="airflow-scheduler cannot"):
+            stack.up(replace(now, spark="submit"))
+        assert not ports.listens(now.kafka_port)
+        assert process.load(now.var / "run") == []
+
+    def test_a_taken_port_stops_up_before_anything_starts(self, now: Settings) -> None:
+        with socket.socket() as listener:
+            listener.bind((ports.HOST, now.kafka_port))
+            with pytest.raises(PlatformError, match="HINDCAST_KAFKA_PORT"):
+                stack.up(replace(now, spark="submit"))
+        assert process.load(now.var / "run") == []
+
+    def test_settings_that_moved_under_a_running_stack_are_refused(self, now: Settings, start) -> None:
+        process.save(now.var / "run", replace(start(SLEEP, "broker"), where="127.0.0.1:1"))
+        with pytest.raises(PlatformError, match=r"broker runs at 127\.0\.0\.1:1, and the settings now say"):
+            stack.up(replace(now, spark="submit"))
+
+    def test_a_broker_elsewhere_is_not_started(self, now: Settings) -> None:
+        assert "broker" not in stack._parts(replace(now, kafka="kafka.example:9092"))
+
+
+class TestBroker:
+    def test_it_keeps_what_it_has_over_a_restart(self, tmp_path: Path) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        with broker.running(tmp_path) as servers:
+            admin = AdminClient({"bootstrap.servers": servers})
+            admin.create_topics([NewTopic("kept", 2)])["kept"].result(20)
+        with broker.running(tmp_path) as servers:
+            topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=20).topics
+        assert len(topics["kept"].partitions) == 2
+
+    def test_records_may_be_dated_in_1970_and_in_2099_and_topics_are_not_made_by_asking(self, broker: str) -> None:
+        from confluent_kafka import Consumer, Producer, TopicPartition
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": broker})
+        admin.create_topics([NewTopic("dates", 1)])["dates"].result(20)
+        producer = Producer({"bootstrap.servers": broker})
+        for timestamp in (1, 4_083_955_200_000):
+            producer.produce("dates", value=b"x", timestamp=timestamp)
+        assert producer.flush(20) == 0
+        consumer = Consumer({"bootstrap.servers": broker, "group.id": "t"})
+        assert consumer.get_watermark_offsets(TopicPartition("dates", 0), timeout=20) == (0, 2)
+        consumer.close()
+        assert "absent" not in admin.list_topics(timeout=20).topics
+
+    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "data").write_text("in the way")
+        with pytest.raises(PlatformError, match="the broker's storage cannot be made"):
+            broker.start(tmp_path, ports.free(), tmp_path / "log")
+
+
+@pytest.mark.long
+def test_the_whole_stack_comes_up_and_leaves_nothing_behind(now: Settings, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from hindcast.local import stack; from hindcast.settings import settings; stack.{}(settings())",
+    ]
+    env = {**os.environ, **now.environment}
+    try:
+        subprocess.run([*command[:2], command[2].format("up")], env=env, check=True, timeout=240)
+        started = process.load(tmp_path / "run")
+        assert len(started) == 2 + len(airflow.PARTS)
+        assert stack.is_up(now)
+    finally:
+        subprocess.run([*command[:2], command[2].format("down")], env=env, check=True, timeout=120)
+    assert process.family(started) == []
+    assert not any(ports.listens(port) for port in (now.kafka_port, now.airflow_port, now.spark_port))
