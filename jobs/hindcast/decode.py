@@ -65,13 +65,18 @@ def _json(raw: Column, columns: dict[str, str], part: str) -> tuple[Column, Colu
     """A JSON object as a struct, and what is wrong with it."""
     text = raw.cast("string")
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW, "allowSingleQuotes": "false"}
     parsed = F.from_json(text, f"{schema}, `{_RAW}` string", options)
-    is_object = F.coalesce(F.ltrim(text).startswith("{"), F.lit(False))
-    bad = raw.isNotNull() & (~_utf8(raw) | ~is_object | parsed.isNull() | parsed[_RAW].isNotNull())
+    bad = raw.isNotNull() & (~_utf8(raw) | ~_one_object(text) | parsed.isNull() | parsed[_RAW].isNotNull())
     struct = F.struct(*[parsed[name].alias(name) for name in columns])
     problem = F.when(bad, F.concat(F.lit(f"the {part} is not a JSON object of {schema}: "), _shown(text)))
     return F.when(raw.isNotNull() & ~bad, struct), problem
+
+
+def _one_object(text: Column) -> Column:
+    """Whether a text is one JSON object and nothing after it, which from_json alone would pass over."""
+    objects = F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<struct<`{_RAW}`: string>>")
+    return F.coalesce(text.rlike(r"(?s)\A\s*\{.*\}\s*\z") & (F.size(objects) == 1), F.lit(False))
 
 
 def _utf8(raw: Column) -> Column:

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from hindcast.contracts.check import Complaint, check
 from hindcast.contracts.model import Contract, StreamTableJoin, Topic, View
@@ -94,7 +96,16 @@ def paths(folder: Path) -> list[Path]:
 
 def schema() -> str:
     """The JSON Schema of a contract, for editors; schemas/contract.schema.json holds it."""
-    return json.dumps({"title": "Hindcast contract", **Contract.model_json_schema()}, indent=2) + "\n"
+    told = {"$schema": _Schema.schema_dialect, **Contract.model_json_schema(schema_generator=_Schema)}
+    return json.dumps(told | {"title": "Hindcast contract"}, indent=2) + "\n"
+
+
+class _Schema(GenerateJsonSchema):
+    """JSON Schema in which a name that does not fit its pattern is refused, not passed over."""
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        told = super().dict_schema(schema)
+        return {**told, "additionalProperties": False} if "patternProperties" in told else told
 
 
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:

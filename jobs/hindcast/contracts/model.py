@@ -10,7 +10,7 @@ import json
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from hindcast.contracts.types import ColumnName, ColumnType, Duration, Name
 
@@ -26,7 +26,18 @@ def _as_utc(value: datetime) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-Moment = Annotated[datetime, BeforeValidator(_as_datetime), AfterValidator(_as_utc)]
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_as_datetime),
+    AfterValidator(_as_utc),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?)?$",
+            "examples": ["2026-01-01", "2026-01-01T06:00:00Z"],
+        }
+    ),
+]
 Columns = dict[ColumnName, ColumnType]
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Annotated
 
 import sqlglot
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from sqlglot import expressions as exp
 
 PERIOD_COLUMNS = ("validFrom", "validTo", "systemFrom", "systemTo", "timestamp", "windowStart", "windowEnd")
@@ -38,6 +38,7 @@ _SCALARS = {
     exp.DataType.Type.TIMESTAMPTZ,
     exp.DataType.Type.BINARY,
 }
+_DIGITS = 38
 _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
 
 
@@ -52,11 +53,17 @@ def duration(text: object) -> timedelta:
 
 
 def column_type(text: object) -> str:
-    """A Spark SQL type that a record's field can have; ValueError names what is wrong."""
+    """A Spark SQL type that a record's field can have, as Spark writes it; ValueError names what is wrong.
+
+    >>> column_type("DECIMAL(8, 2)"), column_type("integer")
+    ('decimal(8,2)', 'int')
+    """
     try:
         parsed = exp.DataType.build(str(text), dialect="spark")
     except (sqlglot.errors.SqlglotError, ValueError):
-        raise ValueError(f"'{text}' is not a Spark SQL type; write for example string, int, decimal(8,2)") from None
+        parsed = None
+    if parsed is None or ("," in str(text) and not parsed.expressions):  # the parser passes over a second type
+        raise ValueError(f"'{text}' is not a Spark SQL type; write for example string, int, decimal(8,2)")
     for part in parsed.find_all(exp.DataType):
         if part.this is exp.DataType.Type.MAP:
             raise ValueError(f"'{text}': maps cannot be compared; write array<struct<key: ..., value: ...>>")
@@ -65,7 +72,19 @@ def column_type(text: object) -> str:
                 f"'{text}' is not a Spark SQL type that a field can have; write string, int, bigint, "
                 "double, boolean, decimal(8,2), date, timestamp, binary, array<...> or struct<...>"
             )
-    return str(text).strip().lower() if "<" not in str(text) else str(text).strip()
+        _parameters(str(text), part)
+    plain = parsed.sql(dialect="spark")
+    return plain if parsed.this in _NESTED else plain.lower().replace(", ", ",")
+
+
+def _parameters(text: str, part: exp.DataType) -> None:
+    """Only decimals have some: at most 38 digits, of which the scale is a part."""
+    if part.this in _NESTED or not part.expressions:
+        return
+    given = [int(p.name) if p.name.isdigit() else -1 for p in part.expressions]
+    digits, scale = [*given, 0][:2]
+    if part.this is not exp.DataType.Type.DECIMAL or not 0 <= scale <= digits <= _DIGITS or digits == 0:
+        raise ValueError(f"'{text}' is not a Spark SQL type; only decimals have parameters: decimal(8,2), at most 38")
 
 
 def _column(name: str) -> str:
@@ -92,5 +111,5 @@ Duration = Annotated[
     _schema(pattern=r"^\d+\s*(ms|second|minute|hour|day|week)s?$", examples=["30 days", "90 minutes", "500 ms"]),
 ]
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
-ColumnName = Annotated[str, AfterValidator(_column), Field(pattern=_NAME.pattern)]
-Name = Annotated[str, AfterValidator(_pipeline), Field(pattern=_PIPELINE.pattern)]
+ColumnName = Annotated[str, AfterValidator(_column), _schema(pattern=f"^{_NAME.pattern}$")]
+Name = Annotated[str, AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
