@@ -32,6 +32,8 @@ from hindcast.topics import Offsets, records
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
 
+DISPUTED = "a record of the log was accepted before and does not decode now"
+DISPUTE_MEND = "put the column's type in the contract back, or give the topic's entry another name (a new table)"
 _EMPTY = "partition int, offset long, timestamp timestamp, key binary, value binary, run long"
 
 
@@ -48,8 +50,8 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Non
     kafka = contract.kafka_topic(name)
     judged = _judged(spark, contract, todo, name, log).persist()
     try:
-        _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed")
-        _quarantine(judged, contract, todo, name)
+        if _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed"):
+            _quarantine(judged, contract, todo, name)
         tables.ensure(log, tables.nullable(judged.schema))
         tables.append(judged, log, todo.run, {"run": todo.run})
     finally:
@@ -62,6 +64,17 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     if tables.opened(log) is None:
         return spark.createDataFrame([], _EMPTY)
     return tables.load(spark, log).where((F.col("fate") == "accepted") & (F.col("run") > after))
+
+
+def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:
+    """Records that were accepted, as the contract in force decodes them; fails on one that it cannot decode.
+
+    A value that does not decode is null, and a null value would end its key: never by a change of the contract.
+    """
+    place = F.concat_ws(" ", F.lit(f"topic {kafka}, partition"), "partition", F.lit("offset"), "offset")
+    told = F.concat_ws(": ", F.lit(DISPUTED), place, "reason")
+    disputed = F.col("fate").isin("malformed", "null_key")
+    return decoded.withColumn("value", F.when(disputed, F.raise_error(told)).otherwise(F.col("value")))
 
 
 def latest(topic: Topic, todo: Plan) -> datetime:
@@ -111,8 +124,8 @@ def _with_stream_time(
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
 
 
-def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allowed: int, field: str) -> None:
-    """Every planned offset must have come, and no more may be malformed than the contract allows."""
+def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allowed: int, field: str) -> int:
+    """How many records are refused. Every planned offset must have come, and no more be malformed than allowed."""
     rows = (
         judged.groupBy("partition", "fate")
         .agg(
@@ -141,13 +154,12 @@ def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allow
             mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; "
             "nothing was written",
         )
+    return sum(row["n"] for row in rows if row["fate"] != "accepted")
 
 
 def _quarantine(judged: DataFrame, contract: Contract, todo: Plan, name: str) -> None:
     topic = F.lit(contract.kafka_topic(name)).alias("topic")
     refused = judged.where("fate <> 'accepted'").select(topic, *QUARANTINE[1:])
-    if refused.isEmpty():
-        return
     table = quarantine(settings().warehouse, contract.pipeline)
     tables.ensure(table, tables.nullable(refused.schema))
     tables.append(refused, table, todo.run, {"run": todo.run}, part=name)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from hindcast import derive, gates, journal, logs, plane, plans, report, tables
 from hindcast.contracts import Contract, find
 from hindcast.decode import decode
-from hindcast.errors import GateError, PlatformError, RunError
+from hindcast.errors import GateError, PlatformError, RecordError, RunError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -110,7 +110,7 @@ def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: st
     """What the log changes in the topic's table: of a stream the records not yet in it, of a table the whole."""
     topic, table = contract.topics[name], _table(contract, name)
     accepted = logs.accepted(spark, contract, name, after=tables.published(table) if topic.read == "stream" else 0)
-    decoded = decode(accepted, topic, logs.latest(topic, todo))
+    decoded = logs.undisputed(decode(accepted, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
     if topic.read == "stream":
         derived = derive.events(decoded)
         tables.ensure(table, _schema(derived))
@@ -185,6 +185,9 @@ def _told(where: str) -> Iterator[None]:
         yield
     except PySparkException as error:
         text = str(error)
+        if logs.DISPUTED in text:
+            found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
+            raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
         if "No space left on device" in text:
             raise PlatformError("the disk is full", where=where, mend="free some room and retry the run") from None
         raise RunError(f"Spark failed: {text.strip().splitlines()[0]}", where=where) from error

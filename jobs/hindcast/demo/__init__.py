@@ -124,7 +124,7 @@ def _beside(one: pa.Table, two: pa.Table, same: tuple[str, ...], values: tuple[s
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("one", one)
         engine.register("two", two)
-        return engine.execute(
+        return engine.sql(
             f"SELECT {told} FROM one JOIN two ON {matched} WHERE {differs} ORDER BY {order}"  # noqa: S608  # names of ours
         ).to_arrow_table()
 
