@@ -116,8 +116,6 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
         return f"`{field['const']}`"
     if "$ref" in field:
         return "an object"
-    if field.get("pattern", "").startswith(r"^\d"):
-        return "duration"
     match field.get("type"):
         case "array":
             return "list"
@@ -125,7 +123,9 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
             return {"topics": "name to topic", "views": "name to view", "select": "column to expression"}.get(
                 name, "column to type"
             )
-        case "string" if "format" in field:
+        case "string" if "second" in field.get("pattern", ""):
+            return "duration"
+        case "string" if "date-time" in field.get("format", "") or r"\d{4}" in field.get("pattern", ""):
             return "moment"
         case "string" if name in ("pipeline", "stream", "table"):
             return "name"
