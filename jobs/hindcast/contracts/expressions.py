@@ -47,6 +47,8 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
         raise ExpressionError(f"'{text}' is more than one expression", "write one Spark SQL expression without AS")
     if tree.expressions[0].find(exp.Query):
         raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
+    if isinstance(tree.expressions[0], exp.Star):
+        raise ExpressionError("'*' is not an expression", "name the columns")
     for column in list(tree.find_all(exp.Column)):
         column.replace(_resolved(column, scope, places or {}))
     return str(tree.expressions[0].sql(dialect="spark"))

@@ -35,6 +35,8 @@ def load(path: Path) -> Contract:
         node = yaml.compose(text, Loader=_Loader)
         _refuse_repeated_names(path, node)
         data = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, in C where there is one
+    except RecursionError:
+        raise ContractError("holds an alias of itself", where=str(path), mend="write it out without aliases") from None
     except OSError as error:
         raise ContractError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
     except UnicodeDecodeError:
@@ -119,8 +121,9 @@ def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError
     elif problem["type"] == "missing":
         found, mend = f"field '{dotted}' is missing", f"add '{location[-1]}:' here"
     else:
-        found = f"{dotted}: {problem['msg'].removeprefix('Value error, ')}"
-        mend = f"found {problem['input']!r} here; see docs/contract.md"
+        told, _, mend = problem["msg"].removeprefix("Value error, ").partition("; ")
+        found = f"{dotted}: {told}"
+        mend = mend or f"found {problem['input']!r} here; see docs/contract.md"
     return _complain(path, node, Complaint(location, found, mend))
 
 
@@ -160,6 +163,11 @@ def _refuse_repeated_names(path: Path, node: yaml.Node | None) -> None:
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                where = f"{path}:{key.start_mark.line + 1}"
+                raise ContractError(
+                    "a list or a mapping stands here for a name", where=where, mend="write a plain name"
+                )
             if key.value in seen:
                 raise ContractError(
                     f"'{key.value}' stands here for the second time, first on line {seen[key.value]}",

@@ -49,7 +49,12 @@ def duration(text: object) -> timedelta:
     match = _DURATION.fullmatch(str(text).strip())
     if match is None:
         raise ValueError(f"'{text}' is not a duration; write a number and a unit: 30 days, 90 minutes, 500 ms")
-    return int(match[1]) * _UNITS[match[2]]
+    try:
+        return int(match[1]) * _UNITS[match[2]]
+    except OverflowError:
+        raise ValueError(
+            f"'{text}' is longer than a duration can be; write at most {timedelta.max.days} days"
+        ) from None
 
 
 def column_type(text: object) -> str:

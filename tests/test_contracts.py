@@ -1,0 +1,341 @@
+"""Contracts: what is accepted, and every refusal with its line, what was found and what would do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from hindcast.contracts import Contract, find, load, load_all
+from hindcast.contracts.load import schema
+from hindcast.contracts.types import column_type, duration
+from hindcast.errors import ContractError
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+
+GOOD = """\
+pipeline: restaurant
+schedule: "@hourly"
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: "decimal(8,2)"}
+    history_retention: 30 days
+  orders:
+    topic: the.orders
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item, how: inner}
+    select: {item: orders.item, amount: quantity * price}
+    expect:
+      - expect_column_values_to_be_between: {column: amount, min_value: 0}
+        on_failure: warn
+"""
+
+
+def contract(folder: Path, text: str = GOOD, name: str = "restaurant.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_contract_is_what_its_file_says(tmp_path: Path) -> None:
+    told = load(contract(tmp_path))
+    assert (told.pipeline, told.schedule, told.start) == ("restaurant", "@hourly", datetime(2026, 1, 1, tzinfo=UTC))
+    assert told.topics["menu"].history_retention == timedelta(days=30)
+    assert told.topics["orders"].max_time_skew == timedelta(days=1)
+    assert (told.kafka_topic("menu"), told.kafka_topic("orders")) == ("menu", "the.orders")
+    assert told.views["bills"].join.on == "item"  # `on` is a name, not a boolean
+    assert [(g.type, g.kwargs, g.on_failure) for g in told.expectations("bills")] == [
+        ("expect_column_values_to_be_between", {"column": "amount", "min_value": 0}, "warn")
+    ]
+    assert told.expectations("menu") == ()
+
+
+def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load(contract(tmp_path)).topics["menu"].max_malformed = 5
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (("2026-01-01", "2026-01-01T00:00:00Z"), True),
+        (("30 days", "720 hours"), True),
+        (("quantity: int", "quantity: integer"), True),
+        (("decimal(8,2)", "DECIMAL(8, 2)"), True),
+        (("# ", "# a comment"), True),
+        (("30 days", "31 days"), False),
+        (("how: inner", "how: left"), False),
+        (("quantity * price", "price * quantity"), False),
+        (("min_value: 0", "min_value: 1"), False),
+    ],
+)
+def test_the_hash_is_that_of_the_meaning(tmp_path: Path, change: tuple[str, str], same: bool) -> None:
+    first = load(contract(tmp_path)).hash
+    assert (load(contract(tmp_path, GOOD.replace(*change))).hash == first) is same
+
+
+REFUSED = [
+    # what is written instead of what, the line, what was found, what would do
+    ("  bills:", "  menu:", 16, "'menu' is a topic too", "give the view another name"),
+    ("stream: orders", "strem: orders", 17, "unknown field 'views.bills.strem'", "did you mean 'stream'?"),
+    ("read: table", "raed: table", 6, "unknown field 'topics.menu.raed'", "did you mean 'read'?"),
+    ("how: inner", "hwo: inner", 18, "unknown field 'views.bills.join.hwo'", "did you mean 'how'?"),
+    ("schedule:", "shedule:", 2, "unknown field 'shedule'", "did you mean 'schedule'?"),
+    ("    read: table\n", "", 5, "field 'topics.menu.read' is missing", "add 'read:' here"),
+    ("start: 2026-01-01\n", "", 1, "field 'start' is missing", "add 'start:' here"),
+    ("start: 2026-01-01", "start: soon", 3, "start: Input should be a valid datetime", "'soon'"),
+    ("read: table", "read: tabel", 6, "Input should be 'table' or 'stream'", "'tabel'"),
+    ("how: inner", "how: outer", 18, "Input should be 'inner' or 'left'", "'outer'"),
+    ("@hourly", "hourly", 2, "'hourly' is not a cron expression", "@hourly"),
+    ("@hourly", "0 25 * *", 2, "'0 25 * *' is not a cron expression", "five fields"),
+    ("30 days", "30", 9, "'30' is not a duration", "30 days, 90 minutes"),
+    ("30 days", "a month", 9, "'a month' is not a duration", "30 days, 90 minutes"),
+    ("quantity: int", "quantity: intt", 14, "'intt' is not a Spark SQL type", "string, int, decimal(8,2)"),
+    ("quantity: int", "quantity: map<string,int>", 14, "maps cannot be compared", "array<struct<"),
+    ("item: string}\n    value: {price", "validFrom: string}\n    value: {price", 7, "name of a period column", ""),
+    ("{price:", "{pri-ce:", 8, "'pri-ce' is not a column name", "letters, digits and _ only"),
+    ("pipeline: restaurant", "pipeline: Restaurant!", 1, "'Restaurant!' is not a name", "lower-case letters"),
+    ("  menu:\n", "  runs:\n", 5, "'runs' is the name of one of our own tables", "choose another name"),
+    ("{price:", "{ITEM: int, price:", 8, "column 'ITEM' stands in the key already (case does not count)", "rename"),
+    ("key: {customer: string}", "key: {}", 13, "should have at least 1 item", "{}"),
+    ("key: {item: string}", "key: {item: string, size: string}", 18, "the key of menu has 2", "leave on: out"),
+    (
+        "    read: stream",
+        "    read: stream\n    history_retention: 1 day",
+        13,
+        "history_retention is for tables",
+        "remove",
+    ),
+    ("  menu:\n    read", "  menu:\n    key_format: string\n    key: {a: int, b: int}\n    read", 9, "second time", ""),
+    ("stream: orders", "stream: order", 17, "no stream 'order'", "did you mean 'orders'?"),
+    ("stream: orders", "stream: menu", 17, "'menu' is read as a table, not as a stream", "topics.menu.read: stream"),
+    ("table: menu", "table: mneu", 18, "no table 'mneu'", "did you mean 'menu'?"),
+    ("table: menu", "table: orders", 18, "'orders' is read as a stream, not as a table", "known here: menu"),
+    ("on: item", "on: itme", 18, "no column 'itme'", "did you mean 'item'?"),
+    ("on: item", "on: price", 18, "no column 'price'", "known here: customer, item, quantity"),
+    (
+        "on: item",
+        "on: quantity",
+        18,
+        "orders.quantity is int, the key of menu is string",
+        "cast(orders.quantity AS string)",
+    ),
+    ("quantity * price", "quantity * prise", 19, "no column 'prise'", "did you mean 'price'?"),
+    ("quantity * price", "item", 19, "'item' is a column of orders and of menu", "write orders.item"),
+    ("quantity * price", "orders.price", 19, "'orders' has no column 'price'", "known here: customer, item, quantity"),
+    ("quantity * price", "quantity *", 19, "'quantity *' does not parse", "one Spark SQL expression"),
+    ("amount: quantity", "customer: quantity", 19, "'customer' is the key and cannot be computed", "another name"),
+    ("column: amount", "column: amuont", 21, "no column 'amuont' here", "did you mean 'amount'?"),
+    ("        on_failure: warn", "        on_failure: explode", 22, "Input should be 'stop' or 'warn'", "'explode'"),
+    ("        on_failure: warn", "        on_fail: warn", 21, "a gate names one expectation, found 2", "on_fail"),
+    ("expect_column_values_to_be_between", "assert_positive", 21, "String should match pattern", "assert_positive"),
+    (
+        "    select:",
+        "    select: {item: orders.item}\n    select:",
+        20,
+        "second time, first on line 19",
+        "remove or rename",
+    ),
+    ("topics:", "topics: [", 6, "is not YAML", "mend the syntax"),
+    ("orders.item, amount: quantity * price}", "3}", 19, "select.item: Input should be a valid string", "3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "line", "found", "mend"), REFUSED, ids=[f"{c[1].strip()[:40]}" for c in REFUSED]
+)
+def test_a_refusal_names_line_cause_and_mend(
+    tmp_path: Path, was: str, now: str, line: int, found: str, mend: str
+) -> None:
+    assert was in GOOD
+    path = contract(tmp_path, GOOD.replace(was, now, 1))
+    with pytest.raises(ContractError) as caught:
+        load(path)
+    error = caught.value
+    assert (error.where, found in error.found, mend in error.mend) == (f"{path}:{line}", True, True), str(error)
+    assert error.mend
+    assert "\n" not in error.found
+
+
+def test_inputs_joined_by_their_keys_must_have_keys_of_one_type(tmp_path: Path) -> None:
+    text = GOOD.replace(", on: item", "").replace("{customer: string}", "{customer: int}")
+    with pytest.raises(ContractError, match="the key of orders is customer int, that of menu item string") as caught:
+        load(contract(tmp_path, text))
+    assert caught.value.where.endswith(":18")
+
+
+def test_a_view_without_select_needs_inputs_without_a_common_column(tmp_path: Path) -> None:
+    text = re.sub(r"    select: .*", "", GOOD.replace("quantity: int", "price: int")).replace("amount", "price")
+    with pytest.raises(ContractError, match="both inputs have a column price") as caught:
+        load(contract(tmp_path, text))
+    assert caught.value.mend == "name the view's columns with select:"
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "found"),
+    [
+        (b"", ":1", "holds no contract"),
+        (b"- a\n- b\n", ":1", "holds no contract"),
+        (b"pipeline: \xff\n", "", "is not UTF-8 text"),
+        (b"a: &x [*x]\n", "", "holds an alias of itself"),
+        (b"? [a, b]\n: 1\n", ":1", "stands here for a name"),
+        (b"!!python/object/apply:os.system ['true']\n", ":1", "is not YAML"),
+        (None, "", "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_holds_no_contract(tmp_path: Path, content: bytes | None, where: str, found: str) -> None:
+    path = tmp_path / "odd.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ContractError, match=found) as caught:
+        load(path)
+    assert caught.value.where.startswith(f"{path}{where}")
+    assert caught.value.mend
+
+
+def test_a_pipeline_is_found_by_its_file_or_by_its_name(tmp_path: Path) -> None:
+    contract(tmp_path, name="restaurant.yaml")
+    contract(tmp_path, GOOD.replace("pipeline: restaurant", "pipeline: bar"), name="other.yml")
+    contract(tmp_path, "not a contract", name="notes.txt")
+    assert (find(tmp_path, "restaurant").pipeline, find(tmp_path, "bar").pipeline) == ("restaurant", "bar")
+    with pytest.raises(ContractError, match="no pipeline 'restarant'") as caught:
+        find(tmp_path, "restarant")
+    assert "did you mean 'restaurant'? known here: bar, restaurant" in caught.value.mend
+
+
+def test_a_broken_neighbour_does_not_hide_a_pipeline_named_as_its_file(tmp_path: Path) -> None:
+    contract(tmp_path)
+    contract(tmp_path, "topics: [", name="broken.yaml")
+    assert find(tmp_path, "restaurant").pipeline == "restaurant"
+    with pytest.raises(ContractError, match="is not YAML"):
+        find(tmp_path, "other")
+
+
+def test_two_contracts_of_one_name_are_refused(tmp_path: Path) -> None:
+    first, second = contract(tmp_path, name="a.yaml"), contract(tmp_path, name="b.yaml")
+    with pytest.raises(ContractError, match=f"also the name in {first}") as caught:
+        load_all(tmp_path)
+    assert caught.value.where == str(second)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="is not a folder") as caught:
+        load_all(tmp_path / "schemas")
+    assert "HINDCAST_SCHEMAS" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30 days", timedelta(days=30)),
+        ("1 day", timedelta(days=1)),
+        ("90minutes", timedelta(minutes=90)),
+        ("500 ms", timedelta(milliseconds=500)),
+        ("2 weeks", timedelta(days=14)),
+        ("0 seconds", timedelta()),
+    ],
+)
+def test_durations(text: str, expected: timedelta) -> None:
+    assert duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "days", "-1 day", "1.5 days", "1 month", "1 day 2 hours", "9999999999 weeks", None]
+)
+def test_what_is_no_duration(text: object) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration|is longer than"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "type_"),
+    [
+        ("string", "string"),
+        ("INTEGER", "int"),
+        ("long", "bigint"),
+        ("decimal( 8, 2 )", "decimal(8,2)"),
+        ("array<int>", "ARRAY<INT>"),
+        ("struct<aB: int, c: array<string>>", "STRUCT<aB: INT, c: ARRAY<STRING>>"),
+    ],
+)
+def test_column_types_are_as_spark_writes_them(written: str, type_: str) -> None:
+    assert column_type(written) == type_
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "strng",
+        "int, x int",
+        "int(10)",
+        "decimal(39,2)",
+        "decimal(2,8)",
+        "map<string,int>",
+        "varchar(3)",
+        "void",
+        "9",
+    ],
+)
+def test_what_is_no_column_type(written: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a Spark SQL type|maps cannot be compared"):
+        column_type(written)
+
+
+def test_the_json_schema_is_up_to_date() -> None:
+    kept = (SCHEMAS / "contract.schema.json").read_text(encoding="utf-8")
+    assert kept == schema(), "write it anew: hindcast schema > schemas/contract.schema.json"
+
+
+def check_jsonschema(*files: Path) -> subprocess.CompletedProcess[str]:
+    schema_file = str(SCHEMAS / "contract.schema.json")
+    command = [str(Path(sys.executable).with_name("check-jsonschema")), "--schemafile", schema_file, *map(str, files)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_json_schema_accepts_what_we_accept(tmp_path: Path) -> None:
+    variants = [
+        contract(tmp_path, GOOD.replace(*change), name=f"{n}.yaml")
+        for n, change in enumerate(
+            [
+                ("", ""),
+                ("2026-01-01", "2026-01-01T06:00:00+02:00"),
+                ("2026-01-01", "2026-01-01 06:00"),
+                ("30 days", "90minutes"),
+                ("{column: amount, min_value: 0}", ""),
+                ('schedule: "@hourly"\n', ""),
+            ]
+        )
+    ]
+    assert all(isinstance(load(path), Contract) for path in variants)
+    done = check_jsonschema(*variants, *sorted(SCHEMAS.glob("*.yaml")))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_json_schema_refuses_what_an_editor_can_see(tmp_path: Path) -> None:
+    changes = [
+        ("read: table", "raed: table"),
+        ("how: inner", "how: outer"),
+        ("30 days", "a month"),
+        ("2026-01-01", "soon"),
+        ("  menu:", "  Menu!:"),
+        ("{price:", "{pri-ce:"),
+        ("on_failure: warn", "on_failure: explode"),
+        ("expect_column_values_to_be_between", "assert_positive"),
+    ]
+    files = [contract(tmp_path, GOOD.replace(*change), name=f"{n}.yaml") for n, change in enumerate(changes)]
+    done = check_jsonschema(*files)
+    assert [change for change, path in zip(changes, files, strict=True) if str(path) not in done.stdout] == []
