@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from hindcast.errors import TopicError
-from hindcast.topics import TIMEOUT
+from hindcast.topics import TIMEOUT, millis
 
 
 class Record(NamedTuple):
@@ -25,15 +26,18 @@ class Record(NamedTuple):
 
 
 def create(servers: str, *topics: str, partitions: int = 1) -> None:
-    """Makes the topics that are not there; they keep records of any date."""
+    """Makes the topics that are not there, and returns when the broker knows them; they keep records of any date."""
     new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1"}) for topic in topics]
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    for topic, future in admin.create_topics(new).items():
+    for topic, future in admin.create_topics(new, request_timeout=TIMEOUT).items():
         try:
-            future.result(TIMEOUT)
+            future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicError(error.args[0].str(), where=f"{servers}, topic {topic}", mend=_UP) from None
+        until = time.monotonic() + TIMEOUT  # the broker learns of a topic a moment after its controller
+        while admin.list_topics(topic, timeout=TIMEOUT).topics[topic].error and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def send(servers: str, topic: str, records: Iterable[Record]) -> int:
@@ -43,7 +47,9 @@ def send(servers: str, topic: str, records: Iterable[Record]) -> int:
     problems: list[str] = []
     sent = 0
     for record in records:
-        stamp = int(record.timestamp.timestamp() * 1000) if record.timestamp else 0
+        stamp = millis(record.timestamp) if record.timestamp else 0
+        if record.timestamp and not stamp:
+            raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, mend=_EPOCH)
         while True:
             try:
                 producer.produce(topic, record.value, record.key, on_delivery=_noting(problems), timestamp=stamp)
@@ -84,6 +90,7 @@ def lines(path: Path) -> Iterator[Record]:
             yield record
 
 
+_EPOCH = "date it a millisecond later; the client takes the epoch itself for `now`"
 _UP = "is a broker up? (make up, or set HINDCAST_KAFKA)"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -53,7 +54,8 @@ class Cluster:
 
     def topic_id(self, topic: str) -> str:
         """The id that a topic made anew under the same name does not share."""
-        found = self._ask(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT), topic)
+        wanted = TopicCollection([topic])
+        found = self._ask(self._admin.describe_topics(wanted, request_timeout=TIMEOUT)[topic].result, topic)
         return str(found.topic_id)
 
     def available(self, topic: str) -> dict[int, Offsets]:
@@ -77,7 +79,7 @@ class Cluster:
         Records dated after `latest` are passed over: one dated 2099 bounds nothing.
         """
         partitions = sorted(self.available(topic))
-        asked = [TopicPartition(topic, p, _ms(moment)) for p in partitions]
+        asked = [TopicPartition(topic, p, _ms_from(moment)) for p in partitions]
         hits = self._ask(lambda: self._consumer.offsets_for_times(asked, timeout=TIMEOUT), topic)
         return {hit.partition: None if hit.offset < 0 else self._plausible(hit, moment, latest) for hit in hits}
 
@@ -85,15 +87,21 @@ class Cluster:
         """The first offset from `hit` on that is dated from `moment` up to `latest`."""
         end = self._ask(lambda: self._consumer.get_watermark_offsets(hit, timeout=TIMEOUT), hit.topic)[1]
         self._consumer.assign([hit])
+        heard = time.monotonic()
         try:
             while self._ask(lambda: self._consumer.position([hit])[0].offset, hit.topic) < end:
-                for message in self._ask(lambda: self._consumer.consume(1000, timeout=1.0), hit.topic):
-                    if message.error():
-                        raise TopicError(str(message.error()), where=f"{hit.topic} partition {hit.partition}")
-                    if message.offset() >= end:
-                        return None
-                    if _ms(moment) <= message.timestamp()[1] <= _ms(latest):
-                        return int(message.offset())
+                message = self._ask(lambda: self._consumer.poll(1.0), hit.topic)
+                if message is None:
+                    if time.monotonic() - heard > TIMEOUT:
+                        raise TopicError("the broker sends no records", where=f"{hit.topic} partition {hit.partition}")
+                    continue
+                heard = time.monotonic()
+                if message.error():
+                    raise TopicError(str(message.error()), where=f"{hit.topic} partition {hit.partition}")
+                if message.offset() >= end:
+                    return None
+                if _ms_from(moment) <= message.timestamp()[1] <= millis(latest):
+                    return int(message.offset())
             return None
         finally:
             self._consumer.unassign()
@@ -178,10 +186,18 @@ def gone(topic: str, claimed: Mapping[int, int], available: Mapping[int, Offsets
             )
 
 
+def millis(moment: datetime) -> int:
+    """A moment as Kafka's timestamps have it: whole milliseconds since 1970, exactly."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 _NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _ANEW = "the topic was made anew: replay it into a new pipeline (another pipeline: name in the contract)"
 
 
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
+def _ms_from(moment: datetime) -> int:
+    """The first whole millisecond that is not before a moment."""
+    return -(-(moment - _EPOCH) // _MILLISECOND)

@@ -1,0 +1,218 @@
+"""Whole pipelines for tests: a contract from YAML text, records on the real broker, runs, and what they wrote.
+
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run()
+        assert p.believed("menu") == [...]
+
+Seconds in records and rows are valid time since T0; runs in rows are the numbers of those that opened and closed them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from hindcast import journal, produce, runs, tables
+from hindcast.contracts import Contract, load
+from hindcast.contracts.load import _Loader
+from hindcast.derive import key, kind
+from hindcast.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+"""Second 0 of the stories that tests tell."""
+
+RESTAURANT = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: "decimal(8,2)"}
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+"""
+
+_numbers = itertools.count(1)
+
+Sent = tuple[Any, Any, float | datetime | None]
+"""Key, value (None: null; bytes as they are; else as text or JSON) and the second or moment of a record."""
+
+
+def at(second: float | datetime) -> datetime:
+    return second if isinstance(second, datetime) else T0 + timedelta(seconds=second)
+
+
+class Pipeline:
+    """One contract, its Kafka topics (of names that no other test has) and its warehouse."""
+
+    def __init__(self, spark: SparkSession | None, servers: str, folder: Path, text: str) -> None:
+        self.spark, self.servers, self.folder = spark, servers, folder
+        self.prefix = f"t{next(_numbers)}"
+        self.name = "?"
+        self.write(text)
+
+    @property
+    def contract(self) -> Contract:
+        return load(self.path)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "schemas" / f"{self.name}.yaml"
+
+    @property
+    def warehouse(self) -> str:
+        return str(self.folder / "warehouse")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "HINDCAST_WAREHOUSE": self.warehouse,
+            "HINDCAST_SCHEMAS": str(self.folder / "schemas"),
+            "HINDCAST_KAFKA": self.servers,
+            "HINDCAST_VAR": str(self.folder / "var"),
+        }
+
+    def write(self, text: str) -> None:
+        """Puts the contract down; each of its topics gets a name of its own in Kafka."""
+        told = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
+        for name, topic in told["topics"].items():
+            topic["topic"] = self.kafka(name)
+        self.name = told["pipeline"]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+
+    def kafka(self, topic: str) -> str:
+        return f"{self.prefix}.{topic}"
+
+    def send(self, topic: str, *records: Sent) -> None:
+        """Sends to the first partition that Kafka's own hash gives; the topic has one."""
+        told = [produce.Record(_bytes(k), _bytes(v), None if s is None else at(s)) for k, v, s in records]
+        produce.send(self.servers, self.kafka(topic), told)
+
+    def run(self, run_id: str | None = None, until: float | None = None) -> dict[str, Any]:
+        """One whole run; its report."""
+        assert self.spark is not None
+        with self.here():
+            name = run_id or f"run-{next(_numbers)}"
+            return runs.run(self.spark, self.name, name, None if until is None else at(until))
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """With the settings of this pipeline."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environ.items():
+                patch.setenv(name, value)
+            yield
+
+    def table(self, name: str) -> Table:
+        return Table(self.warehouse, self.name, name, kind(self.contract, name), key(self.contract, name))
+
+    def states(self) -> list[tuple[int, str]]:
+        return [(run.number, run.state) for run in journal.runs(self.warehouse, self.name)]
+
+    def versions(self) -> dict[str, int | None]:
+        """The Delta version of every table of the pipeline's folder, None for one that is not there."""
+        names = [*self.contract.topics, *self.contract.views, *(f"logs/{t}" for t in self.contract.topics)]
+        found = {name: tables.opened(Table(self.warehouse, self.name, name, "log")) for name in names}
+        return {name: table.version() if table else None for name, table in found.items()}
+
+    def history(self, name: str) -> list[tuple[Any, ...]]:
+        """Every row ever believed, with its periods, and the runs that opened and closed it; in order."""
+        numbers = {run.known_at: run.number for run in journal.runs(self.warehouse, self.name)}
+        table = self.table(name)
+        rows = self.raw(name)
+        columns = [c for c in rows[0] if not c.startswith("_")] if rows else []
+        told = []
+        for row in rows:
+            plain = [
+                numbers[row[c]] if c.startswith("system") and row[c] is not None else _plain(row[c]) for c in columns
+            ]
+            told.append(tuple(plain))
+        first = len(table.key)
+        return sorted(told, key=lambda row: tuple((v is None, str(v)) for v in (*row[:first], *row[-4:], *row)))
+
+    def believed(self, name: str) -> list[tuple[Any, ...]]:
+        """The rows believed now, without their system period; in order."""
+        return [row[:-2] for row in self.history(name) if row[-1] is None]
+
+    def raw(self, name: str) -> list[dict[str, Any]]:
+        """The rows of any table of the pipeline as Delta has them; none where there is no table."""
+        found = tables.opened(Table(self.warehouse, self.name, name, "log"))
+        rows: list[dict[str, Any]] = found.to_pyarrow_table().to_pylist() if found else []
+        return rows
+
+    def fates(self, topic: str) -> list[tuple[int, str]]:
+        """Offset and fate of each record in a topic's log."""
+        return sorted((row["offset"], row["fate"]) for row in self.raw(f"logs/{topic}"))
+
+
+@contextmanager
+def pipeline(
+    spark: SparkSession | None, servers: str, folder: Path, text: str = RESTAURANT, partitions: int = 1
+) -> Iterator[Pipeline]:
+    """A pipeline whose topics are there and whose settings hold inside."""
+    made = Pipeline(spark, servers, folder, text)
+    produce.create(servers, *(made.kafka(name) for name in made.contract.topics), partitions=partitions)
+    with made.here():
+        yield made
+
+
+SEED = {
+    "menu": [("curry", {"price": 8}, 0), ("soup", {"price": 5}, 0), ("curry", {"price": 10}, 4)],
+    "orders": [
+        ("anna", {"item": "curry", "quantity": 1}, 1),
+        ("bob", {"item": "curry", "quantity": 2}, 5),
+        ("candace", {"item": "curry", "quantity": 3}, 3),
+        ("dan", {"item": "cake", "quantity": 1}, 3),
+    ],
+}
+"""The seed's example: curry goes from $8 to $10 at 4; Candace's order of 3 comes after the change is known."""
+
+CORRECTION = {"menu": [("curry", {"price": 9}, 2)], "orders": []}
+"""Late: from 2 on curry was $9."""
+
+
+def tell(p: Pipeline, records: dict[str, list[Sent]]) -> None:
+    for topic, sent in records.items():
+        p.send(topic, *sent)
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        seconds = (value - T0).total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    if isinstance(value, Decimal):
+        return float(value)
+    return value
+
+
+def tuples(rows: Sequence[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    """These columns of rows, sorted."""
+    return sorted((tuple(_plain(row[c]) for c in columns) for row in rows), key=str)

@@ -1,0 +1,155 @@
+"""What a real broker says: which offsets there are, and where an interval ends."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hindcast import produce, topics
+from hindcast.errors import TopicError
+from hindcast.local import ports
+from hindcast.topics import Cluster, Offsets, millis
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+TOMORROW = T0 + timedelta(days=1)
+Y2099 = datetime(2099, 1, 1, tzinfo=UTC)
+_numbers = itertools.count(1)
+
+
+def filled(broker: str, *moments: datetime, partitions: int = 1) -> str:
+    """A new topic with one record dated each moment, all of one key."""
+    name = f"topics.{next(_numbers)}"
+    produce.create(broker, name, partitions=partitions)
+    produce.send(broker, name, [produce.Record(b"k", b"{}", moment) for moment in moments])
+    return name
+
+
+def after(**of: float) -> datetime:
+    return T0 + timedelta(**of)
+
+
+@pytest.mark.parametrize(
+    ("rule", "dated", "asked", "hit"),
+    [
+        ("the first record dated at the moment", [after(seconds=n) for n in (1, 2, 3)], after(seconds=2), 1),
+        ("or after it", [after(seconds=n) for n in (1, 3)], after(seconds=2), 1),
+        ("none is dated so late", [after(seconds=n) for n in (1, 2)], after(seconds=3), None),
+        ("an empty topic has none", [], T0, None),
+        ("late records behind it do not matter", [after(seconds=n) for n in (1, 3, 2)], after(seconds=2), 1),
+        ("one dated 2099 is passed over", [after(seconds=1), Y2099, after(seconds=2)], after(seconds=2), 2),
+        ("also where it is the last", [after(seconds=1), Y2099], after(seconds=2), None),
+        (
+            "what lies behind it but before the moment too",
+            [Y2099, after(seconds=1), after(seconds=3)],
+            after(seconds=2),
+            2,
+        ),
+        ("the latest believed moment is believed", [TOMORROW], after(seconds=2), 0),
+        ("one millisecond after it is not", [TOMORROW + timedelta(milliseconds=1)], after(seconds=2), None),
+        ("a moment within a millisecond", [after(milliseconds=1), after(milliseconds=2)], after(microseconds=1001), 1),
+    ],
+)
+def test_where_an_interval_ends(
+    broker: str, rule: str, dated: list[datetime], asked: datetime, hit: int | None
+) -> None:
+    with Cluster(broker) as cluster:
+        assert cluster.reaching(filled(broker, *dated), asked, TOMORROW) == {0: hit}, rule
+
+
+def test_each_partition_has_its_own_offsets_and_bound(broker: str) -> None:
+    name = filled(broker, after(seconds=1), after(seconds=5), partitions=3)
+    with Cluster(broker) as cluster:
+        available, bound = cluster.available(name), cluster.reaching(name, after(seconds=2), TOMORROW)
+    assert sorted(available.values()) == [(0, 0), (0, 0), (0, 2)]
+    assert {p: bound[p] for p, offsets in available.items() if offsets.end} == {
+        p: 1 for p, offsets in available.items() if offsets.end
+    }
+    assert [bound[p] for p, offsets in available.items() if not offsets.end] == [None, None]
+
+
+def test_a_topic_made_anew_has_another_id(broker: str) -> None:
+    name = filled(broker, T0)
+    with Cluster(broker) as cluster:
+        first = cluster.topic_id(name)
+        assert cluster.topic_id(name) == first
+        cluster._admin.delete_topics([name])[name].result(20)
+        produce.create(broker, name)
+        for _ in range(50):
+            with contextlib.suppress(TopicError):  # the broker learns of it a moment after its controller
+                assert cluster.topic_id(name) != first
+                return
+            time.sleep(0.1)
+    pytest.fail("the topic did not come back")
+
+
+@pytest.mark.parametrize("question", ["available", "topic_id", "reaching"])
+def test_a_topic_that_is_not_there(broker: str, question: str) -> None:
+    arguments = ("nowhere", T0, T0) if question == "reaching" else ("nowhere",)
+    with Cluster(broker) as cluster, pytest.raises(TopicError, match="there is no such topic") as caught:
+        getattr(cluster, question)(*arguments)
+    assert caught.value.where == f"{broker}, topic nowhere"
+    assert "create it, or name the right one in the contract" in caught.value.mend
+
+
+def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "TIMEOUT", 1.0)
+    nowhere = f"127.0.0.1:{ports.free()}"
+    with Cluster(nowhere) as cluster, pytest.raises(TopicError, match="no Kafka broker answers") as caught:
+        cluster.available("menu")
+    assert caught.value.where == f"{nowhere}, topic menu"
+    assert "make up" in caught.value.mend
+    assert "HINDCAST_KAFKA" in caught.value.mend
+
+
+def test_producing_to_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "TIMEOUT", 1.0)
+    with pytest.raises(TopicError, match=r"fail|time|transport|Local") as caught:
+        produce.create(f"127.0.0.1:{ports.free()}", "menu")
+    assert "make up" in caught.value.mend
+
+
+def test_making_a_topic_that_is_there_changes_nothing(broker: str) -> None:
+    name = filled(broker, T0)
+    produce.create(broker, name, partitions=4)
+    with Cluster(broker) as cluster:
+        assert cluster.available(name) == {0: Offsets(0, 1)}
+
+
+def test_lines_are_records(tmp_path: Path) -> None:
+    path = tmp_path / "menu.jsonl"
+    path.write_text(
+        '{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n'
+        "\n"
+        '{"key": {"row": 1}, "value": null, "timestamp": "2026-01-01 02:00:00"}\n'
+        '{"key": null, "value": "as it is"}\n',
+        encoding="utf-8",
+    )
+    assert list(produce.lines(path)) == [
+        (b"curry", b'{"price": 8}', T0),
+        (b'{"row": 1}', None, after(hours=2)),
+        (None, b"as it is", None),
+    ]
+
+
+@pytest.mark.parametrize("line", ["curry", "[]", "{}", '{"key": 1}', '{"key": 1, "value": 2, "timestamp": "noon"}'])
+def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "menu.jsonl"
+    path.write_text(f'{{"key": 1, "value": 2}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(TopicError, match="is not a record") as caught:
+        list(produce.lines(path))
+    assert caught.value.where == f"{path}:2"
+
+
+def test_milliseconds_are_exact() -> None:
+    for n in range(1_356_998_400_000, 1_356_998_400_000 + 10**9, 999_983):
+        assert millis(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=n)) == n
+
+
+def test_the_epoch_itself_cannot_be_sent(broker: str) -> None:
+    with pytest.raises(TopicError, match="cannot send a record dated 1970"):
+        filled(broker, datetime(1970, 1, 1, tzinfo=UTC))
