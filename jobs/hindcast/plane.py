@@ -17,10 +17,12 @@ def versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
         8 @0, 10 @4, tombstone @6    ->    8 [0, 4)    10 [4, 6)
     """
     following = F.lead("timestamp").over(Window.partitionBy("key").orderBy("timestamp", "position"))
+    ended = following if ttl is None else F.least(following, F.col("timestamp") + ttl)
+    columns = "key", "value", F.col("timestamp").alias("validFrom"), ended.alias("validTo"), "position"
     return (
-        records.select("key", "value", F.col("timestamp").alias("validFrom"), following.alias("_next"), "position")
-        .where(F.col("value").isNotNull() & ~F.col("_next").eqNullSafe(F.col("validFrom")))
-        .select("key", "value", "validFrom", _end("_next", ttl).alias("validTo"), "position")
+        records.select(*columns, following.eqNullSafe(F.col("timestamp")).alias("_lost"))
+        .where(F.col("value").isNotNull() & ~F.col("_lost"))
+        .drop("_lost")
     )
 
 
@@ -56,11 +58,6 @@ def changes(believed: DataFrame, derived: DataFrame, identity: Sequence[str], co
         *(_either(name, believed.columns, derived.columns).alias(name) for name in _names(derived, believed)),
         F.when(F.col("_old").isNull(), F.lit("open")).otherwise(F.lit("close")).alias("change"),
     )
-
-
-def _end(following: str, ttl: Column | None) -> Column:
-    end = F.col(following)
-    return end if ttl is None else F.least(end, F.col("validFrom") + ttl)
 
 
 def _holds(start: str, end: str, moment: Column) -> Column:

@@ -22,6 +22,7 @@ from hindcast.conformance.vectors import Json, Shape, Table, Understood, Vector
 _LOG = pa.schema(
     [
         ("vector", pa.string()),
+        ("number", pa.int32()),
         ("offset", pa.int64()),
         ("topic", pa.string()),
         ("key", pa.string()),
@@ -33,8 +34,9 @@ _LOG = pa.schema(
         ("fate", pa.string()),
     ]
 )
-_STEPS = pa.list_(pa.struct([("op", pa.string()), ("number", pa.string())]))
+_STEPS = pa.list_(pa.struct([("op", pa.string()), ("operand", pa.string())]))
 _NUMBER = "decimal(38,6)"
+_MAPPED = ("key", "value")
 _FOREVER = 10**14
 """In milliseconds; longer spans mean the same, and must not overflow."""
 
@@ -74,7 +76,7 @@ class Batch:
     def _judged(self) -> DataFrame:
         """The records as each run knows them, with their fates."""
         log = self._log.withColumn("s", F.explode(F.sequence("run", "runs"))).select(
-            F.struct("vector", "s", "topic").alias("partition"),
+            F.struct("vector", "s", "topic", "number").alias("partition"),
             "offset",
             F.timestamp_millis("timestamp").alias("timestamp"),
             F.when(F.col("key").isNotNull(), F.struct("vector", "s", F.col("key").alias("k"))).alias("key"),
@@ -93,24 +95,26 @@ class Batch:
     def _table(self, table: Table) -> DataFrame:
         """A table as versions whose value is JSON text."""
         if table.topic:
-            rows = plane.versions(self._records(table.topic))
+            ttl = f"{table.path}.ttlMs"
+            with_ttl = ttl in self._knobs.columns
+            records = self._with_knobs(self._records(table.topic), *([ttl] if with_ttl else []))
+            rows = plane.versions(records, _interval(f"`{ttl}`") if with_ttl else None)
         else:
             rows = self._joined(table).withColumn("value", F.struct(_pair().alias("json")))
         steps = f"{table.path}.steps"
         if steps not in self._knobs.columns:
             return rows
-        mapped = self._with_knobs(rows, steps).withColumn("value", _mapped(F.col(f"`{steps}`")))
-        return mapped.where(F.col("value").isNotNull())
+        mapped = self._with_knobs(rows, steps).withColumn("_mapped", _mapped(F.col(f"`{steps}`")))
+        return mapped.where("_mapped IS NOT NULL").withColumns({name: F.col(f"_mapped.{name}") for name in _MAPPED})
 
     def _joined(self, table: Table) -> DataFrame:
         left, right = (self._table(side) for side in table.sides)
         if table.join == "table_table_join":
-            return joins.table_table(left, right, cast("Any", table.how))
+            return joins.table_table(left, right, cast(Any, table.how))
         knob = f"{table.path}.foreignKeyField"
         left = self._with_knobs(left, knob)
-        named = _found(F.col(f"`{knob}`"))
-        on = F.when(named.isNotNull(), F.struct("key.vector", "key.s", named.alias("k")))
-        return joins.foreign_key(left, right, cast("Any", table.how), on)
+        on = _key("key", _found(F.col(f"`{knob}`")))
+        return joins.foreign_key(left, right, cast(Any, table.how), on)
 
     def _with_knobs(self, rows: DataFrame, *names: str, vector: str = "key.vector") -> DataFrame:
         if not names:
@@ -135,8 +139,11 @@ class Batch:
 
     def stream_table_rows(self) -> DataFrame:
         events, versions = self._records("stream"), self._table(self._shape.tables[0])
-        how = cast(Literal["inner", "left"], self._shape.how)
-        joined = joins.stream_table(events, versions, how)
+        on = None
+        if self._shape.on_field:
+            events = self._with_knobs(events, "onField", vector="partition.vector")
+            on = _key("partition", _found(F.col("onField")))
+        joined = joins.stream_table(events, versions, cast(Literal["inner", "left"], self._shape.how), on)
         records = F.array("position.offset").alias("records")
         return joined.select(*_run("position.partition"), _pair().alias("value"), *_period("timestamp"), records)
 
@@ -156,8 +163,9 @@ class Batch:
     def table_aggregate_rows(self) -> DataFrame:
         members = self._with_knobs(self._table(self._shape.tables[0]), "group", "counted")
         named, counted = (_found(F.col(knob)) for knob in ("group", "counted"))
-        group = F.when(named.isNotNull(), F.struct("key.vector", "key.s", named.alias("k")))
-        rows = aggregates.of_table(members.where(counted.isNotNull()), group, self._measures(_number(counted)))
+        rows = aggregates.of_table(
+            members.where(counted.isNotNull()), _key("key", named), self._measures(_number(counted))
+        )
         return self._aggregated(rows, "validFrom", "validTo")
 
     def stream_aggregate_rows(self) -> DataFrame:
@@ -205,6 +213,7 @@ _COMPUTE: Mapping[str, Callable[[Batch], DataFrame]] = {
 def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
     shape = understood.shape
     unmatched = {"left": {"stream", "left"}, "outer": {"left", "right"}}.get(shape.how, set())
+    unmatched |= {"stream"} if shape.on_field else set()
     lines = []
     for offset, record in enumerate(vector.records):
         topic, key = record["topic"], record["key"]
@@ -218,6 +227,7 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
         lines.append(
             {
                 "vector": vector.name,
+                "number": record.get("partition", 0),
                 "offset": offset,
                 "topic": topic,
                 "key": key,
@@ -291,16 +301,33 @@ def _text(number: Column) -> Column:
     return F.regexp_replace(number.cast("string"), r"\.0*$|(\.\d*[1-9])0+$", "$1")
 
 
-def _mapped(steps: Column) -> Column:
-    """The value after the transforms of a table; null where a filter leaves it out."""
+def _key(place: str, named: Column) -> Column:
+    """The key of the same vector and run with this text; null if that is."""
+    return F.when(named.isNotNull(), F.struct(f"{place}.vector", f"{place}.s", named.alias("k")))
 
-    def after(text: Column, step: Column) -> Column:
-        number, operand = _number(text), _number(step["number"])
+
+def _mapped(steps: Column) -> Column:
+    """Key and value after the transforms of a table; null where one leaves the version out."""
+
+    def after(row: Column, step: Column) -> Column:
+        value = row["value"]["json"]
+        number, operand = _number(value), _number(step["operand"])
+        field = F.call_function("get_json_object", value, step["operand"])
+        key = F.struct(
+            row["key"]["vector"].alias("vector"),
+            row["key"]["s"].alias("s"),
+            F.concat_ws("/", field, row["key"]["k"]).alias("k"),
+        )
+        product = F.struct(_text((number * operand).cast(_NUMBER)).alias("json"))
         return (
-            F.when((step["op"] == "even") & (number % 2 == 0), text)
-            .when((step["op"] == "gte") & (number >= operand), text)
-            .when(step["op"] == "times", _text((number * operand).cast(_NUMBER)))
+            F.when((step["op"] == "even") & (number % 2 == 0), row)
+            .when((step["op"] == "gte") & (number >= operand), row)
+            .when((step["op"] == "times") & number.isNotNull(), _row(row["key"], product))
+            .when((step["op"] == "rekey") & field.isNotNull(), _row(key, row["value"]))
         )
 
-    text = F.aggregate(F.coalesce(steps, F.array()), F.col("value.json"), after)
-    return F.when(text.isNotNull(), F.struct(text.alias("json")))
+    return F.aggregate(F.coalesce(steps, F.array()), _row(F.col("key"), F.col("value")), after)
+
+
+def _row(key: Column, value: Column) -> Column:
+    return F.struct(key.alias("key"), value.alias("value"))

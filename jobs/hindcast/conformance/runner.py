@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
 from hindcast.conformance.relations import Batch
@@ -65,13 +65,13 @@ def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
 
 
 def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, Understood]]) -> list[Json]:
-    """What the vectors of one shape compute. One that makes the job fail is found by halving, and declined."""
+    """What the vectors of one shape compute. One whose data makes the job fail is found by halving, and declined."""
     try:
         batch = Batch(spark, shape, members)
         rows, fates = batch.rows().collect(), batch.fates().collect()
     except PySparkException as failure:
-        if len(members) == 1:
-            return [{"declined": f"failed: {failure}"}]
+        if len(members) == 1 or isinstance(failure, AnalysisException):
+            return [{"declined": f"failed: {str(failure).splitlines()[0]}"} for _ in members]
         half = len(members) // 2
         return _compute(spark, shape, members[:half]) + _compute(spark, shape, members[half:])
     rows_of: dict[str, list[Row]] = defaultdict(list)

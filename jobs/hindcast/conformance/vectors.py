@@ -2,6 +2,10 @@
 
 A vector is never recognised by its name, its file or its records: what to do is read from `operation` alone. Its knobs
 (retention, grace, window sizes, fields, transforms) become data, so that vectors of one shape run as one Spark job.
+
+Beyond the documented format we understand, for tests of our own: a record's `partition`, a table's `ttlMs`, a
+stream-table join's `onField` (the field of the event's value that names the table's key), and the transform `rekey` of
+a table with `field` (the new key is that field of the value and the old key, joined by a slash).
 """
 
 from __future__ import annotations
@@ -77,6 +81,7 @@ class Shape:
     tables: tuple[Table, ...] = ()
     streams: tuple[str, ...] = ()
     window: str = ""
+    on_field: bool = False
 
     def topics(self) -> tuple[str, ...]:
         """Every topic of the operation, once."""
@@ -136,7 +141,10 @@ class _Reader:
                 return Shape(kind, tables=(self.join(operation, ""),))
             case "stream_table_join":
                 table = self.table(operation["table"], "table")
-                return Shape(kind, how=_how(operation), tables=(table,), streams=("stream",))
+                if "onField" in operation:
+                    self.knobs["onField"] = _path(operation["onField"])
+                on_field = "onField" in operation
+                return Shape(kind, how=_how(operation), tables=(table,), streams=("stream",), on_field=on_field)
             case "table_aggregate":
                 self.aggregation(operation["aggregation"])
                 self.knobs["group"] = _path(operation["groupBy"]["keyField"])
@@ -180,6 +188,8 @@ class _Reader:
         retention = table["historyRetentionMs"]
         if self.retentions.setdefault(topic, retention) != retention:
             raise Declined(f"topic {topic!r} is read with different retentions")
+        if "ttlMs" in table:
+            self.knobs[f"{path}.ttlMs"] = table["ttlMs"]
         return Table(path, topic=topic)
 
     def join(self, join: Mapping[str, Json], path: str) -> Table:
@@ -205,12 +215,14 @@ def _path(dotted: str) -> str:
 
 
 def _step(step: Mapping[str, Json]) -> dict[str, Json]:
-    """A transform as `op` (even, gte or times) and `number`."""
+    """A transform as `op` (even, gte, times or rekey) and `operand`."""
     match step:
         case {"op": "filter", "predicate": {"type": "even"}}:
-            return {"op": "even", "number": None}
+            return {"op": "even", "operand": None}
         case {"op": "filter", "predicate": {"type": "gte", "value": number}}:
-            return {"op": "gte", "number": str(number)}
+            return {"op": "gte", "operand": str(number)}
         case {"op": "mapValues", "multiplyBy": number}:
-            return {"op": "times", "number": str(number)}
+            return {"op": "times", "operand": str(number)}
+        case {"op": "rekey", "field": str(name)}:
+            return {"op": "rekey", "operand": _path(name)}
     raise Declined(f"no transform {json.dumps(dict(step))}")
