@@ -47,7 +47,7 @@ def _make(folder: Path, servers: str) -> None:
     session.archive().parent.mkdir(exist_ok=True)
     session.archive().unlink(missing_ok=True)
     new, port = session.archive().with_suffix(".new"), ports.free()
-    options = session.defaults(settings())["spark.driver.extraJavaOptions"]
+    options = session.defaults(settings(), small=True)["spark.driver.extraJavaOptions"]
     conf = {
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"{options} -XX:ArchiveClassesAtExit={new} -Xlog:cds*=off",
@@ -57,10 +57,10 @@ def _make(folder: Path, servers: str) -> None:
         "spark.connect.grpc.binding.address": ports.HOST,
         "spark.connect.grpc.binding.port": str(port),
     }
-    spark = session.session("archive", conf)
-    _work(folder / "classic", servers)
+    spark = session.session("archive", conf, small=True)
+    spark.range(1).collect()
     client = [sys.executable, "-m", "hindcast.local.archive", "client", f"sc://{ports.HOST}:{port}"]
-    subprocess.run([*client, str(folder / "connect"), servers], check=True, env=_outside_of_spark())
+    subprocess.run([*client, str(folder / "table"), servers], check=True, env=_outside_of_spark())
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # the archive is complete when its process has ended
     spark.stop()
     gateway.proc.stdin.close()
@@ -88,9 +88,7 @@ def _work(folder: Path, servers: str) -> None:
     window = Window.partitionBy("key").orderBy("timestamp", "position")
     versions = rows.withColumn("validTo", F.lead("timestamp").over(window))
     path = str(folder)
-    for number in (1, 2):
-        options = {"txnAppId": "archive", "txnVersion": str(number)}
-        versions.write.format("delta").mode("append").options(**options).save(path)
+    versions.write.format("delta").mode("append").options(txnAppId="archive", txnVersion="1").save(path)
     table = spark.read.format("delta").load(path)
     joined = rows.alias("l").join(
         table.alias("r"),
