@@ -40,7 +40,7 @@ def pipeline_dag(contract: Contract) -> DAG:
             for name in contract.views:
                 tables[name] = _spark_task("build", contract, name, plan)
         for name, view in contract.views.items():
-            [tables[view.stream], tables[view.join.table]] >> tables[name]
+            [tables[i] for i in view.inputs] >> tables[name]
         plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
     return dag
 
@@ -77,7 +77,7 @@ def _spark_task(step: str, contract: Contract, name: str, plan: Any) -> Any:
 
 def _doc(contract: Contract) -> str:
     rows = [f"| {name} | {t.read} | `{contract.kafka_topic(name)}` |" for name, t in contract.topics.items()]
-    rows += [f"| {name} | view | {v.stream} with {v.join.table} |" for name, v in contract.views.items()]
+    rows += [f"| {name} | view | {' with '.join(v.inputs)} |" for name, v in contract.views.items()]
     return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows])
 
 

@@ -6,28 +6,24 @@ Rows of tables are flat: the user's columns beside the period columns (tables.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import joins, plane
-from hindcast.contracts import Contract, Topic, View
-from hindcast.contracts.check import scope, selected
-from hindcast.contracts.expressions import resolve
-from hindcast.tables import LINEAGE, PERIODS, Kind
+from hindcast import aggregates, joins, order, plane, windows
+from hindcast.aggregates import Measure
+from hindcast.contracts import Contract, Join, Shape, View, Window, shapes
+from hindcast.contracts.expressions import aggregate, resolve
+from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 
-
-def kind(contract: Contract, name: str) -> Kind:
-    """Whether a topic or view of the contract is a table of versions or of events."""
-    topic = contract.topics.get(name)
-    return "versions" if topic is not None and topic.read == "table" else "events"
-
-
-def key(contract: Contract, name: str) -> tuple[str, ...]:
-    """The key columns of a topic's table or of a view: a joined stream keeps its event's key."""
-    view = contract.views.get(name)
-    return tuple(contract.topics[view.stream if view else name].key)
+_PLACES = {
+    "position": ("_partition", "_offset"),
+    "left_position": ("_partition", "_offset"),
+    "right_position": ("_rightPartition", "_rightOffset"),
+}
 
 
 def versions(log: DataFrame) -> DataFrame:
@@ -51,48 +47,103 @@ def events(log: DataFrame) -> DataFrame:
 def view(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The rows of a view, whole, from the rows of its inputs that are believed at one moment.
 
-    Returns the flat rows: the event's key, the selected columns, timestamp, _partition, _offset of the event.
+    Returns the flat rows: the key's columns, the selected or aggregated ones, the periods of the view's kind and its
+    lineage: the places of the events that a row comes from.
     """
-    it = contract.views[name]
-    stream, table = contract.topics[it.stream], contract.topics[it.join.table]
-    joined = joins.stream_table(
-        relation(inputs[it.stream], stream, "events"),
-        relation(inputs[it.join.table], table, "versions"),
-        it.join.how,
-        _looked_up(it, scope(contract, it)[it.stream], table),
-    ).withColumnsRenamed({"left": it.stream, "right": it.join.table})
+    it, known = contract.views[name], shapes(contract)
+    relations = {i: relation(inputs[i], known[i]) for i in it.inputs}
+    if it.aggregate is not None:
+        return _flat(_aggregated(it, relations[it.first], known), PERIODS[known[name].kind])
+    if it.join is None:
+        joined = relations[it.first].withColumnRenamed("value", it.first)
+    else:
+        joined = _joined(it, relations, known).withColumnsRenamed({"left": it.first, "right": it.second or ""})
     if it.where is not None:
-        joined = joined.where(F.expr(resolve(it.where, scope(contract, it))))
-    columns = [F.col(f"{it.stream}.{column}") for column in stream.key]
-    columns += [F.expr(text).alias(column) for column, text in selected(contract, it).items()]
-    return joined.select(*columns, "timestamp", *_lineage())
+        joined = joined.where(F.expr(resolve(it.where, scope(it, known))))
+    key = [F.expr(text).alias(column) for column, text in resolved(it.key, it, known).items()]
+    chosen = [F.expr(text).alias(column) for column, text in selected(it, known).items()]
+    return joined.select(*(key or [F.col("key.*")]), *chosen, *PERIODS[known[name].kind], *_lineage(joined))
 
 
-def relation(rows: DataFrame, topic: Topic, of: Kind) -> DataFrame:
-    """Flat rows of a topic's table as a relation: `key` struct or null, `value` struct, periods, `position`."""
+def relation(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Flat rows of a table as a relation: `key` struct or null, `value` struct, periods, and events' `position`."""
+    position = [_position(*_PLACES["position"])] if shape.kind == "events" else []
     return rows.select(
-        F.when(_present(topic.key), F.struct(*topic.key)).alias("key"),
-        F.struct(*topic.key, *topic.value).alias("value"),
-        *PERIODS[of],
-        _position(*LINEAGE),
+        _key({column: F.col(column) for column in shape.key}).alias("key"),
+        F.struct(*shape.columns).alias("value"),
+        *PERIODS[shape.kind],
+        *position,
     )
 
 
-def _looked_up(view: View, columns: list[str], table: Topic) -> Column | None:
-    """The table's key as a struct over the event, whose columns are in its value; null where the expression is."""
-    if view.join.on is None:
+def _joined(it: View, relations: Mapping[str, DataFrame], known: Mapping[str, Shape]) -> DataFrame:
+    """The operator that the view's join is: `key`, `left`, `right`, periods and positions."""
+    join, on = it.join or Join(), _looked_up(it, known)
+    left, right = relations[it.first], relations[it.second or ""]
+    if join.stream:
+        return joins.stream_stream(left, right, join.how, _interval(join.before), _interval(join.after))
+    if it.table and on is None:
+        return joins.table_table(left, right, join.how)
+    how: Literal["inner", "left"] = "inner" if join.how == "inner" else "left"
+    if it.table and on is not None:
+        return joins.foreign_key(left, right, how, on)
+    return joins.stream_table(left, right, how, on)
+
+
+def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+    """The operator that the view's aggregate is: `key`, `value` and the periods."""
+    names, places = scope(it, known), {it.first: "value"}
+    if it.where is not None:
+        rows = rows.where(F.expr(resolve(it.where, names, places)))
+    group = F.col("key")
+    if it.group_by is not None:
+        group = _key({c: F.expr(resolve(text, names, places)) for c, text in it.group_by.items()}, whole=True)
+    measures = {}
+    for column, text in (it.aggregate or {}).items():
+        function, argument = aggregate(text, names, places)
+        measures[column] = Measure(function, F.expr(argument))
+    if it.table:
+        return aggregates.of_table(rows, group, measures)
+    grouped = rows.withColumn("key", group)
+    if it.window is None:
+        return aggregates.of_stream(grouped, measures)
+    shape = _shape(it.window)
+    return windows.aggregate(windows.judge(order.with_stream_time(grouped), shape), shape, measures)
+
+
+def _shape(window: Window) -> windows.Shape:
+    grace = _interval(window.grace)
+    if window.sliding is not None:
+        return windows.Sliding(_interval(window.sliding), grace)
+    if window.session is not None:
+        return windows.Session(_interval(window.session), grace)
+    size = window.hopping or window.tumbling
+    return windows.Hopping(_interval(size), _interval(window.advance or size), grace)
+
+
+def _interval(length: timedelta | None) -> Column:
+    return F.lit(length or timedelta(0)).cast("interval day to second")
+
+
+def _looked_up(it: View, known: Mapping[str, Shape]) -> Column | None:
+    """The joined table's key as a struct over the first input's rows; null where one of the expressions is."""
+    if it.join is None or it.join.on is None:
         return None
-    value = F.expr(resolve(view.join.on, {view.stream: columns}, {view.stream: "value"}))
-    return F.when(value.isNotNull(), F.struct(value.alias(next(iter(table.key)))))
+    names = {it.first: list(known[it.first].columns)}
+    values = [F.expr(resolve(text, names, {it.first: "value"})) for text in it.join.keys]
+    return _key(dict(zip(known[it.second or ""].key, values, strict=True)), whole=True)
+
+
+def _key(columns: Mapping[str, Column], *, whole: bool = False) -> Column:
+    """A key as a struct; null if all its columns are (`whole`: if any is)."""
+    there = F.lit(whole)
+    for column in columns.values():
+        there = there & column.isNotNull() if whole else there | column.isNotNull()
+    return F.when(there, F.struct(*(column.alias(name) for name, column in columns.items())))
 
 
 def _positioned(log: DataFrame) -> DataFrame:
-    return log.select(
-        "key",
-        "value",
-        "timestamp",
-        _position("partition", "offset"),
-    )
+    return log.select("key", "value", "timestamp", _position("partition", "offset"))
 
 
 def _position(partition: str, offset: str) -> Column:
@@ -101,17 +152,15 @@ def _position(partition: str, offset: str) -> Column:
     return F.struct(*parts).alias("position")
 
 
-def _flat(rows: DataFrame, periods: Iterable[str]) -> DataFrame:
-    return rows.select("key.*", "value.*", *periods, *_lineage())
+def _flat(rows: DataFrame, periods: Sequence[str]) -> DataFrame:
+    return rows.select("key.*", "value.*", *periods, *_lineage(rows))
 
 
-def _lineage() -> list[Column]:
-    return [F.col("position.partition").alias(LINEAGE[0]), F.col("position.offset").alias(LINEAGE[1])]
-
-
-def _present(columns: Iterable[str]) -> Column:
-    """Whether a key is there: a record without a key has all its columns null."""
-    there = F.lit(False)
-    for column in columns:
-        there = there | F.col(column).isNotNull()
-    return there
+def _lineage(rows: DataFrame) -> list[Column]:
+    """The places of the records that a row comes from, as flat columns."""
+    return [
+        F.col(f"{position}.{part}").alias(name)
+        for position, names in _PLACES.items()
+        if position in rows.columns
+        for part, name in zip(("partition", "offset"), names, strict=True)
+    ]

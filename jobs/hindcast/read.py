@@ -16,10 +16,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from hindcast import derive, journal, tables
+from hindcast import journal, tables
 from hindcast.contracts import Contract
+from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError, nearest
-from hindcast.tables import PERIODS, Table
+from hindcast.tables import Table
 
 _SYSTEM = ("systemFrom", "systemTo")
 
@@ -33,6 +34,8 @@ def as_of(kind: str, moment: str) -> str:
     """The SQL condition of what was true at a moment (an SQL expression): versions valid then, events up to then."""
     if kind == "versions":
         return f"validFrom <= {moment} AND (validTo IS NULL OR validTo > {moment})"
+    if kind == "windows":
+        return f"windowStart <= {moment}"
     return f'"timestamp" <= {moment}'
 
 
@@ -73,7 +76,7 @@ def locate(warehouse: str, contract: Contract, name: str) -> Table:
     names = [*contract.topics, *contract.views]
     if name not in names:
         raise QueryError(f"no table '{name}'", where=contract.pipeline, mend=nearest(name, names))
-    return Table(warehouse, contract.pipeline, name, derive.kind(contract, name), derive.key(contract, name))
+    return tables.located(warehouse, contract, name)
 
 
 def last_known_at(warehouse: str, pipeline: str) -> datetime:
@@ -136,7 +139,8 @@ def _select(
         conditions += [f'CAST("{column}" AS VARCHAR) = ?' for column in table.key]
         values += key
     rows = found.to_pyarrow_dataset()
-    order = [*periods, *_SYSTEM, *(c for c in table.key), *tables.LINEAGE]
+    places = [f.name for f in rows.schema if f.name.startswith("_") and f.name != "_belief"]
+    order = [*periods, *_SYSTEM, *table.key, *places]
     columns = [f.name for f in rows.schema if not f.name.startswith("_") and f.name not in (*periods, *_SYSTEM)]
     shown = ", ".join(f'"{c}"' for c in [*columns, *periods, *_SYSTEM])
     with duckdb.connect() as engine:

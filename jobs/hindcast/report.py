@@ -6,7 +6,7 @@ from typing import Any
 
 import duckdb
 
-from hindcast import derive, plans, tables
+from hindcast import plans, tables
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.plans import Plan
@@ -36,8 +36,7 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
         }
     changed = {}
     for name in (*contract.topics, *contract.views):
-        kind, key = derive.kind(contract, name), derive.key(contract, name)
-        note = tables.notes(Table(warehouse, contract.pipeline, name, kind, key)).get(plan.run)
+        note = tables.notes(tables.located(warehouse, contract, name)).get(plan.run)
         changed[name] = note or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
     return {
         "pipeline": contract.pipeline,

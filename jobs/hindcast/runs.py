@@ -57,10 +57,10 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     """
     with _told(f"{pipeline}.{view}"):
         contract, todo = _planned(pipeline, run)
-        it = contract.views[view]
-        if _settled(contract, *(_table(contract, name) for name in (it.stream, it.join.table))):
+        names = contract.views[view].inputs
+        if _settled(contract, *(_table(contract, name) for name in names)):
             return _note(todo)
-        inputs = {name: tables.believed(spark, _table(contract, name)) for name in (it.stream, it.join.table)}
+        inputs = {name: tables.believed(spark, _table(contract, name)) for name in names}
         derived = derive.view(contract, view, inputs)
         return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived))
 
@@ -80,7 +80,7 @@ def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime 
     contract = find(settings().schemas, pipeline)
     for topic in contract.topics:
         replay(spark, pipeline, number, topic)
-    for view in contract.views:
+    for view in contract.ordered:
         build(spark, pipeline, number, view)
     return finish(pipeline, number)
 
@@ -103,7 +103,7 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
 
 
 def _table(contract: Contract, name: str) -> Table:
-    return Table(settings().warehouse, contract.pipeline, name, derive.kind(contract, name), derive.key(contract, name))
+    return tables.located(settings().warehouse, contract, name)
 
 
 def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
@@ -121,7 +121,7 @@ def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: st
 def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
     tables.ensure(table, _schema(derived))
-    content = [c for c in derived.columns if c not in (*table.identity, *tables.LINEAGE)]
+    content = [c for c in derived.columns if c not in table.identity and not c.startswith("_")]
     return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
 
 
@@ -173,8 +173,8 @@ def _schema(derived: DataFrame) -> StructType:
     """The columns of a table of these rows."""
     fields = tables.nullable(derived.schema).fields
     moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]
-    own = [field for field in fields if field.name not in tables.LINEAGE]
-    lineage = [field for field in fields if field.name in tables.LINEAGE]
+    own = [field for field in fields if not field.name.startswith("_")]
+    lineage = [field for field in fields if field.name.startswith("_")]
     return StructType([*own, *moments, *lineage, StructField("_belief", StringType())])
 
 

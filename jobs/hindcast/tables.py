@@ -4,12 +4,15 @@ Every table is plain Delta. Beside the user's columns:
 
 | kind | columns |
 | --- | --- |
-| versions | `validFrom`, `validTo`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_belief` |
-| events | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_belief` |
+| versions | `validFrom`, `validTo`, `systemFrom`, `systemTo` |
+| events | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset` |
+| windows | `windowStart`, `windowEnd`, `systemFrom`, `systemTo` |
+| pairs | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_rightPartition`, `_rightOffset` |
 
-`_partition` and `_offset` are those of the record that a row comes from (of a join: the event's). `_belief` is the
-partition column, a layout that keeps a run's cost near its change: `open` (believed, validTo null), `past` (believed,
-ended; all believed events) and `superseded` (no longer believed).
+`_partition` and `_offset` are those of the record that a row comes from: of a topic's table the version's own record,
+of a joined stream the event's. All tables have `_belief`, the partition column of a layout that keeps a run's cost near
+its change: `open` (believed, validTo null), `past` (believed, ended; all that is not a version) and `superseded`.
+Columns that begin with _ are lineage and layout: they are not part of what a row says.
 """
 
 from __future__ import annotations
@@ -28,14 +31,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from hindcast.contracts import Contract, shapes
 from hindcast.errors import TableError
 
-Kind = Literal["log", "events", "versions", "quarantine", "runs"]
+Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
 FORMAT = 1
 """The store format that this code writes."""
-
-PERIODS: dict[str, tuple[str, ...]] = {"versions": ("validFrom", "validTo"), "events": ("timestamp",)}
-LINEAGE = ("_partition", "_offset")
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,26 @@ class Table:
     @property
     def identity(self) -> tuple[str, ...]:
         """The columns that no two believed rows share."""
-        return (*self.key, "validFrom") if self.kind == "versions" else LINEAGE
+        match self.kind:
+            case "versions":
+                return (*self.key, "validFrom")
+            case "windows":
+                return (*self.key, "windowStart", "windowEnd")
+            case "pairs":
+                return ("_partition", "_offset", "_rightPartition", "_rightOffset")
+            case _:
+                return ("_partition", "_offset")
 
     @property
     def description(self) -> str:
         """What marks the table as ours, in Delta's own metadata."""
         return json.dumps({"hindcast": FORMAT, "kind": self.kind, "key": list(self.key)})
+
+
+def located(warehouse: str, contract: Contract, name: str) -> Table:
+    """The table of a topic or view of a contract."""
+    shape = shapes(contract)[name]
+    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key))
 
 
 def opened(table: Table) -> DeltaTable | None:

@@ -1,6 +1,20 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
 from hindcast.contracts.load import find, load, load_all, paths
-from hindcast.contracts.model import Contract, Expectation, StreamTableJoin, Topic, View
+from hindcast.contracts.model import Contract, Expectation, Join, Topic, View, Window
+from hindcast.contracts.shapes import Shape, shapes
 
-__all__ = ["Contract", "Expectation", "StreamTableJoin", "Topic", "View", "find", "load", "load_all", "paths"]
+__all__ = [
+    "Contract",
+    "Expectation",
+    "Join",
+    "Shape",
+    "Topic",
+    "View",
+    "Window",
+    "find",
+    "load",
+    "load_all",
+    "paths",
+    "shapes",
+]

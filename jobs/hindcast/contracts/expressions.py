@@ -6,6 +6,7 @@ A view's expressions see the columns of its inputs by name, or by input and name
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import sqlglot
@@ -54,10 +55,33 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     return str(tree.expressions[0].sql(dialect="spark"))
 
 
-def columns(text: str, scope: Scope) -> set[str]:
-    """The columns that an expression reads, as `input.column`."""
-    tree = sqlglot.parse_one(resolve(text, scope), dialect="spark")
-    return {".".join(part.name for part in column.parts) for column in tree.find_all(exp.Column)}
+def plain_type(resolved: str, types: Mapping[str, str | None]) -> str | None:
+    """The type of a resolved expression where no Spark is needed to tell: of a plain column, or of a cast."""
+    if resolved in types:
+        return types[resolved]
+    tree = sqlglot.parse_one(resolved, dialect="spark")
+    return tree.to.sql(dialect="spark").lower() if isinstance(tree, exp.Cast) else None
+
+
+def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """An aggregate's function and its argument, resolved; `count(*)` counts 1.
+
+    >>> aggregate("sum(quantity * 2)", {"orders": ["quantity"]})
+    ('sum', 'orders.quantity * 2')
+    """
+    mend = "write one aggregate function of one argument: count(*), sum(amount), avg(delay), count(distinct item)"
+    match = re.fullmatch(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\((.*)\)\s*", text, re.DOTALL)
+    if match is None:
+        raise ExpressionError(f"'{text}' is not an aggregate", mend)
+    function, argument = match[1].lower(), match[2].strip()
+    if function == "count" and argument in ("*", "1"):
+        return "count", "1"
+    if function == "count" and (distinct := re.fullmatch(r"distinct\s+(.+)", argument, re.IGNORECASE | re.DOTALL)):
+        function, argument = "count_distinct", distinct[1]
+    try:
+        return function, resolve(argument, scope, places)
+    except ExpressionError as error:
+        raise ExpressionError(error.found, mend if "more than one" in error.found else error.mend) from None
 
 
 def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expression:

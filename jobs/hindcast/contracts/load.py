@@ -11,8 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from hindcast.contracts.check import Complaint, check
-from hindcast.contracts.model import Contract, StreamTableJoin, Topic, View
+from hindcast.contracts.check import check
+from hindcast.contracts.model import Contract, Join, Topic, View, Window
+from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError, nearest
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -150,12 +151,12 @@ def _line(node: yaml.Node, location: tuple[Any, ...]) -> int:
 
 def _fields(location: tuple[Any, ...]) -> list[str]:
     """The fields that the object at `location` can have."""
-    models: dict[str, type[BaseModel]] = {"topics": Topic, "views": View}
+    models: dict[str, type[BaseModel]] = {"topics": Topic, "views": View, "join": Join, "window": Window}
     model: type[BaseModel] = Contract
     if len(location) >= 2:
-        model = models.get(str(location[0]), Contract)
-    if len(location) >= 3 and location[2] == "join":
-        model = StreamTableJoin
+        model = models.get(str(location[0]), model)
+    if len(location) >= 3:
+        model = models.get(str(location[2]), model)
     return list(model.model_fields)
 
 

@@ -115,28 +115,81 @@ class Topic(Model):
         return self.key_format or ("string" if len(self.key) == 1 else "json")
 
 
-class StreamTableJoin(Model):
-    """Each event with the table's version that is valid at the event's timestamp."""
+class Join(Model):
+    """The other side of a join: a table for a stream or a table, a stream for a stream."""
 
-    table: Name = Field(description="The table that is looked up.")
-    on: str | None = Field(
+    table: Name | None = Field(None, description="The table that is joined.")
+    stream: Name | None = Field(None, description="The stream that is joined to a stream, within a window.")
+    on: str | tuple[str, ...] | None = Field(
         None,
-        description="Spark SQL expression over the stream's columns that gives the table's key; its key if absent.",
+        description="Spark SQL expression over the first input that gives the table's key, one per key column; "
+        "the first input's own key if left out. Of two tables: a join on a foreign key.",
     )
-    how: Literal["inner", "left"] = Field("inner", description="inner drops events without a version, left keeps them.")
+    how: Literal["inner", "left", "outer"] = Field(
+        "inner", description="inner keeps what has a match, left all of the first input, outer all of both."
+    )
+    before: Duration | None = Field(None, description="How much earlier an event of the joined stream may be.")
+    after: Duration | None = Field(None, description="How much later an event of the joined stream may be.")
+    grace: Duration | None = Field(
+        None, description="How long Kafka Streams would wait with the look-up; it changes no corrected answer."
+    )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The expressions of `on`, none if it was left out."""
+        return (self.on,) if isinstance(self.on, str) else self.on or ()
+
+
+class Window(Model):
+    """The windows of a stream's aggregate: exactly one of tumbling, hopping, sliding, session."""
+
+    tumbling: Duration | None = Field(None, description="Windows of this size, one after the other.")
+    hopping: Duration | None = Field(None, description="Windows of this size, one at every `advance`.")
+    advance: Duration | None = Field(None, description="How far apart hopping windows start.")
+    sliding: Duration | None = Field(None, description="Windows of events that are at most this far apart.")
+    session: Duration | None = Field(None, description="Windows that end after this time without an event.")
+    grace: Duration = Field(
+        "0 ms", validate_default=True, description="How far behind stream time events are still taken."
+    )
 
 
 class View(Model):
-    """A table derived from topics and other views."""
+    """A table derived from topics and other views: a join, an aggregate, or a transformation of one input."""
 
-    stream: Name = Field(description="The stream that is joined.")
-    join: StreamTableJoin
+    stream: Name | None = Field(None, description="The stream it starts from: a topic, or a view of events.")
+    table: Name | None = Field(None, description="The table it starts from: a topic, or a view of versions.")
+    join: Join | None = Field(None, description="What is joined to it.")
     where: str | None = Field(None, description="Spark SQL condition; rows that do not pass are left out.")
     select: dict[ColumnName, str] | None = Field(
         None, description="Columns of the view as Spark SQL expressions; the key is kept. All columns if left out."
     )
+    key: dict[ColumnName, str] | None = Field(
+        None, description="A new key, as Spark SQL expressions; of a table it must hold the old one."
+    )
+    group_by: dict[ColumnName, str] | None = Field(
+        None, description="The groups of an aggregate, as Spark SQL expressions; the key if left out."
+    )
+    aggregate: dict[ColumnName, str] | None = Field(
+        None, description="Spark SQL aggregates of one argument: count(*), sum(amount), avg(delay)."
+    )
+    window: Window | None = Field(None, description="The windows of a stream's aggregate; none: all events so far.")
     semantics: Literal["corrected"] = Field("corrected", description="How late records are read (docs/semantics.md).")
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": _gate_schema()})
+
+    @property
+    def first(self) -> str:
+        """The name of the input that it starts from."""
+        return self.stream or self.table or ""
+
+    @property
+    def second(self) -> str | None:
+        """The name of the input that is joined."""
+        return (self.join.table or self.join.stream) if self.join else None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs."""
+        return (self.first, self.second) if self.second else (self.first,)
 
 
 class Contract(Model):
@@ -155,6 +208,18 @@ class Contract(Model):
         """What the plan remembers of the contract: SHA-256 of its canonical JSON, 16 hex digits."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """The views, each after those that it is made of."""
+        found: list[str] = []
+        while len(found) < len(self.views):
+            found += [
+                name
+                for name, view in self.views.items()
+                if name not in found and all(i in self.topics or i in found for i in view.inputs)
+            ]
+        return tuple(found)
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract."""

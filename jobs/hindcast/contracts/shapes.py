@@ -1,0 +1,84 @@
+"""The form of every table that a contract makes: its kind, its key, its columns. Pure, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hindcast.contracts.expressions import plain_type, resolve
+from hindcast.contracts.model import Contract, Topic, View
+
+Kind = Literal["events", "versions", "windows", "pairs"]
+PERIODS: dict[str, tuple[str, ...]] = {
+    "versions": ("validFrom", "validTo"),
+    "events": ("timestamp",),
+    "windows": ("windowStart", "windowEnd"),
+    "pairs": ("timestamp",),
+}
+"""The columns of each kind that say when a row is true."""
+
+Columns = Mapping[str, str | None]
+"""Column names with their types, None where only Spark can tell."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table holds: versions of keys, events, windows of them, or pairs of two streams' events."""
+
+    kind: Kind
+    key: Columns
+    value: Columns
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """Key and value together."""
+        return {**self.key, **self.value}
+
+
+def shapes(contract: Contract) -> dict[str, Shape]:
+    """The shape of every topic and view of a checked contract, inputs before what is made of them."""
+    known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
+    for name in contract.ordered:
+        known[name] = view_shape(contract.views[name], known)
+    return known
+
+
+def topic_shape(topic: Topic) -> Shape:
+    """A topic's table: versions if it is read as a table, else events."""
+    return Shape("versions" if topic.read == "table" else "events", topic.key, topic.value)
+
+
+def view_shape(view: View, known: Mapping[str, Shape]) -> Shape:
+    """A view's table, given the shapes of its inputs."""
+    types = {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
+    first = known[view.first]
+    if view.aggregate is not None:
+        grouped = resolved(view.group_by, view, known)
+        key = {n: plain_type(text, types) for n, text in grouped.items()} if view.group_by else first.key
+        kind: Kind = "windows" if view.window else "versions"
+        return Shape(kind, key, dict.fromkeys(view.aggregate))
+    kept = {n: plain_type(text, types) for n, text in resolved(view.key, view, known).items()} or first.key
+    chosen = {n: plain_type(text, types) for n, text in selected(view, known).items()}
+    return Shape("pairs" if view.join and view.join.stream else first.kind, kept, chosen)
+
+
+def selected(view: View, known: Mapping[str, Shape]) -> dict[str, str]:
+    """A view's columns beside its key, as resolved expressions; the values of its inputs if it selects none."""
+    key = view.key or known[view.first].key
+    if view.select is not None:
+        return {n: text for n, text in resolved(view.select, view, known).items() if n not in key}
+    old = {} if view.key is None else {n: f"{view.first}.{n}" for n in known[view.first].key if n not in view.key}
+    every = {column: f"{name}.{column}" for name in view.inputs for column in known[name].value if column not in key}
+    return {**old, **every}
+
+
+def resolved(texts: Mapping[str, str] | None, view: View, known: Mapping[str, Shape]) -> dict[str, str]:
+    """Expressions over a view's inputs with every column as `input.column`."""
+    names = scope(view, known)
+    return {name: resolve(text, names) for name, text in (texts or {}).items()}
+
+
+def scope(view: View, known: Mapping[str, Shape]) -> dict[str, list[str]]:
+    """The names that a view's expressions can use: input -> columns."""
+    return {name: list(known[name].columns) for name in view.inputs}
