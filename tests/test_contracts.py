@@ -98,7 +98,8 @@ REFUSED = [
     ("start: 2026-01-01\n", "", 1, "field 'start' is missing", "add 'start:' here"),
     ("start: 2026-01-01", "start: soon", 3, "start: Input should be a valid datetime", "'soon'"),
     ("read: table", "read: tabel", 6, "Input should be 'table' or 'stream'", "'tabel'"),
-    ("how: inner", "how: outer", 18, "Input should be 'inner' or 'left'", "'outer'"),
+    ("how: inner", "how: full", 18, "Input should be 'inner', 'left' or 'outer'", "'full'"),
+    ("how: inner", "how: outer", 18, "an outer join of a stream with a table", "inner or left"),
     ("@hourly", "hourly", 2, "'hourly' is not a cron expression", "@hourly"),
     ("@hourly", "0 25 * *", 2, "'0 25 * *' is not a cron expression", "five fields"),
     ("30 days", "30", 9, "'30' is not a duration", "30 days, 90 minutes"),
@@ -111,7 +112,7 @@ REFUSED = [
     ("  menu:\n", "  runs:\n", 5, "'runs' is the name of one of our own tables", "choose another name"),
     ("{price:", "{ITEM: int, price:", 8, "column 'ITEM' stands in the key already (case does not count)", "rename"),
     ("key: {customer: string}", "key: {}", 13, "should have at least 1 item", "{}"),
-    ("key: {item: string}", "key: {item: string, size: string}", 18, "the key of menu has 2", "leave on: out"),
+    ("key: {item: string}", "key: {item: string, size: string}", 18, "1 of the 2 columns of menu's key", "one expression"),
     (
         "    read: stream",
         "    read: stream\n    history_retention: 1 day",
@@ -328,7 +329,7 @@ def test_the_json_schema_accepts_what_we_accept(tmp_path: Path) -> None:
 def test_the_json_schema_refuses_what_an_editor_can_see(tmp_path: Path) -> None:
     changes = [
         ("read: table", "raed: table"),
-        ("how: inner", "how: outer"),
+        ("how: inner", "how: full"),
         ("30 days", "a month"),
         ("2026-01-01", "soon"),
         ("  menu:", "  Menu!:"),

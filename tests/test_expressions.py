@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hindcast.contracts.expressions import ExpressionError, columns, resolve
+from hindcast.contracts.expressions import ExpressionError, aggregate, plain_type, resolve
 
 SCOPE = {"orders": ["customer", "item", "quantity", "place"], "menu": ["item", "price"]}
 
@@ -71,8 +71,26 @@ def test_what_is_refused(written: str, found: str, mend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
-    [("1", set()), ("quantity * price", {"orders.quantity", "menu.price"}), ("upper(orders.item)", {"orders.item"})],
+    ("written", "function", "argument"),
+    [
+        ("count(*)", "count", "1"),
+        (" SUM ( quantity * price ) ", "sum", "orders.quantity * menu.price"),
+        ("count(DISTINCT menu.item)", "count_distinct", "menu.item"),
+    ],
 )
-def test_columns_that_an_expression_reads(written: str, read: set[str]) -> None:
-    assert columns(written, SCOPE) == read
+def test_an_aggregate_is_a_function_and_its_argument(written: str, function: str, argument: str) -> None:
+    assert aggregate(written, SCOPE) == (function, argument)
+
+
+@pytest.mark.parametrize("written", ["quantity", "sum(quantity) + 1", "max_by(price, quantity)", "sum()"])
+def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
+    with pytest.raises(ExpressionError):
+        aggregate(written, SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("resolved", "kind"),
+    [("orders.quantity", "int"), ("CAST(orders.quantity AS STRING)", "string"), ("orders.quantity + 1", None)],
+)
+def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str, kind: str | None) -> None:
+    assert plain_type(resolved, {"orders.quantity": "int"}) == kind

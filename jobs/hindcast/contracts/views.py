@@ -35,7 +35,7 @@ def complaints(name: str, view: View, known: Mapping[str, Shape], topics: Mappin
     location = ("views", name)
     for complaint in (*_kinds(view, known, topics), *_expressions(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
-    for complaint in (*_columns(view, known), *_join(view, known, topics)):
+    for complaint in (*_join(view, known, topics), *_columns(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
 
 
@@ -62,8 +62,6 @@ def _together(view: View) -> Iterator[Complaint]:
         if (join.stream is None) == (join.table is None):
             yield Complaint(("join",), "a join names one input", "write either table: or stream: under join:")
             return
-        if view.first == view.second:
-            yield Complaint(("join",), f"{view.first} is joined to itself", "make a view of it first and join that")
         if join.stream and view.table:
             yield Complaint(
                 ("join", "stream"), "a stream is joined to a table", "start from the stream, join the table"
@@ -98,7 +96,7 @@ def _join_fields(view: View, join: Join) -> Iterator[Complaint]:
         if getattr(join, field) is not None:
             yield Complaint(("join", field), f"{field} in a join with a table", "remove it: a version says itself when")
     if join.how == "outer" and (view.stream or join.on is not None):
-        what = "a stream with a table" if view.stream else "on a foreign key"
+        what = "of a stream with a table" if view.stream else "on a foreign key"
         yield Complaint(("join", "how"), f"an outer join {what}", "write inner or left")
     if join.grace is not None and view.table:
         yield Complaint(("join", "grace"), "grace in a join of two tables", "remove it: grace is for streams")
@@ -195,6 +193,8 @@ def _join(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -
     join = view.join
     if join is None or view.second is None:
         return
+    if view.first == view.second:
+        yield Complaint(("join",), f"{view.first} is joined to itself", "make a view of it first and join that")
     first, second = known[view.first], known[view.second]
     wanted = list(second.key.values())
     if join.on is None:
@@ -204,7 +204,7 @@ def _join(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -
             mend = "re-key one of them in a view" if join.stream else "name the columns of the table's key with on:"
             yield Complaint(("join",), told, mend)
     elif len(join.keys) != len(wanted):
-        told = f"on: gives {len(join.keys)} columns, the key of {view.second} has {len(wanted)}: {_typed(second.key)}"
+        told = f"on: gives {len(join.keys)} of the {len(wanted)} columns of {view.second}'s key: {_typed(second.key)}"
         yield Complaint(("join", "on"), told, "give one expression for each column of the key, in its order")
     else:
         types = {f"{view.first}.{column}": kind for column, kind in first.columns.items()}

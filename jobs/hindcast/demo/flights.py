@@ -16,7 +16,7 @@ from typing import Any
 from hindcast.errors import PlatformError
 from hindcast.produce import Record
 
-DEPARTURES, WEATHER = "flights.departures", "flights.weather"
+DEPARTURES, WEATHER, PLANES = "flights.departures", "flights.weather", "flights.planes"
 _LATE_SHARE = 20
 
 
@@ -47,6 +47,14 @@ def weather(*, late: bool) -> Iterator[Record]:
         if is_late == late:
             value = {name: _number(row[name]) for name in ("temp", "wind_speed", "precip", "visib")}
             yield _record(row["origin"], value, _hour(row["time_hour"]))
+
+
+def planes() -> Iterator[Record]:
+    """The register of planes, as of the year's beginning."""
+    with (_folder() / "planes.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            value = {"manufacturer": row["manufacturer"], "model": row["model"], "seats": int(row["seats"])}
+            yield _record(row["tailnum"], value, datetime(2013, 1, 1, tzinfo=UTC))
 
 
 def _folder() -> Path:
