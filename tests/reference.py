@@ -58,8 +58,8 @@ def expected(operation: Mapping[str, Json], lines: Iterable[Mapping[str, Json]])
 
 
 def accepted(log: Iterable[Record], topic: str, retention: int) -> list[Record]:
-    """The records that a table takes: not older than the largest timestamp taken before in the partition, less
-    retention.""" taken: list[Record] = []
+    """What a table takes: records not older than the largest timestamp taken before in the partition, less retention."""
+    taken: list[Record] = []
     for record in log:
         if record.topic == topic and record.key is not None:
             time = max((r.timestamp for r in taken if r.partition == record.partition), default=-1)
@@ -146,8 +146,8 @@ def groups_at(operation: Mapping[str, Json], log: list[Record], t: int) -> dict[
 
 
 def totals_at(operation: Mapping[str, Json], log: list[Record], t: int) -> dict[str, Held]:
-    """An aggregate of a stream at `t`: over all events of each key up to then; it changes at each distinct
-    timestamp.""" upto = [event for event in events(log) if event.key is not None and event.timestamp <= t]
+    """An aggregate of a stream at `t`: over all events of each key up to then; each timestamp changes it."""
+    upto = [event for event in events(log) if event.key is not None and event.timestamp <= t]
     return {
         key: Held(max(e.timestamp for e in of), aggregate(operation["aggregation"], [e.value for e in of]))
         for key in {event.key for event in upto}
@@ -272,8 +272,8 @@ def windows(window: Mapping[str, Json], log: list[Record], key: str) -> Iterator
 
 
 def in_sessions(window: Mapping[str, Json], counted: list[Record], own: list[Record]) -> list[Record]:
-    """The events that sessions take, decided one by one in each partition: is the session that it would be in too
-    old?""" taken: list[Record] = []
+    """The events that sessions take, one by one in each partition: is the session that it would be in too old?"""
+    taken: list[Record] = []
     gap = window["inactivityGapMs"]
     for event in own:
         before = [e for e in taken if e.partition == event.partition]
