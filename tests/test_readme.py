@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pytest
 
 from hindcast.local import ports
+from hindcast.settings import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -165,8 +166,9 @@ def comparable(text: str, checkout: Path) -> str:
 
 
 def write(checkout: Path) -> None:
-    """The README with what its commands print now, on the ports that a reader has."""
-    done = iter(follow(checkout, {}))
+    """The README with what its commands print now, as a reader sees it: in a place and on ports of one's own."""
+    chosen = _free_ports()
+    done = iter(follow(checkout, chosen))
     lines: list[str] = []
     language = ""
     for line in README.read_text(encoding="utf-8").splitlines():
@@ -176,7 +178,7 @@ def write(checkout: Path) -> None:
             lines.append(line)
         if language == "console" and line.startswith("$ "):
             one = next(done, Done(1, "", "an earlier command failed"))
-            lines += [text.rstrip() for text in one.out.replace(str(checkout), "~/hindcast").rstrip().splitlines()]
+            lines += [text.rstrip() for text in _as_a_readers(one.out, checkout, chosen).rstrip().splitlines()]
             if one.code:
                 sys.exit(f"{line}\n{one.err}")
     README.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -194,6 +196,14 @@ def _free_ports() -> dict[str, str]:
     names = ("HINDCAST_KAFKA_PORT", "HINDCAST_AIRFLOW_PORT", "HINDCAST_SPARK_PORT")
     free = (p for p in iter(ports.free, 0) if p < 65000 and not ports.listens(p + 100))
     return {name: str(port) for name, port in zip(names, free, strict=False)}
+
+
+def _as_a_readers(text: str, checkout: Path, chosen: dict[str, str]) -> str:
+    usual = settings({}).environment
+    for name, port in chosen.items():
+        for above in (0, 100):
+            text = text.replace(f":{int(port) + above}", f":{int(usual[name]) + above}")
+    return text.replace(str(checkout), "~/hindcast")
 
 
 def _done(told: Path, n: int) -> Done:
