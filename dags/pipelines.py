@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, TaskGroup, task
+from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast import steps
-from hindcast.contracts import Contract, load, paths
+from hindcast.contracts import Contract, load, paths, repeated
 from hindcast.errors import HindcastError
 from hindcast.settings import settings
 
@@ -49,11 +51,25 @@ def broken_dag(path: Path, error: HindcastError) -> DAG:
     """What stands in for a contract that does not load: it says why, and does nothing else."""
 
     def contract() -> None:
-        load(path)
+        raise AirflowFailException(str(error))
 
-    with DAG(path.stem, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
+    with DAG(name, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
         task(contract)()
     return dag
+
+
+def dags(folder: Path) -> Iterator[DAG]:
+    """A DAG for each contract of a folder, also for each that does not load or has the name of another."""
+    files: dict[str, Path] = {}
+    for path in paths(folder):
+        try:
+            contract = load(path)
+            if files.setdefault(contract.pipeline, path) != path:
+                raise repeated(contract.pipeline, path, files[contract.pipeline])
+            yield pipeline_dag(contract)
+        except HindcastError as error:
+            yield broken_dag(path, error)
 
 
 def _spark_task(step: str, contract: Contract, name: str, plan: Any) -> Any:
@@ -81,9 +97,5 @@ def _doc(contract: Contract) -> str:
     return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows])
 
 
-for _path in paths(settings().schemas):
-    try:
-        _dag = pipeline_dag(load(_path))
-    except HindcastError as _error:
-        _dag = broken_dag(_path, _error)
+for _dag in dags(settings().schemas):
     globals()[_dag.dag_id] = _dag

@@ -30,7 +30,9 @@ class Place:
     """A checkout, its .venv, and the environment that commands get."""
 
     def __init__(self, root: Path, environ: dict[str, str]) -> None:
-        self.root, self.environ = root, environ
+        self.root, self.environ = root, dict(environ)
+        if "PIP_INDEX_URL" in environ:
+            self.environ.setdefault("UV_DEFAULT_INDEX", environ["PIP_INDEX_URL"])
         self.venv = root / ".venv"
         self.python = self.venv / "bin" / "python"
         self.uv = self.venv / "bin" / "uv"
@@ -152,6 +154,8 @@ def install_java(place: Place) -> java_runtime.Java:
     java = java_runtime.probe(binary)
     if java is None:
         raise SetupError(f"no {wanted} on this machine, and {binary} does not run on it\n  what to do: {mend}")
+    # The package leaves out the JVM's own class-data archive, which ours stands on.
+    subprocess.run([str(binary), "-Xshare:dump"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return java
 
 

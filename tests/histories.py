@@ -1,4 +1,4 @@
-"""Generated histories: operations and logs at random, with all that the vectors lack (partitions, ttl, re-keying, chains).
+"""Generated histories: random operations and logs, with what the vectors lack (partitions, ttl, re-keying, chains).
 
 A history is a conformance vector whose `expected` is computed by the plain-Python reference, so that thousands run as a
 few Spark jobs, and a failing one is shown as vectors are: records and drawn planes.
@@ -10,9 +10,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 import reference
 from hindcast.conformance import Outcome, Vector, outcomes
-from pyspark.sql import SparkSession
 
 Json = Any
 _UNLIMITED = 10**9
@@ -25,7 +26,7 @@ def histories(seed: int, count: int, *, expiring: bool = True) -> list[Vector]:
 
 def history(seed: str, *, expiring: bool = True) -> Vector:
     """One history: an operation, and a log of up to 14 records on two partitions in up to five runs."""
-    dice = random.Random(seed)
+    dice = random.Random(seed)  # noqa: S311 - histories, not secrets
     operation = {**dice.choice(_OPERATIONS)(dice, expiring), "semantics": "corrected"}
     return vector(seed, operation, _log(dice, operation))
 

@@ -58,7 +58,7 @@ def expected(operation: Mapping[str, Json], lines: Iterable[Mapping[str, Json]])
 
 
 def accepted(log: Iterable[Record], topic: str, retention: int) -> list[Record]:
-    """The records that a table takes: not older than the largest timestamp taken before in the partition, less retention."""
+    """What a table takes: records not older than the largest timestamp taken before in the partition, less retention."""
     taken: list[Record] = []
     for record in log:
         if record.topic == topic and record.key is not None:
@@ -78,7 +78,8 @@ def stream_time(counted: Iterable[Record], event: Record) -> int:
     return max(e.timestamp for e in counted if e.partition == event.partition and e.offset <= event.offset)
 
 
-# --- tables: what each key has at an instant ---------------------------------------------------------------------------
+# --- tables: what each key has at an instant
+# ---------------------------------------------------------------------------
 
 
 def table_at(table: Mapping[str, Json], topic: str, log: list[Record], t: int) -> dict[str, Held]:
@@ -145,7 +146,7 @@ def groups_at(operation: Mapping[str, Json], log: list[Record], t: int) -> dict[
 
 
 def totals_at(operation: Mapping[str, Json], log: list[Record], t: int) -> dict[str, Held]:
-    """An aggregate of a stream at `t`: over all events of each key up to then; it changes at each distinct timestamp."""
+    """An aggregate of a stream at `t`: over all events of each key up to then; each timestamp changes it."""
     upto = [event for event in events(log) if event.key is not None and event.timestamp <= t]
     return {
         key: Held(max(e.timestamp for e in of), aggregate(operation["aggregation"], [e.value for e in of]))
@@ -271,7 +272,7 @@ def windows(window: Mapping[str, Json], log: list[Record], key: str) -> Iterator
 
 
 def in_sessions(window: Mapping[str, Json], counted: list[Record], own: list[Record]) -> list[Record]:
-    """The events that sessions take, decided one by one in each partition: is the session that it would be in too old?"""
+    """The events that sessions take, one by one in each partition: is the session that it would be in too old?"""
     taken: list[Record] = []
     gap = window["inactivityGapMs"]
     for event in own:

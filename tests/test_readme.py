@@ -25,13 +25,14 @@ from typing import NamedTuple
 import pytest
 
 from hindcast.local import ports
+from hindcast.settings import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BASH = ("/usr/bin/env", "bash", "-c")
 FILES = ("yaml", "json")
 """Languages of the blocks that are files."""
-SECONDS = 900
+SECONDS = 1800
 QUIET = ("WARNING: Using incubator modules: jdk.incubator.vector",)
 """Lines on stderr that no reader is told of: the JVM's own, about what Spark asks it for."""
 
@@ -101,8 +102,8 @@ def commands() -> list[Command]:
     return [step for step in steps() if isinstance(step, Command)]
 
 
-def follow(checkout: Path) -> list[Done]:
-    """Do what the README says, in one shell; it ends at the first command that fails."""
+def follow(checkout: Path, chosen: dict[str, str]) -> list[Done]:
+    """Do what the README says, in one shell, with these settings; it ends at the first command that fails."""
     for name in ("Makefile", "jobs", "scripts", "dags", ".venv"):
         (checkout / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "schemas", checkout / "schemas")
@@ -117,7 +118,8 @@ def follow(checkout: Path) -> list[Done]:
         else:
             to = told / str(sum(line.startswith("{") for line in script))
             script.append(f"{{ {step.line}\n}} >{to}.out 2>{to}.err; c=$?; echo $c >{to}.code; [ $c = 0 ] || exit")
-    environment = _environment(checkout)
+    environment = _environment(checkout) | chosen
+    subprocess.run([*BASH, "make setup"], cwd=checkout, env=environment, capture_output=True, check=True)
     shell = subprocess.Popen([*BASH, "\n".join(script)], cwd=checkout, env=environment, start_new_session=True)
     try:
         shell.wait(SECONDS)
@@ -132,7 +134,7 @@ def follow(checkout: Path) -> list[Done]:
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Done]]]:
     checkout = tmp_path_factory.mktemp("hindcast")
-    yield checkout, follow(checkout)
+    yield checkout, follow(checkout, _free_ports())
     shutil.rmtree(checkout / "var", ignore_errors=True)
 
 
@@ -164,8 +166,9 @@ def comparable(text: str, checkout: Path) -> str:
 
 
 def write(checkout: Path) -> None:
-    """The README with what its commands print now."""
-    done = iter(follow(checkout))
+    """The README with what its commands print now, as a reader sees it: in a place and on ports of one's own."""
+    chosen = _free_ports()
+    done = iter(follow(checkout, chosen))
     lines: list[str] = []
     language = ""
     for line in README.read_text(encoding="utf-8").splitlines():
@@ -175,24 +178,32 @@ def write(checkout: Path) -> None:
             lines.append(line)
         if language == "console" and line.startswith("$ "):
             one = next(done, Done(1, "", "an earlier command failed"))
-            lines += [text.rstrip() for text in one.out.replace(str(checkout), "~/hindcast").rstrip().splitlines()]
+            lines += [text.rstrip() for text in _as_a_readers(one.out, checkout, chosen).rstrip().splitlines()]
             if one.code:
                 sys.exit(f"{line}\n{one.err}")
     README.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _environment(checkout: Path) -> dict[str, str]:
-    """A reader's: nothing of the tests' own, but a place and ports that nobody has."""
+    """A reader's: nothing of the tests' own but the place."""
     ours = ("AIRFLOW", "HINDCAST", "JAVA_HOME", "MAKE", "MFLAGS", "PY", "SPARK", "TZ", "VIRTUAL_ENV")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**inherited, "HINDCAST_VAR": str(checkout / "var"), "HINDCAST_SCHEMAS": str(checkout / "schemas")}
+
+
+def _free_ports() -> dict[str, str]:
+    """Ports that nobody has, nor those 100 above, which the demo takes."""
     names = ("HINDCAST_KAFKA_PORT", "HINDCAST_AIRFLOW_PORT", "HINDCAST_SPARK_PORT")
-    chosen = {name: str(_free()) for name in names}
-    return {**inherited, **chosen, "HINDCAST_VAR": str(checkout / "var"), "HINDCAST_SCHEMAS": str(checkout / "schemas")}
+    free = (p for p in iter(ports.free, 0) if p < 65000 and not ports.listens(p + 100))
+    return {name: str(port) for name, port in zip(names, free, strict=False)}
 
 
-def _free() -> int:
-    """A port that is free, as the one that the demo takes for it: 100 above."""
-    return next(p for p in iter(ports.free, 0) if p < 65000 and not ports.listens(p + 100))
+def _as_a_readers(text: str, checkout: Path, chosen: dict[str, str]) -> str:
+    usual = settings({}).environment
+    for name, port in chosen.items():
+        for above in (0, 100):
+            text = text.replace(f":{int(port) + above}", f":{int(usual[name]) + above}")
+    return text.replace(str(checkout), "~/hindcast")
 
 
 def _done(told: Path, n: int) -> Done:

@@ -61,7 +61,8 @@ def _check(arguments: argparse.Namespace) -> int:
             contract = load(path)
             for name in (*contract.topics, *contract.views):
                 gates.known(contract.expectations(name), f"{path}, {name}")
-            print(f"{path}: {len(contract.topics)} topics, {len(contract.views)} views, fine")
+            told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
+            print(f"{path}: {', '.join(told)}, fine")
         except HindcastError as error:
             problems += 1
             print(f"hindcast: {error}", file=sys.stderr)
@@ -154,7 +155,7 @@ def _produce(arguments: argparse.Namespace) -> int:
 
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
     sent = produce.send(settings().kafka, arguments.topic, produce.lines(arguments.file))
-    print(f"{sent:,} records sent to {arguments.topic}")
+    print(f"{_counted(sent, 'record')} sent to {arguments.topic}")
     return 0
 
 
@@ -252,6 +253,10 @@ def _moment(pipeline: str, text: str) -> datetime:
     from hindcast import read
 
     return read.moment_of(settings().warehouse, pipeline, text)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _print(rows: pa.Table, format_: str) -> None:

@@ -38,24 +38,23 @@ _EMPTY = "partition int, offset long, timestamp timestamp, key binary, value bin
 
 
 def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> None:
-    """Claims a topic's planned offsets: one commit to its log, after what it refuses stands in quarantine.
+    """Claims a topic's planned offsets: one commit to its log, and then what it refused into quarantine.
 
-    Does nothing if the run did it before. Before anything is written, RunError if an offset has no record and
+    Does nothing that the run did before. Before anything is written, RunError if an offset has no record and
     RecordError if more records are malformed than the contract allows.
     """
     topic, ranges = contract.topics[name], todo.ranges[name]
     log = plans.log(settings().warehouse, contract.pipeline, name)
-    if tables.published(log) >= todo.run or not any(r.end > r.start for r in ranges.values()):
-        return
-    kafka = contract.kafka_topic(name)
-    judged = _judged(spark, contract, todo, name, log).persist()
-    try:
-        if _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed"):
-            _quarantine(judged, contract, todo, name)
-        tables.ensure(log, tables.nullable(judged.schema))
-        tables.append(judged, log, todo.run, {"run": todo.run})
-    finally:
-        judged.unpersist()
+    if tables.published(log) < todo.run and any(r.end > r.start for r in ranges.values()):
+        kafka = contract.kafka_topic(name)
+        judged = _judged(spark, contract, todo, name, log).persist()
+        try:
+            refused = _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed")
+            tables.ensure(log, tables.nullable(judged.schema))
+            tables.append(judged, log, todo.run, {"run": todo.run, "refused": refused})
+        finally:
+            judged.unpersist()
+    _quarantine(spark, contract, name, log)
 
 
 def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
@@ -157,12 +156,18 @@ def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allow
     return sum(row["n"] for row in rows if row["fate"] != "accepted")
 
 
-def _quarantine(judged: DataFrame, contract: Contract, todo: Plan, name: str) -> None:
-    topic = F.lit(contract.kafka_topic(name)).alias("topic")
-    refused = judged.where("fate <> 'accepted'").select(topic, *QUARANTINE[1:])
+def _quarantine(spark: SparkSession, contract: Contract, name: str, log: Table) -> None:
+    """Brings the quarantine up to what the log refused, each record once, also those of a run that was given up."""
     table = quarantine(settings().warehouse, contract.pipeline)
+    done = tables.published(table, part=name)
+    new = [run for run, note in tables.notes(log, limit=100).items() if run > done and note.get("refused")]
+    if not new:
+        return
+    topic = F.lit(contract.kafka_topic(name)).alias("topic")
+    rows = tables.load(spark, log).where((F.col("fate") != "accepted") & (F.col("run") > done))
+    refused = rows.select(topic, *QUARANTINE[1:])
     tables.ensure(table, tables.nullable(refused.schema))
-    tables.append(refused, table, todo.run, {"run": todo.run}, part=name)
+    tables.append(refused, table, max(new), {"run": max(new)}, part=name)
 
 
 def quarantine(warehouse: str, pipeline: str) -> Table:

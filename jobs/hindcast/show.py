@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -29,7 +30,10 @@ def aligned(rows: pa.Table) -> str:
 
 
 def as_json(rows: pa.Table) -> str:
-    """A JSON list of objects; times as ISO 8601 in UTC, decimals as numbers in text, bytes as hexadecimal text."""
+    """A JSON list of objects; times as ISO 8601 in UTC, decimals as numbers in text, bytes as hexadecimal text.
+
+    JSON has no NaN and no infinity: they are the texts "NaN", "Infinity", "-Infinity".
+    """
     return json.dumps([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
 
 
@@ -46,6 +50,8 @@ def _plain(value: Any, *, human: bool = False) -> Any:
     if isinstance(value, datetime):
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
     if isinstance(value, date | Decimal):
         return str(value)
     if isinstance(value, bytes):

@@ -142,10 +142,10 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
     return found
 
 
-def published(table: Table) -> int:
-    """The number of the last run that committed to the table, 0 before the first."""
+def published(table: Table, part: str = "") -> int:
+    """The number of the last run that committed to the table (this part of its commits), 0 before the first."""
     found = opened(table)
-    return (found.transaction_version(table.app) or 0) if found is not None else 0
+    return (found.transaction_version(_app(table, part)) or 0) if found is not None else 0
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:
@@ -172,7 +172,7 @@ def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: 
     (
         rows.write.format("delta")
         .mode("append")
-        .option("txnAppId", f"{table.app}/{part}" if part else table.app)
+        .option("txnAppId", _app(table, part))
         .option("txnVersion", str(run))
         .option("userMetadata", json.dumps(note))
         .save(table.path)
@@ -238,6 +238,10 @@ def nullable(schema: StructType) -> StructType:
 
 _ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"
 _NEEDED = 64 << 20
+
+
+def _app(table: Table, part: str) -> str:
+    return f"{table.app}/{part}" if part else table.app
 
 
 def _marks(found: DeltaTable) -> dict[str, Any] | None:

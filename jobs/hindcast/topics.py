@@ -107,19 +107,25 @@ class Cluster:
             self._consumer.unassign()
 
     def _ask(self, question: Any, topic: str) -> Any:
-        try:
-            return question()
-        except KafkaException as error:
-            kafka: KafkaError = error.args[0]
-            if kafka.name() in _NO_TOPIC:
-                raise self._missing(topic) from None
-            if kafka.name() in _NO_BROKER:
-                raise TopicError(
-                    f"no Kafka broker answers ({kafka.str()})",
-                    where=f"{self.servers}, topic {topic}",
-                    mend="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port",
-                ) from None
-            raise TopicError(kafka.str(), where=f"{self.servers}, topic {topic}") from None
+        until = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                if error.args[0].name() not in _ELECTING or time.monotonic() > until:
+                    raise self._told(error.args[0], topic) from None
+                time.sleep(0.1)
+
+    def _told(self, error: KafkaError, topic: str) -> TopicError:
+        if error.name() in _NO_TOPIC:
+            return self._missing(topic)
+        if error.name() in _NO_BROKER:
+            return TopicError(
+                f"no Kafka broker answers ({error.str()})",
+                where=f"{self.servers}, topic {topic}",
+                mend="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port",
+            )
+        return TopicError(error.str(), where=f"{self.servers}, topic {topic}")
 
     def _missing(self, topic: str) -> TopicError:
         return TopicError(
@@ -194,6 +200,7 @@ def millis(moment: datetime) -> int:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+_ELECTING = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_LEADER_OR_FOLLOWER")
 _NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _ANEW = "the topic was made anew: replay it into a new pipeline (another pipeline: name in the contract)"
 

@@ -66,8 +66,8 @@ def plane(rows: Sequence[Mapping[str, Json]], runs: int) -> str:
     A bar begins each period, which lasts up to the next bar, or on (`>`). Rows that overlap get lines of their own.
 
         valid time  0         2         4
-        run 1       |8                  |10      >
-        run 2       |8        |9        |10      >
+        run 1       |8                  |10       >
+        run 2       |8        |9        |10       >
     """
     moments = sorted({moment for row in rows for moment in _ends(row) if moment is not None})
     at = {moment: _WIDTH * number for number, moment in enumerate(moments)}
@@ -80,8 +80,12 @@ def plane(rows: Sequence[Mapping[str, Json]], runs: int) -> str:
             for row in lane:
                 start, end = _ends(row)
                 stop = width if end is None else max(at[end], at[start] + _WIDTH)
-                text = ("|" + _text(row["value"]))[: stop - at[start] - 1].ljust(stop - at[start] - 1)
-                line[at[start] : stop] = text + (">" if end is None else "|" if end > start else ".")
+                span = stop - at[start]
+                line[at[start] : stop] = ("|" + _text(row["value"]))[: span - 1].ljust(span)
+                if end is None:
+                    line[-1] = ">"
+                elif end > start and line[at[end]] == " ":
+                    line[at[end]] = "|"
             drawn.append((f"run {run}", "".join(line)))
     return "\n".join(f"  {label:11} {line}".rstrip() for label, line in drawn)
 

@@ -68,13 +68,15 @@ def load_all(folder: Path) -> dict[str, Contract]:
     for path in paths(folder):
         contract = load(path)
         if contract.pipeline in contracts:
-            raise ContractError(
-                f"pipeline '{contract.pipeline}' is also the name in {files[contract.pipeline]}",
-                where=str(path),
-                mend="give one of the two another name",
-            )
+            raise repeated(contract.pipeline, path, files[contract.pipeline])
         contracts[contract.pipeline], files[contract.pipeline] = contract, path
     return contracts
+
+
+def repeated(pipeline: str, path: Path, first: Path) -> ContractError:
+    """The refusal of a second contract of one name."""
+    found = f"pipeline '{pipeline}' is also the name in {first}"
+    return ContractError(found, where=str(path), mend="give one of the two another name")
 
 
 def find(folder: Path, pipeline: str) -> Contract:

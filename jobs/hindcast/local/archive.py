@@ -37,9 +37,9 @@ def _make(folder: Path, servers: str) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is public
 
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     admin.create_topics([NewTopic(_TOPIC, 1)])[_TOPIC].result()
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
     for number in range(10):
         producer.produce(_TOPIC, key=b'{"k":1}', value=b'{"v":%d}' % number, timestamp=number)
     producer.flush()
