@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from hindcast import steps
 from hindcast.contracts import Contract, load, paths, repeated
 from hindcast.errors import HindcastError
+from hindcast.session import home
 from hindcast.settings import settings
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=20), "retry_exponential_backoff": True}
@@ -80,6 +81,7 @@ def _spark_task(step: str, contract: Contract, name: str, plan: Any) -> Any:
             conn_id="spark_default",
             application=str(settings().root / "jobs" / f"{step}.py"),
             application_args=[contract.pipeline, "{{ ti.xcom_pull(task_ids='plan') }}", name],
+            properties_file=str(home() / "spark-conf" / "spark-defaults.conf"),
             name=f"hindcast {contract.pipeline} {step} {name}",
         )
     callables: dict[str, Callable[..., Any]] = {"replay": steps.replay, "build": steps.build}
