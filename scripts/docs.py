@@ -187,12 +187,34 @@ more the run stops before it writes anything.
 
 <View>
 
-Expressions see the columns of both inputs, each with its key. A column that both have is written with its input:
-`orders.item`. The view keeps the key of its stream, and the event's `timestamp`.
+A view starts from a stream or a table, and joins it, aggregates it or transforms it. Its inputs are topics or other
+views, in any order; windows and pairs of two streams cannot be inputs yet.
+
+| form | what it is | its table |
+| --- | --- | --- |
+| `stream: orders`, `join: {table: menu, on: item}` | each event with the version valid at its time | events |
+| `table: menu`, `join: {table: stock}` | versions of equal keys that overlap | versions |
+| `table: menu`, `join: {table: dishes, on: dish}` | the same on a foreign key | versions |
+| `stream: orders`, `join: {stream: payments, after: 1 hour}` | pairs of events within a window | pairs |
+| `table: votes`, `group_by: {region: region}`, `aggregate: {votes: count(*)}` | over what is valid, by group | versions |
+| `stream: orders`, `aggregate: {spent: sum(amount)}` | over all events so far, by key or group | versions |
+| the same with `window: {tumbling: 1 hour, grace: 5 minutes}` | by window | windows |
+| `table: menu`, `where: price > 3`, `select: {...}`, `key: {...}` | a transformation, of a stream too | as its input |
+
+Expressions see the columns of all inputs, each with its key. A column that two have is written with its input:
+`orders.item`. A view keeps the key of its first input unless `key:` or `group_by:` gives another; a row whose group has
+a null in it counts nowhere.
 
 ## Join
 
-<StreamTableJoin>
+<Join>
+
+## Window
+
+<Window>
+
+Lateness is judged by the stream time of the event's own partition: an event is taken by the windows that end later than
+stream time less `grace`.
 
 ## Gate
 

@@ -25,7 +25,7 @@ import yaml
 from hindcast import journal, produce, runs, tables
 from hindcast.contracts import Contract, load
 from hindcast.contracts.load import _Loader
-from hindcast.derive import key, kind
+from hindcast.tables import located
 from hindcast.tables import Table
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Pipeline:
             yield
 
     def table(self, name: str) -> Table:
-        return Table(self.warehouse, self.name, name, kind(self.contract, name), key(self.contract, name))
+        return located(self.warehouse, self.contract, name)
 
     def states(self) -> list[tuple[int, str]]:
         return [(run.number, run.state) for run in journal.runs(self.warehouse, self.name)]

@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 
 from hindcast import read, settings
-from hindcast.contracts import Contract, Expectation, StreamTableJoin, Topic, View
+from hindcast.contracts import Contract, Expectation, Join, Topic, View, Window
 from hindcast.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_every_command_and_argument_is_explained() -> None:
 
 def test_every_field_of_a_contract_is_explained() -> None:
     told = {row[0] for row in cells(text("docs/contract.md"))}
-    for model in (Contract, Topic, View, StreamTableJoin):
+    for model in (Contract, Topic, View, Join, Window):
         assert {f"`{field}`" for field in model.model_fields} <= told
     assert Expectation.model_fields.keys() == {"type", "kwargs", "on_failure"}, "docs/contract.md, Gate, is by hand"
 
