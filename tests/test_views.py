@@ -48,7 +48,10 @@ REFUSED = {
     "b: {table: menu, join: {stream: orders}}": ("a stream is joined to a table", "start from the stream"),
     "b: {table: menu, join: {table: menu}}": ("menu is joined to itself", "make a view of it first"),
     "b: {table: menu, join: {table: dishes, on: dish, how: outer}}": ("outer join on a foreign key", "inner or left"),
-    "b: {stream: orders, join: {table: menu, on: item, how: outer}}": ("outer join of a stream with a table", "inner or"),
+    "b: {stream: orders, join: {table: menu, on: item, how: outer}}": (
+        "outer join of a stream with a table",
+        "inner or",
+    ),
     "b: {stream: orders, join: {stream: payments}}": ("needs a window", "before: and after:"),
     "b: {stream: orders, join: {stream: payments, on: item, before: 1 hour}}": ("on in a join of two", "re-key"),
     "b: {stream: orders, join: {table: menu, on: item, grace: 60 days}}": ("grace is longer", "at least grace"),
