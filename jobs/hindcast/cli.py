@@ -139,9 +139,20 @@ def _query(arguments: argparse.Namespace) -> int:
     if arguments.command is _history:
         rows = read.history(warehouse, contract, name, key=key)
     else:
-        as_of = _moment(pipeline, arguments.as_of) if arguments.as_of else None
-        known = _moment(pipeline, arguments.known_at) if arguments.known_at else None
-        rows = read.query(warehouse, contract, name, key=key, as_of_=as_of, known=known)
+        as_of, known, start, end = (
+            _moment(pipeline, text) if text else None
+            for text in (arguments.as_of, arguments.known_at, arguments.start, arguments.end)
+        )
+        rows = read.query(
+            warehouse,
+            contract,
+            name,
+            key=key,
+            key_range=(arguments.from_key, arguments.to_key),
+            as_of_=as_of,
+            between=(start, end) if start or end else None,
+            known=known,
+        )
     _print(rows, arguments.format)
     return 0
 
@@ -222,6 +233,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("table", metavar="PIPELINE.TABLE")
         sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
     query.add_argument("--as-of", metavar="T", help="what was true at this moment: 2026-01-01T00:03:00")
+    query.add_argument("--from", dest="start", metavar="T", help="what was true from this moment on")
+    query.add_argument("--to", dest="end", metavar="T", help="what was true up to this moment")
+    query.add_argument("--from-key", metavar="K", help="keys from this one on (the first column, as text)")
+    query.add_argument("--to-key", metavar="K", help="keys up to this one")
     query.add_argument("--known-at", metavar="S", help="what was believed at this moment, or by a run: run:1")
     produce = add("produce", _produce, "Send JSON lines to a Kafka topic, made if it is not there.")
     produce.add_argument("topic")

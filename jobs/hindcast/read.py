@@ -4,6 +4,8 @@ One meaning of both questions, as SQL conditions that any engine with the four p
 
 - as known at S: `systemFrom <= S AND (systemTo IS NULL OR systemTo > S)`
 - as of T, versions: `validFrom <= T AND (validTo IS NULL OR validTo > T)`; events: those up to T, `timestamp <= T`
+- from T1 to T2, both included, versions (KIP-968): `validFrom <= T2 AND (validTo IS NULL OR validTo > T1)`; events:
+  `timestamp BETWEEN T1 AND T2`
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError, nearest
 from hindcast.tables import Table
 
+_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 _SYSTEM = ("systemFrom", "systemTo")
 
 
@@ -39,28 +42,51 @@ def as_of(kind: str, moment: str) -> str:
     return f'"timestamp" <= {moment}'
 
 
+def during(kind: str, start: str, end: str) -> str:
+    """The SQL condition of what was true at some moment from `start` to `end`, both included (SQL expressions)."""
+    if kind == "versions":
+        return f"validFrom <= {end} AND (validTo IS NULL OR validTo > {start})"
+    if kind == "windows":
+        return f"windowStart <= {end} AND windowEnd >= {start}"
+    return f'"timestamp" BETWEEN {start} AND {end}'
+
+
 def query(
     warehouse: str,
     contract: Contract,
     name: str,
     *,
     key: Sequence[str] | None = None,
+    key_range: tuple[str | None, str | None] | None = None,
     as_of_: datetime | None = None,
+    between: tuple[datetime | None, datetime | None] | None = None,
     known: datetime | None = None,
 ) -> pa.Table:
-    """The rows of a table that were true as of one moment, as known at another.
+    """The rows of a table that were true as of one moment, or between two, as known at another (KIP-960, 968, 969).
 
-    `key`: one text per key column, compared with the column cast to text; all keys if left out. `as_of_`: for versions
-    now if left out, for events all there are. `known`: the known-at of the last completed run if left out.
-    Columns: the user's, and the periods. QueryError for an unknown table or a key of the wrong length.
+    `key`: one text per key column, compared with the column cast to text; all keys if left out. `key_range`: texts from
+    and to which the key's first column lies, both included, null for no bound. `as_of_`: for versions now if left out,
+    for events all there are. `between`: two moments, both included, null for no bound; in place of `as_of_`. `known`:
+    the known-at of the last completed run if left out.
+    Columns: the user's, and the periods; validFrom (timestamp) is when the row became true, systemFrom when it was
+    learnt. QueryError for an unknown table or a key of the wrong length.
     """
     table = locate(warehouse, contract, name)
     moment = known or last_known_at(warehouse, contract.pipeline)
     conditions, values = [known_at("?::TIMESTAMPTZ")], [moment, moment]
-    if table.kind == "versions" or as_of_:
+    if between is not None:
+        start, end = between[0] or _EARLIEST, between[1] or _LATEST
+        conditions.append(during(table.kind, "?::TIMESTAMPTZ", "?::TIMESTAMPTZ"))
+        values += [start, end] if table.kind in ("events", "pairs") else [end, start]
+    elif table.kind == "versions" or as_of_:
         asked = as_of_ or datetime.now(UTC)
         conditions.append(as_of(table.kind, "?::TIMESTAMPTZ"))
         values += [asked] * conditions[-1].count("?")
+    if key_range is not None:
+        for bound, sign in zip(key_range, (">=", "<="), strict=True):
+            if bound is not None:
+                conditions.append(f'CAST("{table.key[0]}" AS VARCHAR) {sign} ?')
+                values.append(bound)
     return _select(table, conditions, values, key, PERIODS[table.kind])
 
 

@@ -1,4 +1,4 @@
-"""Both example pipelines on real parts: Kafka, Airflow, Spark, Delta; twice, the second time after late records."""
+"""The example pipelines on real parts: Kafka, Airflow, Spark, Delta; twice, the second time after late records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from hindcast import journal, produce, read, show
 from hindcast.contracts import find
-from hindcast.demo import flights, restaurant
+from hindcast.demo import flights, restaurant, votes
 from hindcast.local import stack
 from hindcast.local.airflow import url
 from hindcast.local.api import Airflow
 from hindcast.settings import Settings, settings
 
-PIPELINES = ("restaurant", "flights")
+PIPELINES = ("restaurant", "votes", "flights")
 _PORTS_AWAY = 100
 
 
@@ -50,6 +50,7 @@ def main() -> int:
                 airflow.wait(pipeline, run)
             _say(started, "done; read back from Delta:")
             _show_restaurant(now)
+            _show_votes(now)
             _show_flights(now)
         finally:
             stack.down(now)
@@ -72,10 +73,10 @@ def _own(now: Settings) -> Settings:
 
 
 def _produce(now: Settings, *, first: bool) -> str:
-    records = restaurant.first() if first else restaurant.late()
+    records = {**restaurant.first(), **votes.first()} if first else {**restaurant.late(), **votes.late()}
     records |= {flights.WEATHER: list(flights.weather(late=not first))}
     if first:
-        records |= {flights.DEPARTURES: flights.departures()}
+        records |= {flights.DEPARTURES: flights.departures(), flights.PLANES: list(flights.planes())}
         produce.create(now.kafka, *records)
     return ", ".join(f"{produce.send(now.kafka, topic, r):,} {topic}" for topic, r in records.items())
 
@@ -90,6 +91,16 @@ def _show_restaurant(now: Settings) -> None:
     print("\nCandace ordered three at t=3, when curry cost 8.00: she pays 24.00 and not 30.00, though the new price")
     print("was known before her order came.")
     print("Dave's naan was corrected by a late price; what was believed before is still there.")
+
+
+def _show_votes(now: Settings) -> None:
+    one, two = _known(now, "votes", "by_region")
+    same = ("region", "candidate", "validFrom", "validTo")
+    print("\nvotes.by_region: the votes of each region and candidate, from when to when\n")
+    print("believed after run 1")
+    print(show.aligned(one.select([*same, "votes"])))
+    print("believed after run 2: Ben had voted red before blue, and Ann had withdrawn her vote")
+    print(show.aligned(two.select([*same, "votes"])))
 
 
 def _show_flights(now: Settings) -> None:
@@ -108,7 +119,8 @@ def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]
     """A view as known after the first run and after the last."""
     contract = find(now.schemas, pipeline)
     runs = [run.known_at for run in journal.runs(now.warehouse, pipeline) if run.state == "completed"]
-    one, two = (read.query(now.warehouse, contract, view, known=known) for known in (runs[0], runs[-1]))
+    always = (None, None)
+    one, two = (read.query(now.warehouse, contract, view, between=always, known=k) for k in (runs[0], runs[-1]))
     return one, two
 
 
