@@ -73,7 +73,10 @@ def query(
     """
     table = locate(warehouse, contract, name)
     moment = known or last_known_at(warehouse, contract.pipeline)
-    conditions, values = [known_at("?::TIMESTAMPTZ")], [moment, moment]
+    conditions = [known_at("?::TIMESTAMPTZ")]
+    values: list[Any] = [moment, moment]
+    if as_of_ and between:
+        raise QueryError("as of one moment and between two were asked at once", mend="ask one of them")
     if between is not None:
         start, end = between[0] or _EARLIEST, between[1] or _LATEST
         conditions.append(during(table.kind, "?::TIMESTAMPTZ", "?::TIMESTAMPTZ"))
