@@ -87,6 +87,7 @@ def crashing(patch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     return lambda: seen
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_before_and_after_each_commit_tells_the_same_in_the_end(
     spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
 ) -> None:
@@ -132,6 +133,7 @@ topics:
 FAR = T0.replace(year=2099)
 
 
+@pytest.mark.slow
 def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ GATED = (
 )
 
 
+@pytest.mark.slow
 def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, GATED) as p:
         tell(p, SEED)
