@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines import restaurant  # noqa: F401  # a fixture for all tests
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -70,6 +70,7 @@ class Pipeline:
         self.spark, self.servers, self.folder = spark, servers, folder
         self.prefix = f"t{next(_numbers)}"
         self.name = "?"
+        self.before: dict[str, int | None] = {}
         self.write(text)
 
     @property
@@ -191,6 +192,19 @@ SEED = {
 
 CORRECTION = {"menu": [("curry", {"price": 9}, 2)], "orders": []}
 """Late: from 2 on curry was $9."""
+
+
+@pytest.fixture(scope="session")
+def restaurant(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """The seed's example in run 1, a late correction in run 2, nothing new in run 3. To be read, not to be run."""
+    with pipeline(spark, broker, tmp_path_factory.mktemp("restaurant")) as made:
+        tell(made, SEED)
+        made.run("first")
+        tell(made, CORRECTION)
+        made.run("second")
+        made.before = made.versions()
+        made.run("third")
+    return made
 
 
 def tell(p: Pipeline, records: dict[str, list[Sent]]) -> None:

@@ -58,7 +58,7 @@ def expected(operation: Mapping[str, Json], lines: Iterable[Mapping[str, Json]])
 
 
 def accepted(log: Iterable[Record], topic: str, retention: int) -> list[Record]:
-    """What a table takes: records not older than the largest timestamp taken before in the partition, less retention."""
+    """What a table takes: records not older than the partition's largest timestamp taken before, less retention."""
     taken: list[Record] = []
     for record in log:
         if record.topic == topic and record.key is not None:

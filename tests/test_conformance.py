@@ -88,7 +88,7 @@ def test_the_command_writes_what_was_computed_and_shows_what_failed(
     assert written["a/kafka"] == {"declined": "the kafka reading is not built yet"}
     shown = capsys.readouterr().out
     assert "a/wrong: table_transform" in shown
-    assert "run 2       |8       |9       |10       >" in shown
+    assert "run 2       |8        |9        |10      >" in shown
 
 
 def test_a_plane_is_drawn_by_run_and_valid_time() -> None:
@@ -100,6 +100,6 @@ def test_a_plane_is_drawn_by_run_and_valid_time() -> None:
     ]
     assert plane(rows, 2).splitlines() == [
         "  valid time  0         2         4",
-        "  run 1       |8                  |10       >",
-        "  run 2       |8        |9        |10       >",
+        "  run 1       |8                  |10      >",
+        "  run 2       |8        |9        |10      >",
     ]

@@ -112,7 +112,13 @@ REFUSED = [
     ("  menu:\n", "  runs:\n", 5, "'runs' is the name of one of our own tables", "choose another name"),
     ("{price:", "{ITEM: int, price:", 8, "column 'ITEM' stands in the key already (case does not count)", "rename"),
     ("key: {customer: string}", "key: {}", 13, "should have at least 1 item", "{}"),
-    ("key: {item: string}", "key: {item: string, size: string}", 18, "1 of the 2 columns of menu's key", "one expression"),
+    (
+        "key: {item: string}",
+        "key: {item: string, size: string}",
+        18,
+        "1 of the 2 columns of menu's key",
+        "one expression",
+    ),
     (
         "    read: stream",
         "    read: stream\n    history_retention: 1 day",

@@ -159,6 +159,7 @@ def test_the_reason_says_what_was_expected_and_shows_what_was_found(spark: Spark
         ("", NOON, b"42", b'{"n": "x"}'): 'the value is not a JSON object of `n` int: {"n": "x"}',
         ("", NOON, b"42", b"x" * 201): f"the value is not a JSON object of `n` int: {'x' * 200}...",
         ("", NOON, b"4x", b"{}"): "the key is not bigint: 4x",
+        ("a reason is UTF-8", NOON, b"\xff", b"{}"): "the key is not bigint: \ufffd",
         ("", NOON, None, b"{}"): "a table's record needs a key",
         (
             "",

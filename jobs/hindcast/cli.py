@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hindcast.contracts import Contract
+    from hindcast.journal import Run
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -77,25 +79,33 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from hindcast import journal, report, runs
+    from hindcast import report, runs
     from hindcast.session import session
 
-    now = settings()
-    past = journal.runs(now.warehouse, arguments.pipeline)
+    past = _runs_of(arguments.pipeline)
     mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
     run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
+    # What is wrong with the contract, the broker or the topics shows before Spark starts.
+    runs.plan(arguments.pipeline, run_id, until)
+    _share_spark()
     told = runs.run(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, run_id, until)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
 
 
+def _share_spark() -> None:
+    """Uses the Spark Connect server of `hindcast up`, if it runs, rather than a JVM of our own."""
+    from hindcast.local import stack
+
+    if remote := stack.shared_spark(settings()):
+        os.environ.setdefault("SPARK_REMOTE", remote)
+
+
 def _runs(arguments: argparse.Namespace) -> int:
     import pyarrow as pa
 
-    from hindcast import journal
-
-    runs = journal.runs(settings().warehouse, arguments.pipeline)
+    runs = _runs_of(arguments.pipeline)
     rows = [{"run": r.number, "state": r.state, "knownAt": r.known_at, "runId": r.run_id} for r in runs]
     columns = pa.schema(
         [("run", pa.int64()), ("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), ("runId", pa.string())]
@@ -105,9 +115,9 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from hindcast import journal, report
+    from hindcast import report
 
-    runs = [r for r in journal.runs(settings().warehouse, arguments.pipeline) if r.state == "completed"]
+    runs = [r for r in _runs_of(arguments.pipeline) if r.state == "completed"]
     found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
     if found is None:
         known = ", ".join(str(r.number) for r in runs) or "none"
@@ -117,9 +127,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _abandon(arguments: argparse.Namespace) -> int:
-    from hindcast import journal, plans
+    from hindcast import plans
 
-    open_ = [r for r in journal.runs(settings().warehouse, arguments.pipeline) if not r.finished]
+    open_ = [r for r in _runs_of(arguments.pipeline) if not r.finished]
     found = next((r for r in open_ if arguments.run in (None, r.number)), None)
     if found is None:
         known = ", ".join(str(r.number) for r in open_) or "none"
@@ -164,8 +174,9 @@ def _history(arguments: argparse.Namespace) -> int:
 def _produce(arguments: argparse.Namespace) -> int:
     from hindcast import produce
 
+    records = produce.lines(arguments.file)
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
-    sent = produce.send(settings().kafka, arguments.topic, produce.lines(arguments.file))
+    sent = produce.send(settings().kafka, arguments.topic, records)
     print(f"{_counted(sent, 'record')} sent to {arguments.topic}")
     return 0
 
@@ -255,6 +266,16 @@ def _contract(pipeline: str) -> Contract:
     from hindcast.contracts import find
 
     return find(settings().schemas, pipeline)
+
+
+def _runs_of(pipeline: str) -> list[Run]:
+    """The runs of a pipeline, also of one whose contract is gone; ContractError where there never was one."""
+    from hindcast import journal
+
+    past = journal.runs(settings().warehouse, pipeline)
+    if not past:
+        _contract(pipeline)
+    return past
 
 
 def _table(text: str) -> tuple[str, str]:

@@ -84,5 +84,6 @@ def _utf8(raw: Column) -> Column:
 
 
 def _shown(text: Column) -> Column:
-    """The beginning of a text, as an error may show it."""
-    return F.when(F.length(text) > 200, F.concat(F.substring(text, 1, 200), F.lit("..."))).otherwise(text)
+    """The beginning of a text, as an error may show it: valid UTF-8 whatever was sent."""
+    valid = F.make_valid_utf8(text)
+    return F.when(F.length(valid) > 200, F.concat(F.substring(valid, 1, 200), F.lit("..."))).otherwise(valid)

@@ -45,7 +45,7 @@ def refuse(table: str, verdicts: Sequence[Verdict]) -> None:
     """Raises GateError if one of the gates stops the table."""
     stopping = [v for v in verdicts if v.stops]
     if stopping:
-        told = "; ".join(f"{v.expectation}({_told(v.kwargs)}): {v.detail}" for v in stopping)
+        told = "; ".join(f"{named(v.expectation, v.kwargs)}: {v.detail}" for v in stopping)
         raise GateError(
             f"{len(stopping)} of {len(verdicts)} gates stopped it; nothing of it was published. {told}",
             where=table,
@@ -66,10 +66,15 @@ def known(gates: Sequence[Expectation], where: str) -> None:
             raise ContractError(f"no expectation '{gate.type}'", where=where, mend=nearest(gate.type, names)) from None
         except (TypeError, ValueError, gx.exceptions.GreatExpectationsError) as error:
             raise ContractError(
-                f"{gate.type}({_told(gate.kwargs)}): {_first_line(error)}",
+                f"{named(gate.type, gate.kwargs)}: {_first_line(error)}",
                 where=where,
                 mend="see the expectation's parameters in Great Expectations' gallery",
             ) from None
+
+
+def named(expectation: str, kwargs: dict[str, Any]) -> str:
+    """An expectation with its parameters, as people write it."""
+    return f"{expectation}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
 def _gx() -> Any:
@@ -134,10 +139,6 @@ def _exception(info: dict[str, Any] | None) -> str:
     if "raised_exception" in info:
         return str(info.get("exception_message") or "") if info["raised_exception"] else ""
     return next((text for part in info.values() if (text := _exception(part))), "")
-
-
-def _told(kwargs: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
 
 
 def _first_line(error: Exception) -> str:

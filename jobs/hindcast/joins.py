@@ -66,9 +66,8 @@ def table_table(left: DataFrame, right: DataFrame, how: Literal["inner", "left",
     same right version or absence. `inner` wants both, `left` a left, `outer` any. Absence is one thing: no boundary
     lies in it.
 
-        left a [0, 8)    right b [2, 4), c [6, ..)    ->    left: (a, -) [0, 2) (a, b) [2, 4) (a, -) [4, 6) (a, c) [6,
-        8)
-                                                            outer besides: (-, c) [8, ..)
+        left a [0, 8)    right b [2, 4), c [6, ..)
+        ->    left: (a, -) [0, 2)  (a, b) [2, 4)  (a, -) [4, 6)  (a, c) [6, 8)    outer besides: (-, c) [8, ..)
     """
     sweep = Window.partitionBy("key").orderBy("_at")
     wanted = {

@@ -22,11 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.errors import RunError
-from hindcast.tables import Table, ensure, opened
+from hindcast.tables import Table, ensure, opened, unwritten
 
 SCHEMA = StructType(
     [
@@ -102,6 +102,8 @@ def write(warehouse: str, run: Run) -> None:
         write_deltalake(found, data, mode="append", commit_properties=CommitProperties(app_transactions=ids))
     except CommitFailedError:
         raise _taken(pipeline, run) from None
+    except (DeltaError, OSError) as error:
+        raise unwritten(error, table(warehouse, pipeline).path) from None
 
 
 def _taken(pipeline: str, run: Run) -> RunError:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -71,7 +71,15 @@ def lines(path: Path) -> Iterator[Record]:
 
     A key or value that is text is sent as it is, null as null, anything else as JSON; the timestamp may be left out.
     """
-    with path.open(encoding="utf-8") as file:
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise TopicError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
+    return _lines(path, file)
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[Record]:
+    with file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

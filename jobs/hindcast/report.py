@@ -9,6 +9,7 @@ import duckdb
 from hindcast import plans, tables
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
+from hindcast.gates import named
 from hindcast.plans import Plan
 from hindcast.tables import Table
 from hindcast.topics import Offsets
@@ -63,14 +64,20 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}")
     lines.append("")
     for name, table in report["tables"].items():
-        told = (
-            f"{table['opened']:,} rows opened, {table['closed']:,} closed, of them {table['corrected']:,} past answers"
-        )
-        lines.append(f"  {name:<20} {told if table['opened'] + table['closed'] else 'unchanged'}")
+        lines.append(f"  {name:<20} {_changed(table)}")
         for gate in table["gates"]:
             detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""
-            lines.append(f"  {'':<20}   {gate['outcome']:<6} {gate['expectation']} {gate['kwargs']}{detail}")
+            lines.append(f"  {'':<20}   {gate['outcome']:<6} {named(gate['expectation'], gate['kwargs'])}{detail}")
     return "\n".join([*lines, "", f"  again: {report['again']}"])
+
+
+def _changed(table: dict[str, Any]) -> str:
+    told = {
+        "{:,} rows opened": table["opened"],
+        "{:,} closed": table["closed"],
+        "{:,} of these past answers corrected": table["corrected"],
+    }
+    return ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
 
 
 def _fates(log: Table, run: int, ranges: dict[int, Offsets]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -186,11 +187,14 @@ def _told(where: str) -> Iterator[None]:
     """Spark's failures in one line of our own, and a full disk as what it is."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # some of the JVM's come as they are
         text = str(error)
         if logs.DISPUTED in text:
             found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
             raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
-        if "No space left on device" in text:
-            raise PlatformError("the disk is full", where=where, mend="free some room and retry the run") from None
-        raise RunError(f"Spark failed: {text.strip().splitlines()[0]}", where=where) from error
+        told = tables.unwritten(error, where)
+        if isinstance(told, PlatformError):
+            raise told from None
+        lines = [line.removeprefix(": ") for line in text.strip().splitlines()]
+        cause = next(line for line in lines if not line.startswith("An error occurred while calling"))
+        raise RunError(f"Spark failed: {cause}", where=where) from error

@@ -24,7 +24,8 @@ def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime |
     with _failing_for_good():
         from hindcast import runs
 
-        return runs.plan(pipeline, str(run_id), data_interval_end)
+        end = data_interval_end and datetime.fromisoformat(data_interval_end.isoformat())  # Airflow's is a pendulum
+        return runs.plan(pipeline, str(run_id), end)
 
 
 def replay(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:

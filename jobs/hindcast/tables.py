@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from hindcast.contracts import Contract, shapes
-from hindcast.errors import TableError
+from hindcast.errors import HindcastError, PlatformError, TableError
 
 Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
 FORMAT = 1
@@ -89,11 +89,13 @@ def opened(table: Table) -> DeltaTable | None:
 
     Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format.
     """
+    folder = None if "://" in table.path else Path(table.path)
+    if folder and folder.exists() and not folder.is_dir():
+        raise TableError("is a file, not a Delta table", where=table.path, mend=_ELSEWHERE)
     try:
         found = DeltaTable(table.path)
     except TableNotFoundError:
-        folder = Path(table.path)
-        if "://" not in table.path and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder and folder.exists() and any(folder.iterdir()):
             raise TableError("is not a Delta table", where=table.path, mend=_ELSEWHERE) from None
         return None
     except (DeltaError, OSError) as error:
@@ -128,7 +130,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
         except (DeltaError, OSError) as error:
             found = opened(table)
             if found is None:
-                raise TableError(f"cannot be made: {error}", where=table.path, mend="check the path") from None
+                raise unwritten(error, table.path) from None
     stored = StructType.fromJson(json.loads(found.schema().to_json()))
     there = {field.name: field.dataType.simpleString() for field in stored.fields}
     marks = _marks(found) or {}
@@ -229,6 +231,14 @@ def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
         if "run" in note:
             kept.setdefault(note["run"], note)
     return kept
+
+
+def unwritten(error: Exception, where: str) -> HindcastError:
+    """What a failed write is told as: a full disk as what it is."""
+    text = str(error)
+    if "No space left on device" in text or "os error 28" in text:
+        return PlatformError("the disk is full", where=where, mend="free some room and retry the run")
+    return TableError(f"cannot be written: {text}", where=where, mend="check the path and its rights")
 
 
 def nullable(schema: StructType) -> StructType:

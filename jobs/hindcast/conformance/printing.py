@@ -66,8 +66,8 @@ def plane(rows: Sequence[Mapping[str, Json]], runs: int) -> str:
     A bar begins each period, which lasts up to the next bar, or on (`>`). Rows that overlap get lines of their own.
 
         valid time  0         2         4
-        run 1       |8                  |10       >
-        run 2       |8        |9        |10       >
+        run 1       |8                  |10      >
+        run 2       |8        |9        |10      >
     """
     moments = sorted({moment for row in rows for moment in _ends(row) if moment is not None})
     at = {moment: _WIDTH * number for number, moment in enumerate(moments)}

@@ -29,7 +29,8 @@ def main() -> int:
     """The demo, in a folder and on ports of its own (<var>/demo, the configured ports + 100), which it makes anew."""
     now = _own(settings())
     os.environ.update(now.environment)
-    stack.down(now)
+    if now.var.exists():
+        stack.down(now)
     shutil.rmtree(now.var, ignore_errors=True)
     started = time.monotonic()
     with ThreadPoolExecutor(1) as beside:
@@ -105,14 +106,12 @@ def _show_votes(now: Settings) -> None:
 
 def _show_flights(now: Settings) -> None:
     one, two = _known(now, "flights", "departures_weather")
-    values = ("temp", "wind_speed")
-    changed = _beside(one, two, ("flight", "airport", "timestamp"), values, changed=True)
-    print(
-        f"\nflights.departures_weather: late weather has corrected {changed.num_rows:,} of {two.num_rows:,} answers, "
-        "the first of them\n"
-    )
+    changed = _beside(one, two, ("flight", "airport", "timestamp"), ("temp",), changed=True)
+    told = f"late weather has corrected the temperature of {changed.num_rows:,} of {two.num_rows:,} departures"
+    print(f"\nflights.departures_weather: {told}, the first of them\n")
     print(show.aligned(changed.slice(0, 5)))
-    print(f"\nall about one: hindcast history flights.departures_weather --key {changed['flight'][0]}")
+    told = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key {changed['flight'][0]}"
+    print(f"\nall about one: {told}")
 
 
 def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]:

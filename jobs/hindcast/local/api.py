@@ -39,7 +39,7 @@ class Airflow:
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
-    def wait(self, dag: str, run: str | None = None, seconds: float = 300) -> str:
+    def wait(self, dag: str, run: str | None = None, seconds: float = 900) -> str:
         """Waits until a run (the first one if none is named) has succeeded; PlatformError names what failed."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

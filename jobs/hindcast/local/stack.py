@@ -71,6 +71,12 @@ def is_up(now: Settings) -> bool:
     return _parts(now).keys() <= _running(now).keys()
 
 
+def shared_spark(now: Settings) -> str | None:
+    """The address of the Spark Connect server that `up` started, if it runs."""
+    one = _running(now).get("spark")
+    return one.where if one else None
+
+
 def _parts(now: Settings) -> dict[str, Part]:
     """In the order in which they are started: the JVMs come up while Airflow's database is made."""
     parts = {}

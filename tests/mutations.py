@@ -1,0 +1,152 @@
+"""Deliberate wrong readings of the operators, each of which a vector or a generated history must catch.
+
+`python tests/mutations.py` applies each to the real code (a textual patch, loaded in place of the module), runs the
+corrected vectors of the operations concerned, then generated histories, and prints what caught it. It exits with 1 if a
+wrong reading survives or if its text is no longer in the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import histories
+from hindcast.conformance import Vector, load, outcomes
+from pyspark.sql import SparkSession
+
+VECTORS = Path(__file__).parent / "conformance"
+TABLES = ("table_transform",)
+WINDOWS = ("windowed_aggregate",)
+_USED_BY = {"aggregates": ("windows",), "order": ("joins", "windows")}
+"""Modules that hold functions of another by name."""
+
+
+class Mutation(NamedTuple):
+    """A wrong reading: what is misread, the module, the right text, the wrong one, and operations that must notice."""
+
+    reading: str
+    module: str
+    right: str
+    wrong: str
+    operations: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation("a record at stream time - retention expires", "order", "> history_retention", ">= history_retention", TABLES),
+    Mutation("stream time of a table is reset by each record", "order", "Window.unboundedPreceding, -1)", "-1, -1)", TABLES),
+    Mutation("records without a key move stream time", "order", 'F.when(F.col("fate").isNull(), F.col("timestamp"))', 'F.col("timestamp")', TABLES),
+    Mutation("stream time of all partitions together", "order", 'partitionBy("partition")', 'partitionBy("partition.vector", "partition.s", "partition.topic")', TABLES),
+    Mutation("nothing ever expires", "order", "too_old, F.lit(\"expired\")", "F.lit(False), F.lit(\"expired\")", TABLES),
+    Mutation("windows: stream time without the event itself", "order", "Window.unboundedPreceding, Window.currentRow", "Window.unboundedPreceding, -1", WINDOWS),
+    Mutation("windows: events without a value move stream time", "order", 'counts = F.col("key").isNotNull() & F.col("value").isNotNull()', 'counts = F.col("key").isNotNull()', WINDOWS),
+    Mutation("windows: stream time of all partitions together", "order", 'partitionBy("position.partition")', 'partitionBy("position.partition.vector", "position.partition.s")', WINDOWS),
+    Mutation("of equal timestamps the first wins", "plane", 'orderBy("timestamp", "position")', 'orderBy("timestamp", F.col("position").desc())', TABLES),
+    Mutation("of equal timestamps both stay", "plane", ' & ~F.col("_lost")', "", TABLES),
+    Mutation("tombstones are ignored", "plane", "records.select(*columns", 'records.where("value IS NOT NULL").select(*columns', TABLES),
+    Mutation("the latest version in order of arrival", "plane", 'orderBy("timestamp", "position")', 'orderBy("position")', TABLES),
+    Mutation("ttl lengthens versions", "plane", "F.least(following", "F.greatest(following", TABLES),
+    Mutation("ttl is ignored", "plane", "following if ttl is None else", "following if True else", TABLES),
+    Mutation("a look-up at the very start of a version misses it", "joins", 'F.lit(1).alias("_turn"),\n        F.struct("key"', 'F.lit(-1).alias("_turn"),\n        F.struct("key"', ("stream_table_join",)),
+    Mutation("a version is still valid at its end", "joins", "end.isNull() | (end > moment)", "end.isNull() | (end >= moment)", ("stream_table_join",)),
+    Mutation("a look-up does not see that a version has ended", "joins", "_current(latest, F.col(\"_at\")).alias", "latest.alias", ("stream_table_join",)),
+    Mutation("a left join drops events without a version", "joins", 'if how == "inner":\n        met', "if True:\n        met", ("stream_table_join",)),
+    Mutation("an event without a value gives a row", "joins", 'points = events.where(F.col("value").isNotNull())', "points = events", ("stream_table_join",)),
+    Mutation("the latest version at all, not at the event", "joins", "sweep.rowsBetween(Window.unboundedPreceding, 0)", "sweep.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)", ("stream_table_join", "foreign_key_join")),
+    Mutation("absence is not a boundary", "joins", "F.explode(F.array(start, end))", "F.explode(F.array(start))", ("table_table_join",)),
+    Mutation("an ended side is still joined", "joins", '_current(F.last(side, ignorenulls=True).over(sweep), F.col("_at"))', "F.last(side, ignorenulls=True).over(sweep)", ("table_table_join",)),
+    Mutation("a left join of tables keeps what is right only", "joins", '"left": F.col("left").isNotNull(),', '"left": F.col("left").isNotNull() | F.col("right").isNotNull(),', ("table_table_join",)),
+    Mutation("an outer join of tables loses what is right only", "joins", '"outer": F.col("left").isNotNull() | F.col("right").isNotNull()', '"outer": F.col("left").isNotNull()', ("table_table_join",)),
+    Mutation("bounds at one moment give a row each", "joins", '.where(~F.col("validTo").eqNullSafe(F.col("validFrom")) & wanted', ".where(wanted", ("table_table_join",)),
+    Mutation("a foreign-key row starts with the left version", "joins", 'F.greatest("validFrom", start)', 'F.coalesce("validFrom", start)', ("foreign_key_join",)),
+    Mutation("a foreign-key row ends with the left version only", "joins", 'F.least("validTo", end)', 'F.col("validTo")', ("foreign_key_join",)),
+    Mutation("no null right before the first right version", "joins", "F.array(present, absence)", 'F.array(present, F.when(F.col("_from").isNotNull(), absence))', ("foreign_key_join",)),
+    Mutation("only the first right version of a left one", "joins", 'F.sequence("_first", "_last")', 'F.sequence("_first", "_first")', ("foreign_key_join",)),
+    Mutation("a stream-stream window without its upper bound", "joins", '.between(F.col("_low"), F.col("_high"))', '.between(F.col("_low"), F.col("_high") - 1)', ("stream_stream_join",)),
+    Mutation("a stream-stream window turned round", "joins", '- F.col("_before"), F.col("_micros") + F.col("_after")', '- F.col("_after"), F.col("_micros") + F.col("_before")', ("stream_stream_join",)),
+    Mutation("a pair's time is the left event's", "joins", 'F.greatest("_left_at", "_right_at")', 'F.coalesce("_left_at", "_right_at")', ("stream_stream_join",)),
+    Mutation("an event with a pair also stands alone", "joins", '"left_anti"', '"left_outer"', ("stream_stream_join",)),
+    Mutation("members that end are not taken out of their group", "aggregates", 'F.lit(-1).alias("_sign")', 'F.lit(0).alias("_sign")', ("table_aggregate",)),
+    Mutation("a group without members has a row", "aggregates", ' & (F.col("_members") > 0)', "", ("table_aggregate",)),
+    Mutation("sums add what ends", "aggregates", "otherwise(-argument)", "otherwise(argument)", ("table_aggregate",)),
+    Mutation("min and max forget the left end of a stretch", "aggregates", "x.low % 2 = 1", "x.low % 2 = 0", ("table_aggregate",)),
+    Mutation("min and max one step too long", "aggregates", 'F.when(ended, F.max("_step"))', 'F.when(ended, F.max("_step") + 1)', ("table_aggregate",)),
+    Mutation("an average without its count", "aggregates", 'columns[0].cast("double") / columns[1]', 'columns[0].cast("double")', ("table_aggregate", "stream_aggregate")),
+    Mutation("events of one timestamp give a row each", "aggregates", '.where(~F.col("validTo").eqNullSafe(F.col("validFrom")))\n    )\n\n\ndef of_rows', ")\n\n\ndef of_rows", ("stream_aggregate",)),
+    Mutation("a hopping window refuses what comes in its last millisecond", "windows", "_age(end) < micros(window.grace)", "_age(end) < micros(window.grace) - 1000", WINDOWS),
+    Mutation("a hopping window that has closed takes what another takes", "windows", "F.greatest(begun, still_open, F.lit(0))", "F.greatest(begun, F.lit(0))", WINDOWS),
+    Mutation("hopping windows before time 0", "windows", "F.greatest(begun, still_open, F.lit(0))", "F.greatest(begun, still_open)", WINDOWS),
+    Mutation("a window holds its end", "windows", "begun = _floor(_moment() - size, advance) + advance", "begun = _floor(_moment() - size - 1, advance) + advance", WINDOWS),
+    Mutation("sliding: lateness by the event's time alone", "windows", "_age(_moment() + micros(window.difference)) <=", "_age(_moment()) <=", WINDOWS),
+    Mutation("sliding: no window just after an event", "windows", 'F.col("_t") + tick)\n', 'F.col("_t"))\n', WINDOWS),
+    Mutation("sliding: windows without their end", "windows", 'F.col("_t").between(start, end)', 'F.col("_t").between(start, end - 1)', WINDOWS),
+    Mutation("sessions: neighbours nearer than the gap only", "windows", "_moment() - previous > micros", "_moment() - previous >= micros", WINDOWS),
+    Mutation("sessions: lateness by the event, not by its session", "windows", 'F.when(high >= event["oldest"]', 'F.when(event["t"] >= event["oldest"]', WINDOWS),
+    Mutation("sessions: none is refused", "windows", 'F.when(high >= event["oldest"]', "F.when(F.lit(True)", WINDOWS),
+    Mutation("sessions: partitions judge together", "windows", '.withColumn("_log", F.col("position.partition"))', '.withColumn("_log", F.lit(0))', WINDOWS),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Try every mutation and print what caught it."""
+    from hindcast.session import session
+
+    spark = session("hindcast-mutate", small=True)
+    spark.conf.set("spark.sql.maxPlanStringLength", "1000")
+    vectors = [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
+    cases = histories.histories(1, 1_500)
+    random.Random(1).shuffle(vectors)  # noqa: S311 - any order does
+    survived = 0
+    chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or sys.argv[1] in mutation.reading]
+    for number, mutation in enumerate(chosen, 1):
+        caught = _caught(spark, mutation, vectors, cases)
+        survived += caught is None
+        print(f"{number:2} {mutation.module:10} {mutation.reading:65} {caught or 'SURVIVED'}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} wrong readings caught")
+    return 1 if survived else 0
+
+
+def _caught(spark: SparkSession, mutation: Mutation, vectors: list[Vector], cases: list[Vector]) -> str | None:
+    """The first vector or history that fails under a mutation."""
+    with _applied(mutation):
+        for kind, candidates in (("vector", vectors), ("history", cases)):
+            concerned = [one for one in candidates if one.operation["type"] in mutation.operations][:150]
+            for outcome in outcomes(spark, concerned):
+                if outcome.state != "passed":
+                    how = " (does not run)" if outcome.state == "declined" else ""
+                    return f"{kind} {outcome.vector.name}{how}"
+    return None
+
+
+@contextmanager
+def _applied(mutation: Mutation) -> Iterator[None]:
+    module = importlib.import_module(f"hindcast.{mutation.module}")
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    if mutation.right not in text:
+        raise SystemExit(f"no longer in {mutation.module}.py: {mutation.right!r}")
+    users = [importlib.import_module(f"hindcast.{name}") for name in _USED_BY.get(mutation.module, ())]
+    try:
+        _load(module, text.replace(mutation.right, mutation.wrong))
+        _reload(users)
+        yield
+    finally:
+        _load(module, text)
+        _reload(users)
+
+
+def _reload(modules: list[ModuleType]) -> None:
+    for module in modules:
+        _load(module, Path(str(module.__file__)).read_text(encoding="utf-8"))
+
+
+def _load(module: ModuleType, text: str) -> None:
+    exec(compile(text, str(module.__file__), "exec"), vars(module))  # noqa: S102 - that is what mutating is
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Every command, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast import cli, runs, topics
+from hindcast.local import ports
+from pipelines import RESTAURANT, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def hindcast(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = cli.main(arguments)
+        except SystemExit as stopped:  # argparse
+            code = int(stopped.code or 0)
+        told = capsys.readouterr()
+        assert "Traceback" not in told.err
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def here(restaurant: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """The restaurant after its three runs, as the environment has it."""
+    for name, value in restaurant.environ.items():
+        monkeypatch.setenv(name, value)
+    return restaurant
+
+
+QUERY = """\
+item   price  validFrom            validTo
+-----  -----  -------------------  -------------------
+curry   {price}  2026-01-01 00:00:0{start}  2026-01-01 00:00:04
+(1 row)
+"""
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("run", "price", "start"), [("run:1", "8.00", 0), ("run:2", "9.00", 2)])
+def test_query_prints_what_was_true_as_was_known(hindcast: Run, run: str, price: str, start: int) -> None:
+    asked = ["query", "restaurant.menu", "--key", "curry", "--as-of", "2026-01-01T00:00:03Z", "--known-at", run]
+    code, out, err = hindcast(*asked)
+    cut = "".join(line[:54].rstrip() + "\n" for line in out.splitlines())
+    assert (code, cut, err) == (0, QUERY.format(price=price, start=start), "")
+    code, out, _ = hindcast(*asked, "--format", "json")
+    assert [(row["item"], row["price"]) for row in json.loads(out)] == [("curry", price)]
+
+
+@pytest.mark.usefixtures("here")
+def test_history_prints_every_row_ever_believed(hindcast: Run) -> None:
+    code, out, _ = hindcast("history", "restaurant.bills", "--key", "candace", "--format", "json")
+    assert code == 0
+    assert [(row["amount"], row["systemTo"] is None) for row in json.loads(out)] == [("24.00", False), ("27.00", True)]
+    assert "(2 rows)" in hindcast("history", "restaurant.bills", "--key", "candace")[1]
+
+
+@pytest.mark.usefixtures("here")
+def test_runs_lists_the_runs(hindcast: Run) -> None:
+    code, out, _ = hindcast("runs", "restaurant")
+    assert (code, [line.split()[:2] for line in out.splitlines()[2:5]]) == (
+        0,
+        [[str(n), "completed"] for n in (1, 2, 3)],
+    )
+    assert [r["runId"] for r in json.loads(hindcast("runs", "restaurant", "--format", "json")[1])] == [
+        "first",
+        "second",
+        "third",
+    ]
+
+
+@pytest.mark.usefixtures("here")
+def test_report_shows_a_run(hindcast: Run) -> None:
+    assert hindcast("report", "restaurant")[1].startswith("restaurant, run 3 (third), known at ")
+    code, out, _ = hindcast("report", "restaurant", "2", "--format", "json")
+    assert (code, json.loads(out)["runId"]) == (0, "second")
+
+
+def test_check_reads_every_contract_or_the_files_given(hindcast: Run, tmp_path: Path) -> None:
+    code, out, err = hindcast("check")
+    assert (code, err) == (0, "")
+    assert "restaurant.yaml: 2 topics, 2 views, fine" in out
+    bad, good, absurd = tmp_path / "bad.yaml", tmp_path / "good.yaml", tmp_path / "absurd.yaml"
+    bad.write_text(RESTAURANT.replace("read: table", "raed: table"))
+    good.write_text(RESTAURANT)
+    absurd.write_text(RESTAURANT + "    expect: [{expect_rain: {}}]\n")
+    code, out, err = hindcast("check", *map(str, (bad, good, absurd, tmp_path / "none.yaml")))
+    assert (code, out) == (1, f"{good}: 2 topics, 1 view, fine\n")
+    assert f"hindcast: {bad}:6: unknown field 'topics.menu.raed'\n  what to do: did you mean 'read'?" in err
+    assert f"{absurd}, bills: no expectation 'expect_rain'" in err
+    assert f"{tmp_path / 'none.yaml'}: cannot be read: No such file" in err
+
+
+def test_schema_prints_the_json_schema(hindcast: Run) -> None:
+    code, out, _ = hindcast("schema")
+    assert (code, json.loads(out)["title"]) == (0, "Hindcast contract")
+
+
+def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    assert spark
+    with pipeline(spark, broker, tmp_path) as p:
+        lines = tmp_path / "menu.jsonl"
+        lines.write_text('{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n' * 2)
+        assert hindcast("produce", p.kafka("menu"), str(lines)) == (0, f"2 records sent to {p.kafka('menu')}\n", "")
+
+        # a run of somebody else stands in the way until it is given up
+        assert runs.plan("restaurant", "manual__1") == 1
+        code, out, err = hindcast("run", "restaurant")
+        assert (code, out) == (1, "")
+        assert "restaurant: run 1 (manual__1) has not ended" in err
+        assert hindcast("abandon", "restaurant") == (
+            0,
+            "restaurant: run 1 (manual__1) is given up; the next run takes what it left\n",
+            "",
+        )
+        code, _, err = hindcast("abandon", "restaurant")
+        assert (code, "not ended: none" in err) == (1, True)
+
+        code, out, err = hindcast("run", "restaurant", "--until", "2025-12-31", "--format", "json")
+        assert (code, json.loads(out)["topics"]["menu"]["offsets"]) == (0, 0), err
+        # what this command left unfinished, it finishes
+        number = runs.plan("restaurant", "cli__interrupted")
+        code, out, err = hindcast("run", "restaurant")
+        assert (code, out.splitlines()[0].startswith(f"restaurant, run {number} (cli__interrupted)")) == (0, True), err
+        assert "2 offsets: 2 accepted" in out
+
+
+REFUSED = [
+    (["query", "restaurant.bils"], "restaurant: no table 'bils'", "did you mean 'bills'?"),
+    (["query", "menu"], "'menu' does not name a table", "PIPELINE.TABLE"),
+    (["query", "restarant.menu"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
+    (["query", "restaurant.menu", "--as-of", "soon"], "'soon' is not a moment", "2026-01-01T00:03:00"),
+    (["query", "restaurant.menu", "--known-at", "run:9"], "no run '9'", "known here: 1, 2, 3"),
+    (["history", "restaurant.bils"], "no table 'bils'", "did you mean 'bills'?"),
+    (["runs", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
+    (["run", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
+    (["report", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
+    (["report", "restaurant", "9"], "no such completed run", "completed: 1, 2, 3"),
+    (["abandon", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
+    (["abandon", "restaurant"], "no such run that has not ended", "not ended: none"),
+    (["produce", "menu", "/nowhere.jsonl"], "/nowhere.jsonl: cannot be read: No such file", "check the path"),
+]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("command", "found", "mend"), REFUSED, ids=[" ".join(c[0]) for c in REFUSED])
+def test_errors_say_what_where_and_what_to_do(hindcast: Run, command: list[str], found: str, mend: str) -> None:
+    code, out, err = hindcast(*command)
+    assert (code, out) == (1, "")
+    first, *rest = err.splitlines()
+    assert first.startswith("hindcast: ")
+    assert found in first
+    assert mend in rest[0]
+    assert rest[0].startswith("  what to do: ")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_broker_that_is_not_there(hindcast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "TIMEOUT", 1.0)
+    nowhere = f"127.0.0.1:{ports.free()}"
+    monkeypatch.setenv("HINDCAST_KAFKA", nowhere)
+    code, out, err = hindcast("run", "restaurant")
+    assert (code, out) == (1, "")
+    assert f"{nowhere}, topic" in err
+    assert "no Kafka broker answers" in err
+    assert "make up" in err
+
+
+@pytest.mark.usefixtures("here")
+def test_settings_that_make_no_sense(hindcast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_KAFKA_PORT", "many")
+    code, _, err = hindcast("runs", "restaurant")
+    assert (code, "HINDCAST_KAFKA_PORT is 'many', not a port" in err) == (1, True)
+
+
+@pytest.mark.parametrize("command", [[], ["nonsense"], ["query"], ["query", "a.b", "--format", "xml"]])
+def test_usage_is_told_by_the_parser(hindcast: Run, command: list[str]) -> None:
+    code, out, err = hindcast(*command)
+    assert (code, out) == (2, "")
+    assert "usage: hindcast" in err
+
+
+@pytest.mark.usefixtures("here")
+def test_the_steps_of_spark_submit_tell_errors_the_same_way(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark
+    assert cli.step("replay", ["restaurant", "3", "menu"]) == 1
+    assert capsys.readouterr().err == "hindcast: restaurant: run 3 is completed\n  what to do: start a new run\n"

@@ -1,0 +1,237 @@
+"""Reading back: what was true then, and what was believed then; with our code and without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast import journal, read
+from hindcast.contracts import load
+from hindcast.errors import QueryError
+from hindcast.tables import Table
+from pipelines import T0, Pipeline, at, tuples
+
+
+def known(p: Pipeline, run: int) -> datetime:
+    return journal.runs(p.warehouse, p.name)[run - 1].known_at
+
+
+@pytest.mark.parametrize(
+    ("as_of", "run", "price"),
+    [
+        (-1, 1, None),
+        (0, 1, 8),
+        (1, 1, 8),
+        (2, 1, 8),
+        (3, 1, 8),
+        (3.999999, 1, 8),
+        (4, 1, 10),
+        (0, 2, 8),
+        (1.999999, 2, 8),
+        (2, 2, 9),
+        (3, 2, 9),
+        (4, 2, 10),
+        (None, 1, 10),
+        (3, None, 9),
+    ],
+)
+def test_a_price_as_of_a_moment_as_known_at_a_run(
+    restaurant: Pipeline, as_of: float | None, run: int | None, price: int | None
+) -> None:
+    moments = (None if as_of is None else at(as_of), known(restaurant, run) if run else None)
+    rows = read.query(
+        restaurant.warehouse, restaurant.contract, "menu", key=["curry"], as_of_=moments[0], known=moments[1]
+    ).to_pylist()
+    assert [row["price"] for row in rows] == ([] if price is None else [Decimal(price)])
+
+
+def test_before_the_first_run_nothing_was_known(restaurant: Pipeline) -> None:
+    early = known(restaurant, 1).replace(year=2025)
+    rows = read.query(restaurant.warehouse, restaurant.contract, "menu", as_of_=at(3), known=early)
+    assert rows.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("as_of", "run", "paid"),
+    [
+        (None, 1, [("anna", 8), ("bob", 20), ("candace", 24)]),
+        (None, 2, [("anna", 8), ("bob", 20), ("candace", 27)]),
+        (3, 1, [("anna", 8), ("candace", 24)]),
+        (2, 2, [("anna", 8)]),
+    ],
+)
+def test_events_are_those_up_to_a_moment(
+    restaurant: Pipeline, as_of: float | None, run: int, paid: list[tuple[str, int]]
+) -> None:
+    moment = None if as_of is None else at(as_of)
+    rows = read.query(
+        restaurant.warehouse, restaurant.contract, "bills", as_of_=moment, known=known(restaurant, run)
+    ).to_pylist()
+    assert sorted((row["customer"], int(row["amount"])) for row in rows) == paid
+
+
+def test_columns_are_the_users_and_the_periods(restaurant: Pipeline) -> None:
+    menu = read.query(restaurant.warehouse, restaurant.contract, "menu")
+    bills = read.history(restaurant.warehouse, restaurant.contract, "bills")
+    assert menu.column_names == ["item", "price", "validFrom", "validTo", "systemFrom", "systemTo"]
+    assert bills.column_names == ["customer", "item", "amount", "timestamp", "systemFrom", "systemTo"]
+
+
+def test_history_is_every_row_by_valid_time_and_then_by_system_time(restaurant: Pipeline) -> None:
+    rows = read.history(restaurant.warehouse, restaurant.contract, "menu", key=["curry"]).to_pylist()
+    assert [(int(r["price"]), (r["validFrom"] - T0).seconds, r["systemTo"] is None) for r in rows] == [
+        (8, 0, True),
+        (8, 0, False),
+        (9, 2, True),
+        (10, 4, True),
+    ]
+    assert read.history(restaurant.warehouse, restaurant.contract, "menu", key=["tea"]).num_rows == 0
+
+
+def test_run_3_is_a_moment_too(restaurant: Pipeline) -> None:
+    def of(text: str) -> datetime:
+        return read.moment_of(restaurant.warehouse, "restaurant", text)
+
+    assert of("run:2") == known(restaurant, 2)
+    assert of("2026-01-01") == T0
+    assert of("2026-01-01T02:00:00+02:00") == T0
+    assert of("2026-01-01 00:00:00.000001") == datetime(2026, 1, 1, 0, 0, 0, 1, UTC)
+    with pytest.raises(QueryError, match="no run '7'") as caught:
+        of("run:7")
+    assert "known here: 1, 2, 3" in caught.value.mend
+    with pytest.raises(QueryError, match="'yesterday' is not a moment") as caught:
+        of("yesterday")
+    assert "run:1" in caught.value.mend
+
+
+SEATS = Table("warehouse", "theatre", "seats", "versions", ("row", "seat"))
+MENU = Table("warehouse", "restaurant", "menu", "versions", ("item",))
+
+
+@pytest.mark.parametrize(
+    ("table", "written", "key"),
+    [
+        (MENU, "curry", ["curry"]),
+        (MENU, '{"item": "curry"}', ['{"item": "curry"}']),
+        (SEATS, '{"row": 1, "seat": "b"}', ["1", "b"]),
+        (SEATS, '{"seat": "b", "row": true}', ["true", "b"]),
+    ],
+)
+def test_keys_as_users_write_them(table: Table, written: str, key: list[str]) -> None:
+    assert read.key_of(table, written) == key
+
+
+@pytest.mark.parametrize("written", ["1b", "[1, 2]", '{"row": 1}', "3"])
+def test_what_is_no_composite_key(written: str) -> None:
+    with pytest.raises(QueryError, match="is not a key of seats") as caught:
+        read.key_of(SEATS, written)
+    assert caught.value.mend == 'write it as JSON: {"row": "...", "seat": "..."}'
+
+
+THEATRE = """
+pipeline: theatre
+start: 2026-01-01
+topics:
+  seats:
+    read: table
+    key: {row: int, seat: string}
+    value: {free: boolean}
+"""
+
+
+def test_a_key_of_several_columns_is_looked_up_by_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "theatre.yaml"
+    path.write_text(THEATRE, encoding="utf-8")
+    contract, warehouse = load(path), str(tmp_path)
+    run = journal.Run(1, "first", T0, "planned", {"pipeline": "theatre"}, {"pipeline": "theatre"})
+    journal.write(warehouse, run)
+    journal.write(warehouse, replace(run, state="completed"))
+    seats = [(row, seat, row == 1, T0, None, T0, None, 0, 0, "open") for row in (1, 2) for seat in "ab"]
+    names = [
+        "row",
+        "seat",
+        "free",
+        "validFrom",
+        "validTo",
+        "systemFrom",
+        "systemTo",
+        "_partition",
+        "_offset",
+        "_belief",
+    ]
+    moment = pa.timestamp("us", "UTC")
+    types = [pa.int32(), pa.string(), pa.bool_(), *[moment] * 4, pa.int32(), pa.int64(), pa.string()]
+    table = read.locate(warehouse, contract, "seats")
+    columns = [pa.array(column, type_) for column, type_ in zip(zip(*seats, strict=True), types, strict=True)]
+    rows = pa.table(columns, names)
+    write_deltalake(table.path, rows, name="theatre.seats", description=table.description)
+
+    found = read.query(warehouse, contract, "seats", key=read.key_of(table, '{"row": 2, "seat": "a"}'))
+    assert [(r["row"], r["seat"], r["free"]) for r in found.to_pylist()] == [(2, "a", False)]
+
+
+def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> None:
+    warehouse, contract = restaurant.warehouse, restaurant.contract
+    with pytest.raises(QueryError, match="no table 'bils'") as caught:
+        read.query(warehouse, contract, "bils")
+    assert "did you mean 'bills'?" in caught.value.mend
+    with pytest.raises(QueryError, match="2 values were given for a key of 1 columns") as caught:
+        read.query(warehouse, contract, "menu", key=["a", "b"])
+    assert (caught.value.where, caught.value.mend) == ("restaurant.menu", "give item")
+    with pytest.raises(QueryError, match="no run has been completed yet") as caught:
+        read.query(str(tmp_path), contract, "menu")
+    assert caught.value.mend == "hindcast run restaurant"
+
+
+BELIEVED = "systemTo IS NULL"
+THREE = "TIMESTAMPTZ '2026-01-01 00:00:03Z'"
+TRUE_AT_3 = f"validFrom <= {THREE} AND (validTo IS NULL OR validTo > {THREE})"
+
+
+def test_duckdb_reads_the_tables_without_our_code(restaurant: Pipeline) -> None:
+    menu = DeltaTable(restaurant.table("menu").path).to_pyarrow_dataset()
+    bills = DeltaTable(restaurant.table("bills").path).to_pyarrow_dataset()
+    with duckdb.connect() as engine:
+        engine.register("menu", menu)
+        engine.register("bills", bills)
+
+        def ask(text: str) -> list[tuple[Any, ...]]:
+            return engine.execute(text).fetchall()
+
+        assert ask(f"SELECT item, price::int FROM menu WHERE {BELIEVED} AND {TRUE_AT_3} ORDER BY 1") == [
+            ("curry", 9),
+            ("soup", 5),
+        ]
+        first = f"TIMESTAMPTZ '{known(restaurant, 1).isoformat()}'"
+        believed_then = f"systemFrom <= {first} AND (systemTo IS NULL OR systemTo > {first})"
+        assert ask(f"SELECT item, price::int FROM menu WHERE {believed_then} AND {TRUE_AT_3} ORDER BY 1") == [
+            ("curry", 8),
+            ("soup", 5),
+        ]
+        assert ask(f"SELECT sum(amount)::int FROM bills WHERE {BELIEVED}") == [(55,)]
+        assert ask(f"SELECT sum(amount)::int FROM bills WHERE {believed_then}") == [(52,)]
+
+
+def test_delta_rs_reads_the_tables_without_our_code(restaurant: Pipeline) -> None:
+    table = DeltaTable(restaurant.table("menu").path)
+    fields = {field.name: field.type.type for field in table.schema().fields}
+    assert {fields[name] for name in ("validFrom", "validTo", "systemFrom", "systemTo")} == {"timestamp"}
+    now = table.to_pyarrow_table()
+    believed = [row for row in now.to_pylist() if row["systemTo"] is None]
+    assert tuples(believed, "item", "price", "validFrom", "validTo") == [
+        ("curry", 10.0, 4, None),
+        ("curry", 8.0, 0, 2),
+        ("curry", 9.0, 2, 4),
+        ("soup", 5.0, 0, None),
+    ]
+    # where rows lie follows from what they say
+    places = {(row["_belief"], row["validTo"] is None, row["systemTo"] is None) for row in now.to_pylist()}
+    assert places == {("open", True, True), ("past", False, True), ("superseded", False, False)}

@@ -1,0 +1,372 @@
+"""Whole runs on the real parts: broker, Spark, Delta."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import journal, logs, plans, report, runs, tables
+from hindcast.errors import GateError, RecordError, RunError, TableError, TopicError
+from pipelines import CORRECTION, RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MENU = [  # item, price, validFrom, validTo, systemFrom, systemTo
+    ("curry", 8.0, 0, 2, 2, None),
+    ("curry", 8.0, 0, 4, 1, 2),
+    ("curry", 9.0, 2, 4, 2, None),
+    ("curry", 10.0, 4, None, 1, None),
+    ("soup", 5.0, 0, None, 1, None),
+]
+BILLS = [  # customer, item, amount, timestamp, systemFrom, systemTo
+    ("anna", "curry", 8.0, 1, 1, None),
+    ("bob", "curry", 20.0, 5, 1, None),
+    ("candace", "curry", 24.0, 3, 1, 2),
+    ("candace", "curry", 27.0, 3, 2, None),
+]
+
+
+def test_candace_pays_24_and_after_the_late_correction_27_with_the_old_answer_readable(restaurant: Pipeline) -> None:
+    assert restaurant.history("menu") == MENU
+    assert restaurant.history("bills") == BILLS
+
+
+def test_a_run_that_brings_nothing_new_writes_no_delta_version(restaurant: Pipeline) -> None:
+    assert restaurant.versions() == restaurant.before
+    assert restaurant.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+
+
+def test_each_table_gets_one_commit_for_each_run_that_changes_it(restaurant: Pipeline) -> None:
+    # version 0 makes the table
+    assert restaurant.versions() == {"menu": 2, "orders": 1, "bills": 2, "logs/menu": 2, "logs/orders": 1}
+
+
+def test_system_times_are_the_known_at_of_runs_which_grow(restaurant: Pipeline) -> None:
+    moments = [run.known_at for run in journal.runs(restaurant.warehouse, "restaurant")]
+    assert moments == sorted(set(moments))
+    written = {
+        row[c] for name in ("menu", "orders", "bills") for row in restaurant.raw(name) for c in row if "system" in c
+    }
+    assert written - {None} == set(moments[:2])
+
+
+class CrashError(Exception):
+    """What a test makes a step fail with."""
+
+
+def crashing(patch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """From now on every commit of a run fails twice, once before and once after it is made: tells which did."""
+    seen: list[str] = []
+
+    def once(place: str) -> None:
+        if place not in seen:
+            seen.append(place)
+            raise CrashError(place)
+
+    def wrap(owner: Any, name: str, place: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            once(f"before {place(*args, **kwargs)}")
+            done = real(*args, **kwargs)
+            once(f"after {place(*args, **kwargs)}")
+            return done
+
+        patch.setattr(owner, name, wrapped)
+
+    wrap(tables, "append", lambda _, table, run, *__, **___: f"appending to {table.name} in run {run}")
+    wrap(tables, "publish", lambda _, table, run, *__, **___: f"publishing {table.name} in run {run}")
+    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+    return lambda: seen
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_before_and_after_each_commit_tells_the_same_in_the_end(
+    spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        crashes = crashing(patch)
+        for run_id, brought in (("first", SEED), ("second", CORRECTION)):
+            tell(p, brought)
+            for _ in range(40):
+                try:
+                    p.run(run_id)
+                    break
+                except CrashError as crash:
+                    if str(crash).startswith("after noting completed"):
+                        break
+        assert p.states() == [(1, "completed"), (2, "completed")]
+        assert {name: p.history(name) for name in ("menu", "orders", "bills")} == {
+            name: restaurant.history(name) for name in ("menu", "orders", "bills")
+        }
+        assert p.versions() == restaurant.versions()
+        assert {
+            "before appending to menu in run 1",
+            "after appending to bills in run 1",
+            "after publishing menu in run 2",
+            "before publishing bills in run 2",
+            "after publishing bills in run 2",
+            "before noting planned of run 1",
+            "after noting planned of run 2",
+            "before noting completed of run 2",
+        } <= set(crashes())
+
+
+FATES = """
+pipeline: fates
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    history_retention: 10 seconds
+    max_malformed: 2
+"""
+FAR = T0.replace(year=2099)
+
+
+@pytest.mark.slow
+def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, FATES) as p:
+        p.send(
+            "menu",
+            ("curry", {"price": 8}, 30),  # 0 accepted
+            ("soup", {"price": 5}, 20),  # 1 accepted: just within the retention
+            ("soup", {"price": 4}, 19.999),  # 2 expired
+            (None, {"price": 1}, 30),  # 3 null_key
+            ("cake", b"{", 31),  # 4 malformed
+            (b"\xff", {"price": 1}, 31),  # 5 malformed
+            ("cake", {"price": 3}, FAR),  # 6 time_skew, and moves no time
+            ("curry", None, 33),  # 7 accepted: a tombstone
+        )
+        fates = ["accepted", "accepted", "expired", "null_key", "malformed", "malformed", "time_skew", "accepted"]
+
+        # a run that claims the log and is given up before the quarantine is written
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logs, "_quarantine", lambda *_: (_ for _ in ()).throw(CrashError("killed")))
+            with pytest.raises(CrashError):
+                p.run("first")
+        [first] = journal.runs(p.warehouse, p.name)
+        plans.abandon(p.warehouse, first, "by a test")
+
+        # stream time goes on from 33, where the first run left it
+        p.send("menu", ("soup", {"price": 6}, 23), ("soup", {"price": 7}, 22))
+        told = p.run("second")
+
+        assert p.fates("menu") == list(enumerate([*fates, "accepted", "expired"]))
+        assert told["topics"]["menu"]["partitions"] == [
+            {"partition": 0, "start": 8, "end": 10, "fates": {"accepted": 1, "expired": 1}}
+        ]
+        assert p.believed("menu") == [("curry", 8, 30, 33), ("soup", 5, 20, 23), ("soup", 6, 23, None)]
+        quarantine = {row["offset"]: row for row in p.raw("quarantine")}
+        assert tuples(p.raw("quarantine"), "offset", "fate", "key", "value", "run") == [
+            (2, "expired", b"soup", b'{"price": 4}', 1),
+            (3, "null_key", None, b'{"price": 1}', 1),
+            (4, "malformed", b"cake", b"{", 1),
+            (5, "malformed", b"\xff", b'{"price": 1}', 1),
+            (6, "time_skew", b"cake", b'{"price": 3}', 1),
+            (9, "expired", b"soup", b'{"price": 7}', 2),
+        ]
+        assert (
+            quarantine[2]["reason"] == "older than the history retention of 0:00:10 at stream time 2026-01-01 00:00:30"
+        )
+        assert quarantine[4]["reason"] == "the value is not a JSON object of `price` int: {"
+        assert quarantine[4]["topic"] == p.kafka("menu")
+
+        # more malformed records than the contract allows
+        before = p.versions()
+        p.send("menu", ("a", "x", 40), ("b", "y", 40), ("c", "z", 40))
+        with pytest.raises(
+            RecordError, match="3 of the run's records do not decode, 2 may; the first: the value is not"
+        ) as e:
+            p.run("third")
+        assert e.value.where == f"topic {p.kafka('menu')}, partition 0, offset 10, key a"
+        assert "topics.menu.max_malformed: 3" in e.value.mend
+        assert p.versions() == before
+        assert len(p.raw("quarantine")) == 6
+
+
+GATED = (
+    RESTAURANT
+    + """\
+    expect:
+      - expect_column_values_to_be_between: {column: amount, max_value: 100}
+      - expect_column_values_to_be_in_set: {column: item, value_set: [curry]}
+        on_failure: warn
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, GATED) as p:
+        tell(p, SEED)
+        p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 1), ("max", {"item": "curry", "quantity": 100}, 1))
+        with pytest.raises(GateError, match="1 of 2 gates stopped it; nothing of it was published") as stopped:
+            p.run("first")
+        assert "expect_column_values_to_be_between(column='amount', max_value=100)" in stopped.value.found
+        assert "1 of 5 rows fail, for example 800" in stopped.value.found
+        assert stopped.value.where == "restaurant.bills, run 1"
+        assert p.believed("bills") == []
+        assert p.states() == [(1, "stopped")]
+        [run] = journal.runs(p.warehouse, p.name)
+        assert run.detail["table"] == "bills"
+
+        p.send("menu", ("curry", {"price": 1}, 1))  # the mend: from 1 to 4 curry was $1
+        told = p.run("second")
+        assert p.states() == [(1, "abandoned"), (2, "completed")]
+        assert p.believed("bills") == [
+            ("anna", "curry", 1.0, 1),
+            ("bob", "curry", 20.0, 5),
+            ("candace", "curry", 3.0, 3),
+            ("eve", "soup", 5.0, 1),
+            ("max", "curry", 100.0, 1),
+        ]
+        assert [(g["outcome"], g["on_failure"]) for g in told["tables"]["bills"]["gates"]] == [
+            ("passed", "stop"),
+            ("failed", "warn"),
+        ]
+        assert "1 of 5 rows fail, for example soup" in report.text(told)
+
+
+# Plans need the broker, no Spark.
+
+
+def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        assert runs.plan(p.name, "first") == 1
+        assert runs.plan(p.name, "first") == 1, "a retry finds its plan"
+        with pytest.raises(RunError, match=r"run 1 \(first\) has not ended") as refused:
+            runs.plan(p.name, "second")
+        assert "hindcast abandon restaurant" in refused.value.mend
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        assert runs.plan(p.name, "second") == 2
+        assert p.states() == [(1, "abandoned"), (2, "planned")]
+        with pytest.raises(RunError, match="run 1 is abandoned"):
+            runs.finish(p.name, 1)
+        with pytest.raises(RunError, match="run 7 is not planned"):
+            runs.finish(p.name, 7)
+
+
+def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "first")
+        first = plans.current(p.warehouse, p.name, 1)
+        tell(p, SEED)
+        runs.plan(p.name, "first")
+        assert plans.current(p.warehouse, p.name, 1) == first
+
+
+def test_a_contract_changed_before_anything_was_written_is_planned_anew(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "first")
+        p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
+        with pytest.raises(RunError, match="the contract was changed after the run was planned") as refused:
+            runs.finish(p.name, 1)
+        assert "run its plan step again" in refused.value.mend
+        assert runs.plan(p.name, "first") == 2
+        assert p.states() == [(1, "abandoned"), (2, "planned")]
+
+
+def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        runs.plan(p.name, "first")
+        patch.setattr(plans, "published", lambda table: 1 if table.name == "logs/menu" else 0)  # its log has run 1
+        p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
+        with pytest.raises(RunError, match="the contract was changed while the run was under way") as refused:
+            runs.plan(p.name, "first")
+        assert "put the contract back and retry, or give the run up: hindcast abandon restaurant" in refused.value.mend
+
+
+def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        runs.plan(p.name, "first")
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        seen = tables.opened(journal.table(p.warehouse, p.name))
+        runs.plan(p.name, "second")
+        mine = plans.current(p.warehouse, p.name, 2)
+        with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
+            journal.write(p.warehouse, mine)
+        patch.setattr(journal, "ensure", lambda *_: seen)  # as the other saw it at the same moment
+        with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
+            journal.write(p.warehouse, mine)
+
+
+def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "first")
+        run = plans.current(p.warehouse, p.name, 1)
+        ahead = run.known_at + timedelta(days=1)
+        journal.write(p.warehouse, journal.Run(2, "second", ahead, "planned", run.plan, run.plan))
+        for number in (1, 2):
+            plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        runs.plan(p.name, "third")
+        assert plans.current(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
+
+
+def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        tell(p, SEED)
+        runs.plan(p.name, "first", T0 + timedelta(seconds=3))
+        told = plans.current(p.warehouse, p.name, 1).plan["topics"]
+        assert {name: topic["partitions"] for name, topic in told.items()} == {
+            "menu": [{"partition": 0, "start": 0, "end": 2}],
+            "orders": [{"partition": 0, "start": 0, "end": 1}],
+        }
+
+
+def test_nothing_is_planned_without_a_topic(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        p.path.write_text(p.path.read_text(encoding="utf-8").replace(p.kafka("menu"), "nowhere"), encoding="utf-8")
+        with pytest.raises(TopicError, match="there is no such topic"):
+            runs.plan(p.name, "first")
+        assert p.states() == []
+
+
+def test_nothing_is_planned_with_an_expectation_that_is_not_there(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path, GATED.replace("be_in_set", "be_in_sett")) as p:
+        with pytest.raises(Exception, match="no expectation 'expect_column_values_to_be_in_sett'") as refused:
+            runs.plan(p.name, "first")
+        assert "did you mean 'expect_column_values_to_be_in_set'?" in str(refused.value)
+        assert p.states() == []
+
+
+def test_nothing_is_written_into_a_folder_that_is_not_ours(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        theirs = Path(p.warehouse) / p.name / "runs" / "letter.txt"
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text("dear all")
+        with pytest.raises(TableError, match="is not a Delta table") as refused:
+            runs.plan(p.name, "first")
+        assert refused.value.where == str(theirs.parent)
+        assert "HINDCAST_WAREHOUSE" in refused.value.mend
+        assert [f.name for f in Path(p.warehouse).rglob("*") if f.is_file()] == ["letter.txt"]
+
+
+def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        tell(p, SEED)
+        runs.plan(p.name, "first")
+        with pytest.raises(RunError, match=r"3 offsets were planned, 0 have a fate: {}") as refused:
+            runs.finish(p.name, 1)
+        assert refused.value.where.endswith("logs/menu, partition 0, run 1")
+        assert p.states() == [(1, "planned")]
+
+
+def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
+    with restaurant.here():
+        again = runs.finish("restaurant", 2)
+    told = {run.number: run.detail for run in journal.runs(restaurant.warehouse, "restaurant")}
+    assert again == told[2]
+    assert json.loads(json.dumps(again)) == again
+    assert Counter(state for _, state in restaurant.states()) == {"completed": 3}

@@ -1,0 +1,164 @@
+"""Delta tables: whose they are, what form they have, and what a full disk does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from hindcast import journal, tables
+from hindcast.errors import PlatformError, TableError
+from hindcast.tables import Table
+from pipelines import RESTAURANT, SEED, T0, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = StructType([StructField("item", StringType()), StructField("price", IntegerType())])
+
+
+def menu(folder: Path, *key: str) -> Table:
+    return Table(str(folder), "restaurant", "menu", "versions", key or ("item",))
+
+
+def test_a_table_is_made_once_and_then_found(tmp_path: Path) -> None:
+    assert tables.opened(menu(tmp_path)) is None
+    assert tables.published(menu(tmp_path)) == 0
+    assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
+    assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
+    assert tables.published(menu(tmp_path)) == 0
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    a_file = tmp_path / "a" / "restaurant" / "menu"
+    a_folder = tmp_path / "b" / "restaurant" / "menu"
+    a_table = tmp_path / "c" / "restaurant" / "menu"
+    another = tmp_path / "d" / "restaurant" / "menu"
+    a_file.parent.mkdir(parents=True)
+    a_file.write_text("x")
+    a_folder.mkdir(parents=True)
+    (a_folder / "x.txt").write_text("x")
+    write_deltalake(str(a_table), pa.table({"item": ["x"], "price": [1]}), description="theirs")
+    tables.ensure(Table(str(tmp_path / "d"), "restaurant", "drinks", "versions", ("item",)), SCHEMA)
+    (tmp_path / "d" / "restaurant" / "drinks").rename(another)
+    before = files(tmp_path)
+    for path, found in (
+        (a_file, "is a file, not a Delta table"),
+        (a_folder, "is not a Delta table"),
+        (a_table, "is a Delta table that Hindcast did not make"),
+        (another, "is a Delta table that Hindcast did not make"),
+    ):
+        with pytest.raises(TableError, match=found) as caught:
+            tables.ensure(menu(path.parents[1]), SCHEMA)
+        assert caught.value.where == str(path)
+        assert "set HINDCAST_WAREHOUSE to another folder" in caught.value.mend
+    assert files(tmp_path) == before
+
+
+def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "FORMAT", 2)
+    tables.ensure(menu(tmp_path), SCHEMA)
+    monkeypatch.setattr(tables, "FORMAT", 1)
+    with pytest.raises(TableError, match="has store format 2, this version knows up to 1"):
+        tables.opened(menu(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "told"),
+    [
+        ({"item": StringType()}, ("item",), "missing: price int"),
+        ({"item": StringType(), "price": StringType()}, ("item",), "changed: price from int to string"),
+        (
+            {"item": StringType(), "price": IntegerType(), "size": IntegerType()},
+            ("item",),
+            "new: size int",
+        ),
+        ({"item": StringType(), "price": IntegerType()}, ("item", "price"), "the key was item"),
+    ],
+)
+def test_other_columns_or_keys_are_refused(
+    tmp_path: Path, columns: dict[str, StringType | IntegerType], key: tuple[str, ...], told: str
+) -> None:
+    tables.ensure(menu(tmp_path), SCHEMA)
+    wanted = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(TableError, match=f"has other columns than the contract gives it now: {told}") as caught:
+        tables.ensure(menu(tmp_path, *key), wanted)
+    assert "another name" in caught.value.mend
+
+
+def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100 << 20, 97 << 20, 3 << 20))
+    with pytest.raises(TableError, match="the disk has only 3 MB left") as caught:
+        tables.ensure(menu(tmp_path), SCHEMA)
+    assert caught.value.where == menu(tmp_path).path
+    assert files(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 80 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=80m", "none", str(folder)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("no disk can be mounted here")
+    yield folder
+    subprocess.run(["/bin/umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
+    spark: SparkSession, broker: str, small_disk: Path
+) -> None:
+    only_menu = RESTAURANT.partition("  orders:")[0]
+    with pipeline(spark, broker, small_disk, only_menu) as p:
+        p.send("menu", *SEED["menu"])
+        filler = small_disk / "filler"
+
+        def fill() -> None:
+            with filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"\0" * (1 << 16))
+
+        with pytest.MonkeyPatch.context() as patch:
+            real = tables.append
+
+            def full(*args: object, **kwargs: object) -> None:
+                with pytest.raises(OSError, match="No space left"):
+                    fill()
+                real(*args, **kwargs)  # type: ignore[arg-type]
+
+            patch.setattr(tables, "append", full)
+            with pytest.raises(PlatformError, match="the disk is full") as caught:
+                p.run("first")
+            assert "free some room and retry" in caught.value.mend
+            run = journal.runs(p.warehouse, p.name)[0]
+            with pytest.raises(PlatformError, match="the disk is full"):
+                journal.write(p.warehouse, replace(run, state="stopped"))
+        assert p.raw("logs/menu") == []
+        filler.unlink()
+        p.run("first")
+        assert p.states() == [(1, "completed")]
+        assert p.believed("menu") == [("curry", 8.0, 0, 4), ("curry", 10.0, 4, None), ("soup", 5.0, 0, None)]
+
+
+def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(T0, None), (T0, T0)], "validFrom timestamp, validTo timestamp")
+    assert [r[0] for r in rows.select(tables.belief(menu(Path()))).collect()] == ["open", "past"]
