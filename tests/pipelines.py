@@ -25,8 +25,7 @@ import yaml
 from hindcast import journal, produce, runs, tables
 from hindcast.contracts import Contract, load
 from hindcast.contracts.load import _Loader
-from hindcast.tables import located
-from hindcast.tables import Table
+from hindcast.tables import Table, located
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -71,7 +71,7 @@ VIEWS: dict[str, list[tuple[Any, ...]]] = {
         ("bob", 1, 7, None),
         ("candace", 3, 3, None),
     ],
-    "{stream: orders, aggregate: {n: count(*)}, group_by: {item: item}, window: {tumbling: 4 minutes, grace: 1 hour}}": [
+    "{stream: orders, aggregate: {n: count(*)}, group_by: {item: item}, window: {tumbling: 4 minutes, grace: 1 day}}": [
         ("curry", 2, 0, 4),
         ("curry", 1, 4, 8),
         ("naan", 1, 0, 4),

@@ -44,9 +44,9 @@ def test_lines_for_people(restaurant: Pipeline) -> None:
         "  menu                          1 offsets: 1 accepted; 1 late",
         "  orders                        0 offsets: nothing new",
         "",
-        "  menu                 2 rows opened, 1 closed, of them 1 past answers",
+        "  menu                 2 rows opened, 1 closed, 1 of these a past answer",
         "  orders               unchanged",
-        "  bills                1 rows opened, 1 closed, of them 1 past answers",
+        "  bills                1 row opened, 1 closed, 1 of these a past answer",
         "",
         "  again: hindcast run restaurant",
     ]
@@ -63,4 +63,4 @@ def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:
     }
     told["tables"]["bills"]["gates"] = [gate, {**gate, "outcome": "passed", "detail": ""}]
     lines = [line.strip() for line in report.text(told).splitlines() if "expect_it" in line]
-    assert lines == ["failed expect_it {'column': 'a'} (warn): no", "passed expect_it {'column': 'a'}"]
+    assert lines == ["failed expect_it(column='a') (warn): no", "passed expect_it(column='a')"]

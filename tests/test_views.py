@@ -31,7 +31,7 @@ MADE = {
     "b: {table: menu, aggregate: {n: count(*)}, group_by: {dish: dish}}": "versions dish | n",
     "b: {stream: orders, aggregate: {n: sum(quantity), d: count(distinct item)}}": "versions customer | n d",
     "b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 hour}}": "windows customer | n",
-    "b: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 1 hour, advance: 5 minutes}}": "windows customer | n",
+    "b: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 1 hour, advance: 1 hour}}": "windows customer | n",
     "b: {stream: orders, key: {item: item}, where: quantity > 1}": "events item | customer quantity",
     "b: {table: menu, key: {dish: dish, item: item}}": "versions dish item | price",
     "a: {stream: orders, key: {item: item}}\n  b: {stream: a, join: {table: menu}}": (

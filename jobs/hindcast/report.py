@@ -73,9 +73,9 @@ def text(report: dict[str, Any]) -> str:
 
 def _changed(table: dict[str, Any]) -> str:
     told = {
-        "{:,} rows opened": table["opened"],
+        "{:,} rows opened" if table["opened"] != 1 else "{} row opened": table["opened"],
         "{:,} closed": table["closed"],
-        "{:,} of these past answers corrected": table["corrected"],
+        "{:,} of these a past answer": table["corrected"],
     }
     return ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
 
