@@ -100,11 +100,12 @@ class Understood:
 
 
 def load(directory: Path) -> list[Vector]:
-    """The vectors of all files of a directory, by file and in the order of each."""
+    """The vectors of all files of a directory, by file and in the order of each; other JSON files are passed over."""
     return [
         Vector(path.stem, it["name"], it["operation"], tuple(it.get("records", ())), it.get("expected", {}))
         for path in sorted(directory.glob("*.json"))
         for it in json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(it, dict) and {"name", "operation"} <= set(it)
     ]
 
 

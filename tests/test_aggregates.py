@@ -1,0 +1,63 @@
+"""Each way of computing an aggregate of a table agrees with computing it from scratch."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import aggregates
+from hindcast.aggregates import Measure
+from relations import records, rows, versions
+
+FROM_SCRATCH: dict[str, Any] = {
+    "count": len,
+    "sum": sum,
+    "min": min,
+    "max": max,
+    "avg": lambda values: sum(values) / len(values),
+    "count_distinct": lambda values: len(set(values)),
+    "var_pop": statistics.pvariance,
+}
+
+
+@pytest.mark.parametrize("kind", ["double", "bigint"])
+def test_every_measure_is_what_it_would_be_from_scratch_at_every_instant(spark: SparkSession, kind: str) -> None:
+    dice = random.Random(7)  # noqa: S311 - not secrets
+    held = []
+    for number in range(60):
+        start = dice.randrange(100)
+        held.append(
+            (
+                str(number),
+                float(dice.randrange(6)),
+                start,
+                dice.choice([None, start + 1, start + dice.randrange(1, 70)]),
+            )
+        )
+    measures = {name: Measure(name, F.col("value.v").cast(kind)) for name in FROM_SCRATCH}
+    found = aggregates.of_table(versions(spark, held), F.lit(1), measures)
+    moments = sorted({moment for _, _, start, end in held for moment in (start, end) if moment is not None})
+    expected = []
+    for start, end in zip(moments, [*moments[1:], None], strict=True):
+        members = [value for _, value, begin, until in held if begin <= start and (until is None or until > start)]
+        if members:
+            expected.append((start, end, *(compute(members) for compute in FROM_SCRATCH.values())))
+    computed = rows(found, "validFrom", "validTo", "value.*")
+    assert [row[:2] for row in computed] == [row[:2] for row in expected]
+    for one, other in zip(computed, expected, strict=True):
+        assert one == pytest.approx(other), (one, other)
+
+
+def test_a_stream_is_aggregated_from_each_timestamp_to_the_next(spark: SparkSession) -> None:
+    log = [(0, "a", 5, 10), (0, "a", 3, 20), (1, "a", 4, 15), (0, "a", 1, 15), (0, None, 9, 1), (0, "a", None, 16)]
+    measures = {"total": Measure("sum", F.col("value.v")), "different": Measure("count_distinct", F.col("value.v"))}
+    assert rows(aggregates.of_stream(records(spark, log), measures), "validFrom", "validTo", "value.*") == [
+        (10, 15, 5.0, 1),
+        (15, 20, 10.0, 3),
+        (20, None, 13.0, 4),
+    ]
