@@ -24,6 +24,7 @@ from hindcast.contracts import Contract, find
 from hindcast.decode import decode
 from hindcast.errors import GateError, PlatformError, RecordError, RunError
 from hindcast.plans import Plan
+from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.tables import Table
 
@@ -43,10 +44,12 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
 
     Raises RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
     """
-    with _told(f"{pipeline}.{topic}"):
-        contract, todo = _planned(pipeline, run)
+    contract, todo = _planned(pipeline, run)
+    log = plans.log(settings().warehouse, pipeline, topic)
+    rows = tables.size(log) + sum(offsets.end - offsets.start for offsets in todo.ranges[topic].values())
+    with _told(f"{pipeline}.{topic}"), sized(spark, rows):
         logs.claim(spark, contract, todo, topic)
-        if _settled(contract, plans.log(settings().warehouse, pipeline, topic)):
+        if _settled(contract, log):
             return _note(todo)
         return _publish(contract, todo, topic, _topic_changes(spark, contract, todo, topic))
 
@@ -56,12 +59,12 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
 
     Returns what the commit notes. Raises GateError if a gate stopped it; then nothing of it is published.
     """
-    with _told(f"{pipeline}.{view}"):
-        contract, todo = _planned(pipeline, run)
-        names = contract.views[view].inputs
-        if _settled(contract, *(_table(contract, name) for name in names)):
-            return _note(todo)
-        inputs = {name: tables.believed(spark, _table(contract, name)) for name in names}
+    contract, todo = _planned(pipeline, run)
+    sources = {name: _table(contract, name) for name in contract.views[view].inputs}
+    if _settled(contract, *sources.values()):
+        return _note(todo)
+    with _told(f"{pipeline}.{view}"), sized(spark, sum(map(tables.size, sources.values()))):
+        inputs = {name: tables.believed(spark, table) for name, table in sources.items()}
         derived = derive.view(contract, view, inputs)
         return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived))
 

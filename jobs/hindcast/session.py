@@ -11,7 +11,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,17 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 """Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it."""
+
+SMALL = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Over `SETTINGS` while a step reads few rows: it would spend its time on compiling code, not on running it."""
+
+FEW = 50_000
+"""Up to so many input rows a step is small."""
 
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -58,6 +70,22 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     return _configured(
         SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
     ).getOrCreate()
+
+
+@contextmanager
+def sized(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
+    if rows > FEW:
+        yield
+        return
+    before = {name: spark.conf.get(name, None) for name in SMALL}
+    try:
+        for name, value in SMALL.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, kept in before.items():
+            spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
 
 
 def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:

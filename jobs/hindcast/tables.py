@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -148,6 +149,15 @@ def published(table: Table, part: str = "") -> int:
     """The number of the last run that committed to the table (this part of its commits), 0 before the first."""
     found = opened(table)
     return (found.transaction_version(_app(table, part)) or 0) if found is not None else 0
+
+
+def size(table: Table) -> int:
+    """How many rows a table has, believed or not, as its log counts them; 0 if there is none."""
+    found = opened(table)
+    if found is None:
+        return 0
+    counts = pa.table(found.get_add_actions(flatten=True)).column("num_records").to_pylist()
+    return sum(count or 0 for count in counts)
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from hindcast.local import ports, process
 from hindcast.session import defaults, environment, home
@@ -37,6 +42,28 @@ def wait(started: process.Process, seconds: float = 90) -> None:
     """Return when the server accepts clients; PlatformError with the end of its log when it does not."""
     port = int(started.where.rpartition(":")[2])
     ports.wait(started, lambda: ports.listens(port), seconds)
+
+
+def warm(started: process.Process, folder: Path) -> None:
+    """Have the server do once, on nothing, what the steps of a run do, so that the first run finds it warm."""
+    from pyspark.sql import SparkSession
+
+    from hindcast.session import sized
+
+    spark = SparkSession.builder.remote(started.where).getOrCreate()
+    try:
+        with sized(spark, 0), tempfile.TemporaryDirectory(dir=folder) as scratch:
+            rows = spark.range(1).selectExpr("id", "named_struct('a', id) AS key", "timestamp_micros(id) AS at")
+            rows.write.format("delta").option("txnAppId", "warm").option("txnVersion", "1").save(f"{scratch}/table")
+            table = spark.read.format("delta").load(f"{scratch}/table").persist()
+            latest = Window.partitionBy("key").orderBy("at")
+            table.withColumn("next", F.lead("at").over(latest)).createOrReplaceTempView("warming")
+            spark.sql(
+                f"MERGE INTO delta.`{scratch}/table` t USING warming s ON t.id = s.id "  # noqa: S608  # a path of ours
+                "WHEN MATCHED THEN UPDATE SET at = s.at WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+            ).collect()
+    finally:
+        spark.stop()
 
 
 def _environment(now: Settings) -> dict[str, str]:

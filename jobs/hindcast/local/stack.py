@@ -49,7 +49,7 @@ def up(now: Settings) -> None:
                 print(f"starting {name}", flush=True)
                 started[name] = part.start()
                 process.save(_folder(now), started[name])
-            _wait(started, since)
+            _wait(started, since, now.var)
         except BaseException:
             _stop(now, list(started.values()))
             raise
@@ -98,12 +98,13 @@ def _start_airflow(now: Settings, name: str) -> Process:
     return airflow.start(now, name)
 
 
-def _wait(started: dict[str, Process], since: datetime) -> None:
+def _wait(started: dict[str, Process], since: datetime, folder: Path) -> None:
     """All of them come up beside each other, so waiting for one after the other takes no longer than for the last."""
     if "broker" in started:
         broker.wait(started["broker"])
     if "spark" in started:
         spark.wait(started["spark"])
+        spark.warm(started["spark"], folder)
     ours = [started[name] for name in airflow.PARTS if name in started]
     for one in ours:
         airflow.wait(one, since if len(ours) == len(airflow.PARTS) else datetime.min.replace(tzinfo=UTC))
