@@ -24,9 +24,11 @@ def decode(records: DataFrame, topic: Topic, latest: datetime) -> DataFrame:
     - no_timestamp: the record has none (-1, KIP-32)
     - time_skew: dated after `latest`
     """
-    key, key_problem = _key(F.col("key"), topic)
-    value, value_problem = _json(F.col("value"), topic.value, "value")
-    decided = records.withColumns({"_key": key, "_value": value, "_problem": F.coalesce(key_problem, value_problem)})
+    # Parsed first, in a step of its own: Spark would parse a value again for each of its columns.
+    parsed = records.withColumns({f"_{part}": _parsed(F.col(part), kinds) for part, kinds in _objects(topic).items()})
+    key, key_problem = _key(topic)
+    value, value_problem = _json("value", topic.value)
+    decided = parsed.withColumns({"_problem": F.coalesce(key_problem, value_problem), "_key": key, "_value": value})
     timeless = F.unix_millis("timestamp") < 0
     skewed = F.col("timestamp") > F.lit(latest)
     keyless = F.col("_key").isNull() & F.lit(topic.read == "table")
@@ -49,11 +51,21 @@ def decode(records: DataFrame, topic: Topic, latest: datetime) -> DataFrame:
     )
 
 
-def _key(raw: Column, topic: Topic) -> tuple[Column, Column]:
+def _objects(topic: Topic) -> dict[str, dict[str, str]]:
+    """The parts of a record that are JSON objects, with their columns."""
+    return {"value": topic.value, **({"key": topic.key} if topic.keyed_as == "json" else {})}
+
+
+def _parsed(raw: Column, columns: dict[str, str]) -> Column:
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW, "allowSingleQuotes": "false"}
+    return F.from_json(raw.cast("string"), f"{_typed(columns)}, `{_RAW}` string", options)
+
+
+def _key(topic: Topic) -> tuple[Column, Column]:
     """The key as a struct, and what is wrong with it."""
     if topic.keyed_as == "json":
-        return _json(raw, topic.key, "key")
-    name, kind = next(iter(topic.key.items()))
+        return _json("key", topic.key)
+    raw, (name, kind) = F.col("key"), next(iter(topic.key.items()))
     text = raw.cast("string")
     typed = text if kind == "string" else raw.cast("binary") if kind == "binary" else text.try_cast(kind)
     bad = raw.isNotNull() & (typed.isNull() | (~_utf8(raw) if kind != "binary" else F.lit(False)))
@@ -61,22 +73,24 @@ def _key(raw: Column, topic: Topic) -> tuple[Column, Column]:
     return F.when(raw.isNotNull() & ~bad, F.struct(typed.alias(name))), problem
 
 
-def _json(raw: Column, columns: dict[str, str], part: str) -> tuple[Column, Column]:
-    """A JSON object as a struct, and what is wrong with it."""
+def _json(part: str, columns: dict[str, str]) -> tuple[Column, Column]:
+    """A parsed JSON object as a struct, and what is wrong with it."""
+    raw, parsed = F.col(part), F.col(f"_{part}")
     text = raw.cast("string")
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW, "allowSingleQuotes": "false"}
-    parsed = F.from_json(text, f"{schema}, `{_RAW}` string", options)
     bad = raw.isNotNull() & (~_utf8(raw) | ~_one_object(text) | parsed.isNull() | parsed[_RAW].isNotNull())
     struct = F.struct(*[parsed[name].alias(name) for name in columns])
-    problem = F.when(bad, F.concat(F.lit(f"the {part} is not a JSON object of {schema}: "), _shown(text)))
+    problem = F.when(bad, F.concat(F.lit(f"the {part} is not a JSON object of {_typed(columns)}: "), _shown(text)))
     return F.when(raw.isNotNull() & ~bad, struct), problem
+
+
+def _typed(columns: dict[str, str]) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def _one_object(text: Column) -> Column:
     """Whether a text is one JSON object and nothing after it, which from_json alone would pass over."""
-    objects = F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<struct<`{_RAW}`: string>>")
-    return F.coalesce(text.rlike(r"(?s)\A\s*\{.*\}\s*\z") & (F.size(objects) == 1), F.lit(False))
+    objects = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return F.coalesce(text.rlike(r"(?s)\A\s*\{.*\}\s*\z") & (objects == 1), F.lit(False))
 
 
 def _utf8(raw: Column) -> Column:
