@@ -77,7 +77,9 @@ def _produce(now: Settings, *, first: bool) -> str:
     records = {**restaurant.first(), **votes.first()} if first else {**restaurant.late(), **votes.late()}
     records |= {flights.WEATHER: list(flights.weather(late=not first))}
     if first:
-        records |= {flights.DEPARTURES: flights.departures(), flights.PLANES: list(flights.planes())}
+        departures = flights.departures()
+        january = [record for record in departures if str(record.timestamp) < "2013-02-01"]
+        records |= {flights.DEPARTURES: departures, flights.ROTATIONS: january, flights.PLANES: list(flights.planes())}
         produce.create(now.kafka, *records)
     return ", ".join(f"{produce.send(now.kafka, topic, r):,} {topic}" for topic, r in records.items())
 

@@ -16,7 +16,8 @@ from typing import Any
 from hindcast.errors import PlatformError
 from hindcast.produce import Record
 
-DEPARTURES, WEATHER, PLANES = "flights.departures", "flights.weather", "flights.planes"
+DEPARTURES, ROTATIONS = "flights.departures", "flights.rotations"
+WEATHER, PLANES = "flights.weather", "flights.planes"
 _LATE_SHARE = 20
 
 
