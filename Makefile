@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long check fix lock clean
+.PHONY: help setup demo up down test test-long mutate check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,6 +25,9 @@ test: setup ## the tests
 
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest
+
+mutate: setup ## wrong readings of every operator, and what catches each
+	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

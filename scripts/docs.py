@@ -196,7 +196,7 @@ views, in any order; windows and pairs of two streams cannot be inputs yet.
 | `table: menu`, `join: {table: stock}` | versions of equal keys that overlap | versions |
 | `table: menu`, `join: {table: dishes, on: dish}` | the same on a foreign key | versions |
 | `stream: orders`, `join: {stream: payments, after: 1 hour}` | pairs of events within a window | pairs |
-| `table: votes`, `group_by: {region: region}`, `aggregate: {votes: count(*)}` | over what is valid, by group | versions |
+| `table: votes`, `group_by: {region: region}`, `aggregate: {votes: count(*)}` | what is valid, by group | versions |
 | `stream: orders`, `aggregate: {spent: sum(amount)}` | over all events so far, by key or group | versions |
 | the same with `window: {tumbling: 1 hour, grace: 5 minutes}` | by window | windows |
 | `table: menu`, `where: price > 3`, `select: {...}`, `key: {...}` | a transformation, of a stream too | as its input |
@@ -213,8 +213,8 @@ a null in it counts nowhere.
 
 <Window>
 
-Lateness is judged by the stream time of the event's own partition: an event is taken by the windows that end later than
-stream time less `grace`.
+Lateness is judged by the stream time of the event's own partition: an event is taken by the windows that end later
+than stream time less `grace`.
 
 ## Gate
 
