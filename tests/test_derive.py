@@ -135,3 +135,22 @@ def _minutes(row: Sequence[Any]) -> tuple[Any, ...]:
         return value
 
     return tuple(told(value) for value in row)
+
+
+def test_a_version_ends_where_it_was_not_renewed_within_ttl(spark: SparkSession) -> None:
+    columns = "key struct<item: string>, value struct<price: int>, timestamp timestamp, partition int, offset long"
+    records = [("curry", 8, 0), ("curry", 10, 4), ("curry", 12, 30), ("naan", 3, 1), ("naan", None, 3)]
+    log = spark.createDataFrame(
+        [
+            ((key,), None if price is None else (price,), _START + timedelta(minutes=t), 0, offset)
+            for offset, (key, price, t) in enumerate(records)
+        ],
+        columns,
+    )
+    made = derive.versions(log, ttl=timedelta(minutes=10)).drop("_partition", "_offset")
+    assert sorted(map(_minutes, made.collect())) == [
+        ("curry", 8, 0, 4),
+        ("curry", 10, 4, 14),
+        ("curry", 12, 30, 40),
+        ("naan", 3, 1, 3),
+    ]

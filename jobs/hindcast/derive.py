@@ -26,13 +26,13 @@ _PLACES = {
 }
 
 
-def versions(log: DataFrame) -> DataFrame:
-    """The table of a topic read as a table.
+def versions(log: DataFrame, ttl: timedelta | None = None) -> DataFrame:
+    """The table of a topic read as a table, whose versions last at most `ttl`.
 
     `log`: accepted records of the whole log with `key` and `value` decoded. Returns the flat rows: the key's and the
     value's columns, validFrom, validTo, _partition, _offset.
     """
-    return _flat(plane.versions(_positioned(log)), PERIODS["versions"])
+    return _flat(plane.versions(_positioned(log), _interval(ttl) if ttl else None), PERIODS["versions"])
 
 
 def events(log: DataFrame) -> DataFrame:

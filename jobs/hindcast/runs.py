@@ -122,7 +122,7 @@ def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: st
         derived = derive.events(decoded)
         tables.ensure(table, _schema(derived))
         return derived.withColumn("change", F.lit("open"))
-    return _changes(spark, table, derive.versions(decoded))
+    return _changes(spark, table, derive.versions(decoded, topic.ttl))
 
 
 def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:

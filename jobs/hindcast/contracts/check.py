@@ -58,10 +58,11 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
         yield Complaint(
             (*location, "key_format"), f"a string key has one column, found {len(topic.key)}", "write key_format: json"
         )
-    if topic.read == "stream" and topic.history_retention is not None:
-        yield Complaint(
-            (*location, "history_retention"), "history_retention is for tables, this topic is a stream", "remove it"
-        )
+    for field in ("history_retention", "ttl"):
+        if topic.read == "stream" and getattr(topic, field) is not None:
+            yield Complaint((*location, field), f"{field} is for tables, this topic is a stream", "remove it")
+    if topic.ttl is not None and not topic.ttl:
+        yield Complaint((*location, "ttl"), "a version of no duration is none", "write for example 7 days")
 
 
 def _views(contract: Contract) -> Iterator[Complaint]:

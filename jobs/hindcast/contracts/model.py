@@ -99,6 +99,9 @@ class Topic(Model):
     history_retention: Duration | None = Field(
         None, description="How far behind stream time a table still takes versions; without limit if left out."
     )
+    ttl: Duration | None = Field(
+        None, description="A version that is not renewed within this time ends; until it is changed if left out."
+    )
     max_time_skew: Duration = Field(
         "1 day",
         validate_default=True,
