@@ -208,8 +208,11 @@ class Contract(Model):
 
     @property
     def hash(self) -> str:
-        """What the plan remembers of the contract: SHA-256 of its canonical JSON, 16 hex digits."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """What the plan remembers of the contract: SHA-256 of its canonical JSON, 16 hex digits.
+
+        A field with its default is as if left out: a new version of Hindcast with new fields changes no contract.
+        """
+        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
