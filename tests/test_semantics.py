@@ -170,7 +170,8 @@ def made(spark: SparkSession, section: Section, folder: Path) -> Iterator[DataFr
         inputs = {}
         for name, whole in logs.items():
             known = whole.where((F.col("run") <= run) & (F.col("fate") == "accepted"))
-            inputs[name] = derive.versions(known) if it.topics[name].read == "table" else derive.events(known)
+            topic = it.topics[name]
+            inputs[name] = derive.versions(known, topic.ttl) if topic.read == "table" else derive.events(known)
         for name in it.ordered:
             inputs[name] = derive.view(it, name, inputs)
         for name, table in section.rows.items():
@@ -202,8 +203,9 @@ def log(spark: SparkSession, it: Contract, name: str, table: Table) -> DataFrame
         F.lit(0).alias("partition"),
         F.lit(None).cast("string").alias("fate"),
     )
-    unlimited = timedelta(days=36500)
-    return order.judge(records, F.lit(topic.history_retention or unlimited).cast("interval day to second"))
+    if topic.history_retention is None:
+        return records.withColumn("fate", F.lit("accepted"))
+    return order.judge(records, F.lit(topic.history_retention).cast("interval day to second"))
 
 
 def cells(rows: DataFrame, section: str, name: str, run: int) -> DataFrame:
