@@ -37,7 +37,7 @@ def test_every_table_equals_its_definition_at_every_known_at(spark: SparkSession
             conserved(outcome)
 
 
-@pytest.mark.parametrize("count", [pytest.param(300, marks=NORMAL), pytest.param(5_000, marks=LONG)])
+@pytest.mark.parametrize("count", [pytest.param(100, marks=NORMAL), pytest.param(5_000, marks=LONG)])
 def test_what_is_believed_now_does_not_depend_on_runs_or_arrival(spark: SparkSession, count: int) -> None:
     """Invariant 3 (arrival): cut into other runs; and, where nothing expires, in another order."""
     print(f"HINDCAST_SEED={SEED}")

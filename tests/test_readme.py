@@ -42,8 +42,6 @@ VARYING = (
     (r" *\b\d+(\.\d+)? s\b", " <seconds>"),
 )
 
-pytestmark = pytest.mark.slow
-
 
 class Block(NamedTuple):
     """A fenced block: its language, the line of text before it, its lines."""
@@ -138,6 +136,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, l
     shutil.rmtree(checkout / "var", ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", range(len(commands())), ids=[command.line for command in commands()])
 def test_a_command_prints_what_the_readme_says(n: int, followed: tuple[Path, list[Done]]) -> None:
     checkout, done = followed
