@@ -87,9 +87,9 @@ def _run(arguments: argparse.Namespace) -> int:
     run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
     # What is wrong with the contract, the broker or the topics shows before Spark starts.
-    runs.plan(arguments.pipeline, run_id, until)
+    number = runs.plan(arguments.pipeline, run_id, until)
     _share_spark()
-    told = runs.run(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, run_id, until)
+    told = runs.carry_out(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, number)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
 

@@ -83,7 +83,11 @@ def finish(pipeline: str, run: int) -> dict[str, Any]:
 
 def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime | None = None) -> dict[str, Any]:
     """All steps of one run, in order; returns its report."""
-    number = plan(pipeline, run_id, interval_end)
+    return carry_out(spark, pipeline, plan(pipeline, run_id, interval_end))
+
+
+def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
+    """All steps of a planned run, in order; returns its report."""
     contract = find(settings().schemas, pipeline)
     for topic in contract.topics:
         replay(spark, pipeline, number, topic)

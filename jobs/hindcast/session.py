@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,19 +73,21 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
 
 
 @contextmanager
-def sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    if rows > FEW:
-        yield
-        return
-    before = {name: spark.conf.get(name, None) for name in SMALL}
+def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """These settings of a session while the block lasts, then those it had before."""
+    before = {name: spark.conf.get(name, None) for name in conf}
     try:
-        for name, value in SMALL.items():
+        for name, value in conf.items():
             spark.conf.set(name, value)
         yield
     finally:
         for name, kept in before.items():
             spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
+
+
+def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
+    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
+    return temporarily(spark, SMALL if rows <= FEW else {})
 
 
 def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:

@@ -34,6 +34,7 @@ from pyspark.sql.types import StructField, StructType
 
 from hindcast.contracts import Contract, shapes
 from hindcast.errors import HindcastError, PlatformError, TableError
+from hindcast.session import temporarily
 
 Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
 FORMAT = 1
@@ -217,18 +218,15 @@ def publish(
         "spark.databricks.delta.write.txnVersion": str(run),
         "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
     }
-    for name, value in confs.items():
-        spark.conf.set(name, value)
     try:
-        spark.sql(
-            f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-            f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
-            "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
-            f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
-        ).collect()
+        with temporarily(spark, confs):
+            spark.sql(
+                f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
+                f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
+                "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
+                f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+            ).collect()
     finally:
-        for name in confs:
-            spark.conf.unset(name)
         spark.catalog.dropTempView(view)
 
 

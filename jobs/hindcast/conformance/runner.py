@@ -5,27 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
 from hindcast.conformance.relations import Batch
 from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, understand
+from hindcast.session import SMALL, temporarily
 
 State = Literal["passed", "failed", "declined", "unjudged"]
 """Unjudged: run, but the vector does not say what it expects."""
 
-_INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
+_INTERPRETED = {**SMALL, "spark.sql.shuffle.partitions": "2"}
 _FATES = ("accepted", "expired", "null_key")
 
 
@@ -62,7 +57,7 @@ def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
             batches[vector.family, understood.shape].append((number, understood))
         except Declined as reason:
             done[number] = Outcome(vector, {"declined": str(reason)}, 0.0)
-    with _interpreted(spark):
+    with temporarily(spark, _INTERPRETED):
         for (_, shape), members in batches.items():
             started = time.monotonic()
             computed = _compute(spark, shape, [(vectors[number], understood) for number, understood in members])
@@ -70,19 +65,6 @@ def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
             for (number, _), value in zip(members, computed, strict=True):
                 done[number] = Outcome(vectors[number], value, seconds)
     return [done[number] for number in range(len(vectors))]
-
-
-@contextmanager
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    """Many plans over few rows: interpreting them is faster than compiling them."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED}
-    try:
-        for name, value in _INTERPRETED.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, earlier in before.items():
-            spark.conf.set(name, cast(str, earlier))
 
 
 def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, Understood]]) -> list[Json]:
