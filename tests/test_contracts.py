@@ -156,6 +156,17 @@ REFUSED = [
         "second time, first on line 19",
         "remove or rename",
     ),
+    (
+        "        on_failure: warn",
+        "      - expect_column_values_to_be_between: {min_value: 0, column: amount}",
+        22,
+        "expect_column_values_to_be_between stands twice, alike",
+        "remove one of the two",
+    ),
+    ("quantity * price", "coalesc(price)", 19, "no function 'coalesc'", "did you mean coalesce"),
+    ("quantity * price", "sum(price)", 19, "'sum' is an aggregate", "in a view of its own"),
+    ("on: item", "on: quantity = item", 18, "orders.item is a string, orders.quantity a number", "cast(orders.item AS"),
+    ("    select:", "    where: quantity\n    select:", 19, "orders.quantity is int, not a condition", "IS NOT NULL"),
     ("topics:", "topics: [", 6, "is not YAML", "mend the syntax"),
     ("orders.item, amount: quantity * price}", "3}", 19, "select.item: Input should be a valid string", "3"),
 ]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from hindcast.contracts.expressions import ExpressionError, aggregate, plain_type, resolve
+from hindcast.contracts import functions
+from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCOPE = {"orders": ["customer", "item", "quantity", "place"], "menu": ["item", "price"]}
 
@@ -27,6 +33,9 @@ SCOPE = {"orders": ["customer", "item", "quantity", "place"], "menu": ["item", "
             "CASE WHEN orders.quantity = 1 THEN 'one' ELSE 'more' END",
         ),
         ("cast(quantity AS string)", "CAST(orders.quantity AS STRING)"),
+        ("transform(place, x -> x + 1)", "TRANSFORM(orders.place, x -> x + 1)"),
+        ("timestampdiff(minute, place, place)", "TIMESTAMPDIFF(MINUTE, orders.place, orders.place)"),
+        ("try_cast(price AS int)", "TRY_CAST(menu.price AS INT)"),
         ("'price'", "'price'"),
         ("1", "1"),
     ],
@@ -61,6 +70,16 @@ def test_resolving_twice_changes_nothing() -> None:
         ("(SELECT 1)", "'(SELECT 1)' holds a query", "join the table"),
         ("quantity IN (SELECT 1)", "holds a query", "join the table"),
         ("*", "'*' is not an expression", "name the columns"),
+        ("uper(item)", "no function 'uper'", "did you mean upper"),
+        ("zzzzzz(price)", "no function 'zzzzzz'", "see the built-in functions"),
+        ("coalesce(sum(quantity), 0)", "'sum' is an aggregate", "in a view of its own"),
+        ("bool_or(price > 1)", "'bool_or' is an aggregate", "in a view of its own"),
+        ("sum(quantity) OVER (ORDER BY price)", "looks at other rows", "in a view of its own"),
+        ("row_number()", "'row_number' is a window function", "in a view of its own"),
+        ("explode(array(1, 2))", "'explode' makes several rows of one", "keep the array"),
+        ("current_timestamp", "'current_timestamp' does not give the same answer again", "records alone"),
+        ("now()", "'now' does not give the same answer again", "records alone"),
+        ("price + rand()", "'rand' does not give the same answer again", "records alone"),
         ("orders.*", "'*' is not an expression", "name the columns"),
     ],
 )
@@ -82,7 +101,9 @@ def test_an_aggregate_is_a_function_and_its_argument(written: str, function: str
     assert aggregate(written, SCOPE) == (function, argument)
 
 
-@pytest.mark.parametrize("written", ["quantity", "sum(quantity) + 1", "max_by(price, quantity)", "sum()"])
+@pytest.mark.parametrize(
+    "written", ["quantity", "sum(quantity) + 1", "max_by(price, quantity)", "sum()", "upper(price)", "sum(max(price))"]
+)
 def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
     with pytest.raises(ExpressionError):
         aggregate(written, SCOPE)
@@ -94,3 +115,39 @@ def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
 )
 def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str, kind: str | None) -> None:
     assert plain_type(resolved, {"orders.quantity": "int"}) == kind
+
+
+TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decimal(8,2)", "menu.since": "timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("resolved", "told"),
+    [
+        ("orders.item = 1", "orders.item is a string, 1 a number"),
+        ("menu.price > orders.item", "orders.item is a string, menu.price a number"),
+        ("NOT (orders.quantity <> 'many')", "'many' is a string, orders.quantity a number"),
+        ("orders.quantity IN (1, 'two')", "'two' is a string, orders.quantity a number"),
+        ("orders.item BETWEEN 1 AND 2", "orders.item is a string, 1 a number"),
+        ("orders.quantity = '5'", None),
+        ("orders.quantity > menu.price", None),
+        ("orders.item = '1' AND orders.quantity = 1", None),
+        ("CAST(orders.item AS INT) = 1", None),
+        ("menu.since > '2026-01-01'", None),
+        ("UPPER(orders.item) = 1", None),
+    ],
+)
+def test_a_string_is_not_compared_with_a_number(resolved: str, told: str | None) -> None:
+    assert clash(resolved, TYPES) == told
+
+
+_SORTS = {"agg_funcs": "aggregate", "window_funcs": "window", "generator_funcs": "generator", "table_funcs": "table"}
+
+
+def test_the_functions_are_those_of_spark(spark: SparkSession) -> None:
+    names = [row[0] for row in spark.sql("SHOW FUNCTIONS").collect() if row[0].isidentifier()]
+    assert [name for name in names if functions.kind(name) is None] == []
+    assert sorted(functions._kinds()) == sorted(names)
+    catalog, identifier = spark._jsparkSession.sessionState().catalog(), spark._jvm.org.apache.spark.sql.catalyst
+    groups = {name: catalog.lookupFunctionInfo(identifier.FunctionIdentifier(name)).getGroup() for name in names}
+    told = {name: _SORTS[group] for name, group in groups.items() if group in _SORTS}
+    assert {name: functions.kind(name) for name in told} == told

@@ -96,6 +96,8 @@ def _views(contract: Contract) -> Iterator[Complaint]:
 def _gates(location: tuple[Any, ...], gates: tuple[Expectation, ...], shape: Shape) -> Iterator[Complaint]:
     known = [*shape.columns, *PERIODS[shape.kind]]
     for number, gate in enumerate(gates):
+        if any((gate.type, gate.kwargs) == (other.type, other.kwargs) for other in gates[:number]):
+            yield Complaint((*location, "expect", number), f"{gate.type} stands twice, alike", "remove one of the two")
         for column in gate.columns:
             if column not in known:
                 yield Complaint((*location, "expect", number), f"no column '{column}' here", nearest(column, known))

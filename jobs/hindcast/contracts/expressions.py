@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 from sqlglot import expressions as exp
 
+from hindcast.contracts import functions
 from hindcast.errors import nearest
 
 Scope = Mapping[str, Sequence[str]]
 
 
 class ExpressionError(ValueError):
-    """An expression that does not parse or names what is not there: `found` and `mend`."""
+    """An expression that does not parse, or that names what is not there or has no place there: `found` and `mend`."""
 
     def __init__(self, found: str, mend: str) -> None:
         self.found, self.mend = found, mend
@@ -30,7 +31,8 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
 
     `scope`: input name -> its columns. `places`: input name -> the struct that holds its columns, where that has
     another name than the input.
-    Raises ExpressionError for syntax, unknown and ambiguous names, and for queries within expressions.
+    Raises ExpressionError for syntax, unknown and ambiguous names, functions that have no place in an expression over
+    one row (functions.py), and for queries within expressions.
 
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
@@ -50,9 +52,31 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
         raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
     if isinstance(tree.expressions[0], exp.Star):
         raise ExpressionError("'*' is not an expression", "name the columns")
+    if wrong := functions.misplaced(tree.expressions[0]):
+        raise ExpressionError(*wrong)
     for column in list(tree.find_all(exp.Column)):
         column.replace(_resolved(column, scope, places or {}))
     return str(tree.expressions[0].sql(dialect="spark"))
+
+
+def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
+    """The first comparison of a string with a number in a resolved expression, as far as their types are known.
+
+    Spark would make the string a number, and fail at the first record where it is none.
+    """
+    for node in sqlglot.parse_one(resolved, dialect="spark").walk():
+        if isinstance(node, exp.Between):
+            operands = [node.this, node.args["low"], node.args["high"]]
+        elif isinstance(node, exp.In):
+            operands = [node.this, *node.expressions]
+        elif isinstance(node, _COMPARISONS):
+            operands = [node.this, node.expression]
+        else:
+            continue
+        kinds = {_sort(operand, types): operand.sql(dialect="spark") for operand in reversed(operands)}
+        if "string" in kinds and "number" in kinds:
+            return f"{kinds['string']} is a string, {kinds['number']} a number"
+    return None
 
 
 def plain_type(resolved: str, types: Mapping[str, str | None]) -> str | None:
@@ -74,6 +98,9 @@ def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) 
     if match is None:
         raise ExpressionError(f"'{text}' is not an aggregate", mend)
     function, argument = match[1].lower(), match[2].strip()
+    if functions.kind(function) != "aggregate":
+        found = "is not an aggregate" if functions.kind(function) else "is no function"
+        raise ExpressionError(f"'{function}' {found}", f"{functions.near(function, 'aggregate')} {mend}")
     if function == "count" and argument in ("*", "1"):
         return "count", "1"
     if function == "count" and (distinct := re.fullmatch(r"distinct\s+(.+)", argument, re.IGNORECASE | re.DOTALL)):
@@ -82,6 +109,26 @@ def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) 
         return function, resolve(argument, scope, places)
     except ExpressionError as error:
         raise ExpressionError(error.found, mend if "more than one" in error.found else error.mend) from None
+
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def _sort(operand: exp.Expression, types: Mapping[str, str | None]) -> str | None:
+    """Whether an operand is a string or a number; None if it is neither, or only Spark can tell."""
+    if isinstance(operand, exp.Literal):
+        return "number" if not operand.is_string else None if _is_number(operand.name) else "string"
+    kind = plain_type(operand.sql(dialect="spark"), types) or ""
+    return "number" if kind.startswith(_NUMBERS) else "string" if kind == "string" else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expression:

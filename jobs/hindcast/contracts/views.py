@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from hindcast.contracts.expressions import ExpressionError, aggregate, plain_type, resolve
+from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
 from hindcast.contracts.model import Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, resolved, scope
 from hindcast.errors import nearest
@@ -141,7 +141,7 @@ def _kinds(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) 
 
 
 def _expressions(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
-    """Every expression must parse and name what is there."""
+    """Every expression must parse, name what is there, and be of a type that fits, as far as types are known."""
     names = scope(view, known)
     first = {view.first: names[view.first]}
     texts: dict[tuple[Any, ...], tuple[str, dict[str, list[str]]]] = {}
@@ -152,16 +152,37 @@ def _expressions(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
         texts["where",] = (view.where, names)
     for field in ("select", "key", "group_by"):
         texts |= {(field, column): (text, names) for column, text in (getattr(view, field) or {}).items()}
+    types = {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
     for place, (text, scope_) in texts.items():
         try:
-            resolve(text, scope_)
+            yield from _types(place, resolve(text, scope_), types)
         except ExpressionError as error:
             yield Complaint(place, error.found, error.mend)
     for column, text in (view.aggregate or {}).items():
         try:
-            aggregate(text, names)
+            function, argument = aggregate(text, names)
         except ExpressionError as error:
             yield Complaint(("aggregate", column), error.found, error.mend)
+            continue
+        yield from _types(("aggregate", column), argument, types)
+        if function in _NUMERIC and plain_type(argument, types) == "string":
+            yield Complaint(("aggregate", column), f"{function} of {argument}, a string", _cast(argument))
+
+
+_NUMERIC = ("sum", "avg", "mean", "median", "std", "stddev", "variance")
+
+
+def _types(place: tuple[Any, ...], resolved: str, types: Mapping[str, str | None]) -> Iterator[Complaint]:
+    """What the plain types in a resolved expression show: a string against a number, a condition that is none."""
+    if told := clash(resolved, types):
+        yield Complaint(place, told, f"make them alike: {_cast(told.partition(' ')[0])}, or quote the number")
+    kind = plain_type(resolved, types) if place == ("where",) else None
+    if kind not in (None, "boolean"):
+        yield Complaint(place, f"{resolved} is {kind}, not a condition", f"write for example {resolved} IS NOT NULL")
+
+
+def _cast(resolved: str) -> str:
+    return f"cast({resolved} AS double)"
 
 
 def _columns(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
