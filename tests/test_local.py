@@ -296,22 +296,3 @@ class TestBroker:
         (tmp_path / "data").write_text("in the way")
         with pytest.raises(PlatformError, match="the broker's storage cannot be made"):
             broker.start(tmp_path, ports.free(), tmp_path / "log")
-
-
-@pytest.mark.long
-def test_the_whole_stack_comes_up_and_leaves_nothing_behind(now: Settings, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from hindcast.local import stack; from hindcast.settings import settings; stack.{}(settings())",
-    ]
-    env = {**os.environ, **now.environment}
-    try:
-        subprocess.run([*command[:2], command[2].format("up")], env=env, check=True, timeout=240)
-        started = process.load(tmp_path / "run")
-        assert len(started) == 2 + len(airflow.PARTS)
-        assert stack.is_up(now)
-    finally:
-        subprocess.run([*command[:2], command[2].format("down")], env=env, check=True, timeout=120)
-    assert process.family(started) == []
-    assert not any(ports.listens(port) for port in (now.kafka_port, now.airflow_port, now.spark_port))

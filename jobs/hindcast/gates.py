@@ -6,6 +6,7 @@ An expectation that could not be evaluated has failed: a gate never passes what 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -57,7 +58,7 @@ def known(gates: Sequence[Expectation], where: str) -> None:
     """Raises ContractError for an expectation that Great Expectations does not have, or with parameters it refuses."""
     if not gates:
         return
-    gx = _gx()
+    gx = imported()
     for gate in gates:
         try:
             _configured(gate).to_domain_obj()
@@ -77,10 +78,11 @@ def named(expectation: str, kwargs: dict[str, Any]) -> str:
     return f"{expectation}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-def _gx() -> Any:
-    """Great Expectations, imported when a gate needs it: it takes seconds."""
+def imported() -> Any:
+    """Great Expectations, imported when a gate needs it, without its chatter: it takes seconds."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("TQDM_DISABLE", "1")
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     import great_expectations
     import great_expectations.expectations.registry
 
@@ -94,7 +96,7 @@ def _configured(gate: Expectation) -> Any:
 
 
 def _validate(rows: DataFrame, gates: Sequence[Expectation], result_format: str) -> list[Any]:
-    gx = _gx()
+    gx = imported()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     source = context.data_sources.add_spark("candidate", persist=False)
