@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import derive, gates, journal, logs, plane, plans, report, tables
+from hindcast import analysis, derive, gates, journal, logs, plane, plans, report, tables
 from hindcast.contracts import Contract, find
 from hindcast.decode import decode
 from hindcast.errors import GateError, PlatformError, RecordError, RunError
@@ -57,14 +57,17 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
     """Derives a view from its inputs as this run has them, gates what changed and publishes it in one commit.
 
-    Returns what the commit notes. Raises GateError if a gate stopped it; then nothing of it is published.
+    Returns what the commit notes. Raises ContractError for an expression that Spark refuses or that fails on a record,
+    GateError if a gate stopped it; then nothing of it is published.
     """
     contract, todo = _planned(pipeline, run)
     sources = {name: _table(contract, name) for name in contract.views[view].inputs}
     if _settled(contract, *sources.values()):
         return _note(todo)
-    with _told(f"{pipeline}.{view}"), sized(spark, sum(map(tables.size, sources.values()))):
+    few = sized(spark, sum(map(tables.size, sources.values())))
+    with _told(f"{pipeline}.{view}"), analysis.told(settings().schemas, contract, view), few:
         inputs = {name: tables.believed(spark, table) for name, table in sources.items()}
+        analysis.check(spark, contract, view, inputs)
         derived = derive.view(contract, view, inputs)
         return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived))
 

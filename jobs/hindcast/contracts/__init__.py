@@ -1,6 +1,6 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
-from hindcast.contracts.load import find, load, load_all, paths, repeated
+from hindcast.contracts.load import complain, find, load, load_all, paths, repeated
 from hindcast.contracts.model import Contract, Expectation, Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, shapes
 
@@ -12,6 +12,7 @@ __all__ = [
     "Topic",
     "View",
     "Window",
+    "complain",
     "find",
     "load",
     "load_all",

@@ -92,6 +92,17 @@ def find(folder: Path, pipeline: str) -> Contract:
     return contracts[pipeline]
 
 
+def complain(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:
+    """A complaint about a contract of the folder as the refusal that names its file and line."""
+    for path in paths(folder):
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        if isinstance(node, yaml.MappingNode) and any(
+            (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
+        ):
+            return _complain(path, node, complaint)
+    return ContractError(complaint.found, where=f"{folder}, {pipeline}", mend=complaint.mend)
+
+
 def paths(folder: Path) -> list[Path]:
     """The contract files of a folder, by name."""
     if not folder.is_dir():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from hindcast.contracts.expressions import plain_type, resolve
+from hindcast.contracts.expressions import Scope, plain_type, resolve
 from hindcast.contracts.model import Contract, Topic, View
 
 Kind = Literal["events", "versions", "windows", "pairs"]
@@ -17,6 +17,9 @@ PERIODS: dict[str, tuple[str, ...]] = {
     "pairs": ("timestamp",),
 }
 """The columns of each kind that say when a row is true."""
+
+Place = tuple[Any, ...]
+"""The path of a field in a view."""
 
 Columns = Mapping[str, str | None]
 """Column names with their types, None where only Spark can tell."""
@@ -77,6 +80,21 @@ def resolved(texts: Mapping[str, str] | None, view: View, known: Mapping[str, Sh
     """Expressions over a view's inputs with every column as `input.column`."""
     names = scope(view, known)
     return {name: resolve(text, names) for name, text in (texts or {}).items()}
+
+
+def expressions(view: View, known: Mapping[str, Shape]) -> dict[Place, tuple[str, Scope]]:
+    """The view's expressions over one row by their places in it, as written, with the names that each can use."""
+    names = scope(view, known)
+    first = {view.first: names[view.first]}
+    found: dict[Place, tuple[str, Scope]] = {}
+    if view.join:
+        one = isinstance(view.join.on, str)
+        found |= {("join", "on", *(() if one else (n,))): (text, first) for n, text in enumerate(view.join.keys)}
+    if view.where is not None:
+        found["where",] = (view.where, names)
+    for field in ("select", "key", "group_by"):
+        found |= {(field, column): (text, names) for column, text in (getattr(view, field) or {}).items()}
+    return found
 
 
 def scope(view: View, known: Mapping[str, Shape]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
 from hindcast.contracts.model import Join, Topic, View, Window
-from hindcast.contracts.shapes import Shape, resolved, scope
+from hindcast.contracts.shapes import Shape, expressions, resolved, scope
 from hindcast.errors import nearest
 
 
@@ -142,25 +142,15 @@ def _kinds(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) 
 
 def _expressions(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     """Every expression must parse, name what is there, and be of a type that fits, as far as types are known."""
-    names = scope(view, known)
-    first = {view.first: names[view.first]}
-    texts: dict[tuple[Any, ...], tuple[str, dict[str, list[str]]]] = {}
-    if view.join:
-        one = isinstance(view.join.on, str)
-        texts |= {("join", "on", *(() if one else (n,))): (text, first) for n, text in enumerate(view.join.keys)}
-    if view.where is not None:
-        texts["where",] = (view.where, names)
-    for field in ("select", "key", "group_by"):
-        texts |= {(field, column): (text, names) for column, text in (getattr(view, field) or {}).items()}
     types = {f"{i}.{column}": kind for i in view.inputs for column, kind in known[i].columns.items()}
-    for place, (text, scope_) in texts.items():
+    for place, (text, names) in expressions(view, known).items():
         try:
-            yield from _types(place, resolve(text, scope_), types)
+            yield from _types(place, resolve(text, names), types)
         except ExpressionError as error:
             yield Complaint(place, error.found, error.mend)
     for column, text in (view.aggregate or {}).items():
         try:
-            function, argument = aggregate(text, names)
+            function, argument = aggregate(text, scope(view, known))
         except ExpressionError as error:
             yield Complaint(("aggregate", column), error.found, error.mend)
             continue

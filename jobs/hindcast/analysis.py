@@ -1,0 +1,148 @@
+"""What Spark says of a view's expressions, told with the line of the contract that it comes from.
+
+`contracts` refuses what can be known without Spark; the types of expressions, and what a record does to them, are known
+here: when a view's inputs are there, and when its rows are computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+
+from hindcast.contracts import Contract, Shape, View, complain, shapes
+from hindcast.contracts.expressions import aggregate, resolve
+from hindcast.contracts.shapes import Place, expressions, scope
+from hindcast.contracts.views import Complaint
+from hindcast.errors import ContractError
+
+
+class UnfitError(ValueError):
+    """An expression that cannot be what its place in the contract wants."""
+
+    def __init__(self, place: Place, found: str, mend: str) -> None:
+        self.complaint = Complaint(place, found, mend)
+        super().__init__(found)
+
+
+def check(spark: SparkSession, contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> None:
+    """Raises UnfitError for the first expression of a view that Spark cannot analyse, or whose type does not fit.
+
+    `inputs`: the flat rows of each input by name; nothing is read. A condition must be a boolean, what a join looks up
+    of the types of the key that it is looked up in.
+    """
+    it, known = contract.views[name], shapes(contract)
+    rows = _empty(spark, it, inputs, known)
+    plain, aggregates = _expressions(it, known), _aggregates(it, known)
+    calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
+    types = _analysed({place: F.expr(text) for place, text in plain.items()}, rows.select)
+    _analysed(calls, rows.agg)
+    if not isinstance(types.get(("where",), BooleanType()), BooleanType):
+        found = f"{plain['where',]} is {types['where',].simpleString()}, not a condition"
+        raise UnfitError(("where",), found, "write a comparison")
+    _check_keys(it, inputs, known, {place: (plain[place], types[place]) for place in plain if place[0] == "join"})
+
+
+@contextmanager
+def told(folder: Path, contract: Contract, name: str) -> Iterator[None]:
+    """What is unfit, and a failure on a record that Spark lays to an expression, as ContractErrors at their lines."""
+    try:
+        yield
+    except UnfitError as unfit:
+        raise _refusal(folder, contract, name, unfit.complaint) from None
+    except (PySparkException, Py4JJavaError) as error:
+        if found := _failed(contract, name, error):
+            raise _refusal(folder, contract, name, found) from error
+        raise
+
+
+def _refusal(folder: Path, contract: Contract, name: str, complaint: Complaint) -> ContractError:
+    place = ("views", name, *complaint.location)
+    return complain(folder, contract.pipeline, complaint._replace(location=place))
+
+
+def _expressions(it: View, known: Mapping[str, Shape]) -> dict[Place, str]:
+    """The view's expressions over one row, resolved, by their places in the contract."""
+    return {place: resolve(text, names) for place, (text, names) in expressions(it, known).items()}
+
+
+def _aggregates(it: View, known: Mapping[str, Shape]) -> dict[Place, tuple[str, str]]:
+    """The view's aggregates: function and resolved argument."""
+    found = {("aggregate", column): aggregate(text, scope(it, known)) for column, text in (it.aggregate or {}).items()}
+    return {place: ("count" if f == "count_distinct" else f, argument) for place, (f, argument) in found.items()}
+
+
+def _empty(spark: SparkSession, it: View, inputs: Mapping[str, DataFrame], known: Mapping[str, Shape]) -> DataFrame:
+    """No rows, with a struct per input: what the view's expressions are said over."""
+    structs = []
+    for name in it.inputs:
+        schema = inputs[name].schema
+        structs.append(StructField(name, StructType([schema[column] for column in known[name].columns])))
+    return spark.createDataFrame([], StructType(structs))
+
+
+def _analysed(columns: Mapping[Place, Column], over: Callable[..., DataFrame]) -> dict[Place, DataType]:
+    """The type of each column, all in one go; if Spark refuses, the first that it refuses alone is unfit."""
+    if not columns:
+        return {}
+    numbered = [column.alias(f"_{n}") for n, column in enumerate(columns.values())]
+    try:
+        return dict(zip(columns, (field.dataType for field in over(*numbered).schema.fields), strict=True))
+    except AnalysisException:
+        for place, column in columns.items():
+            try:
+                over(column.alias("_")).schema  # noqa: B018  # it is asking that analyses
+            except AnalysisException as error:
+                what, mend = _said(error)
+                raise UnfitError(place, what, mend or "write what Spark SQL takes there") from None
+        raise
+
+
+def _check_keys(
+    it: View,
+    inputs: Mapping[str, DataFrame],
+    known: Mapping[str, Shape],
+    looked_up: Mapping[Place, tuple[str, DataType]],
+) -> None:
+    """Keys that are joined must be of one type."""
+    if it.join is None or it.second is None:
+        return
+    wanted = [(column, inputs[it.second].schema[column].dataType) for column in known[it.second].key]
+    own = [(("join",), (f"{it.first}.{c}", inputs[it.first].schema[c].dataType)) for c in known[it.first].key]
+    for (place, (text, got)), (column, kind) in zip(looked_up.items() or own, wanted, strict=True):
+        if got.simpleString() != kind.simpleString():
+            found = f"{text} is {got.simpleString()}, {it.second}.{column} is {kind.simpleString()}"
+            mend = f"write on: cast({text} AS {kind.simpleString()})" if place != ("join",) else "re-key one of the two"
+            raise UnfitError(place, found, mend)
+
+
+def _failed(contract: Contract, name: str, error: Exception) -> Complaint | None:
+    """The expression that Spark names in a failure at run time, if it is one of the view's."""
+    found = re.search(r"== SQL \(line \d+, position \d+\) ==\n(.*?)\n *\^", str(error), re.DOTALL)
+    if not found:
+        return None
+    it, known = contract.views[name], shapes(contract)
+    texts = _expressions(it, known) | {place: argument for place, (_, argument) in _aggregates(it, known).items()}
+    there = found[1].strip(". \n").replace("value.", f"{it.first}.")
+    for place, text in texts.items():
+        if there in text:
+            what, mend = _said(error)
+            told = f"{contract.pipeline}.{name} has a record on which {text} fails: {what}"
+            return Complaint(place, told, mend or "let the expression give null for such records")
+    return None
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """What an error of Spark says first, and what it says besides, without its class, codes and settings."""
+    text = re.split(r"\s*SQLSTATE: |\n== SQL|\n\tat ", str(error), maxsplit=1)[0]
+    text = text.rpartition("Exception: ")[2] if "Exception: " in text else text
+    plain = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text.strip())
+    first, *others = re.split(r"(?<=\.)\s+(?=[A-Z])", plain)
+    return first.rstrip("."), " ".join(other for other in others if "spark.sql." not in other).rstrip(".")

@@ -1,0 +1,129 @@
+"""Expressions that only Spark can refuse, and those that fail on a record: the contract's line, cause and mend."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast import analysis, derive
+from hindcast.contracts import load, load_all, shapes
+from hindcast.contracts.shapes import PERIODS
+from hindcast.errors import ContractError
+from pipelines import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+
+SHOP = """\
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int, pieces: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int, tags: array<string>}}
+views:
+  made:
+"""
+MENU = "    table: menu\n"
+ORDERS = "    stream: orders\n"
+
+REFUSED = [
+    # the view from its second line on, the line, what was found, what would do
+    (ORDERS, "where: upper(item)", 9, "UPPER(orders.item) is string, not a condition", "a comparison"),
+    (ORDERS, "select: {n: quantity + tags}", 9, 'Cannot resolve "(orders.quantity + orders.tags)"', "takes there"),
+    (ORDERS, "select: {a: quantity, n: substring(item)}", 9, "requires", "refer to"),
+    (ORDERS, "key: {n: tags.x.y}", 9, "Can't extract a value from", "Need a complex type"),
+    (ORDERS, "group_by: {i: item}\n    aggregate: {n: max_by(item)}", 10, "max_by", "refer to"),
+    (ORDERS, "aggregate: {n: count(*), m: sum(tags)}", 9, "Cannot resolve", "takes there"),
+    (ORDERS, "join: {table: menu, on: length(item)}", 9, "LENGTH(orders.item) is int, menu.item is string", "cast(LEN"),
+]
+
+
+@pytest.mark.parametrize(("start", "rest", "line", "found", "mend"), REFUSED, ids=[case[1] for case in REFUSED])
+def test_what_spark_refuses_is_told_with_its_line(
+    spark: SparkSession, tmp_path: Path, start: str, rest: str, line: int, found: str, mend: str
+) -> None:
+    path = _file(tmp_path, f"{start}    {rest}\n")
+    contract = load(path)
+    with pytest.raises(ContractError) as caught, analysis.told(tmp_path, contract, "made"):
+        analysis.check(spark, contract, "made", _inputs(spark))
+    error = caught.value
+    assert (error.where, found in error.found, mend in error.mend) == (f"{path}:{line}", True, True), str(error)
+    assert "[" not in error.found.partition(" ")[0]
+    assert "SQLSTATE" not in str(error)
+
+
+FAILING = [
+    (
+        MENU,
+        "select: {a: price, each: price / pieces}",
+        "menu.price / menu.pieces fails: Division by zero",
+        "try_divide",
+    ),
+    (ORDERS, "where: cast(item AS int) > quantity", "CAST(orders.item AS INT) > orders.quantity fails: ", "try_cast"),
+    (ORDERS, "aggregate: {n: max(cast(item AS int))}", "CAST(orders.item AS INT) fails: The value 'curry'", "try_cast"),
+    (
+        ORDERS,
+        "join: {table: menu, on: 'if(cast(item AS int) = 1, item, null)'}",
+        "fails: The value 'curry' of the type",
+        "try_cast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("start", "rest", "found", "mend"), FAILING, ids=[case[1] for case in FAILING])
+def test_what_fails_on_a_record_is_told_with_its_line(
+    spark: SparkSession, tmp_path: Path, start: str, rest: str, found: str, mend: str
+) -> None:
+    path = _file(tmp_path, f"{start}    {rest}\n")
+    contract, inputs = load(path), _inputs(spark)
+    analysis.check(spark, contract, "made", inputs)
+    with pytest.raises(ContractError) as caught, analysis.told(tmp_path, contract, "made"):
+        derive.view(contract, "made", inputs).collect()
+    error = caught.value
+    assert (error.where, "shop.made" in error.found) == (f"{path}:9", True)
+    assert (found in error.found, mend in error.mend) == (True, True), str(error)
+
+
+def test_a_run_tells_it_and_publishes_nothing(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, f"{SHOP}{MENU}    select: {{each: price / pieces}}\n") as p:
+        p.send("menu", ("curry", {"price": 8, "pieces": 0}, 0))
+        with pytest.raises(ContractError, match=r"made has a record on which menu\.price / menu\.pieces fails") as told:
+            p.run()
+        assert (told.value.where.startswith(f"{p.path}:"), p.versions()["made"]) == (True, 0)
+
+
+def test_the_example_pipelines_are_fit(spark: SparkSession) -> None:
+    for contract in load_all(SCHEMAS).values():
+        inputs = {}
+        for name, shape in shapes(contract).items():
+            if name in contract.topics:
+                columns = [f"{c} {kind}" for c, kind in shape.columns.items()]
+                lineage = ["_partition int", "_offset long"] if shape.kind == "events" else []
+                periods = [f"{column} timestamp" for column in PERIODS[shape.kind]]
+                inputs[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
+            else:
+                analysis.check(spark, contract, name, inputs)
+                inputs[name] = derive.view(contract, name, inputs)
+
+
+def _file(folder: Path, view: str) -> Path:
+    path = folder / "shop.yaml"
+    path.write_text(f"{SHOP}{view}", encoding="utf-8")
+    return path
+
+
+def _inputs(spark: SparkSession) -> dict[str, DataFrame]:
+    menu = "item string, price int, pieces int, validFrom timestamp, validTo timestamp"
+    orders = "customer string, item string, quantity int, tags array<string>, timestamp timestamp"
+    start = datetime(2026, 1, 1)  # noqa: DTZ001 - local time is UTC
+    return {
+        "menu": spark.createDataFrame([("curry", 8, 0, start, None)], menu),
+        "orders": spark.createDataFrame(
+            [("anna", "curry", 1, ["x"], start, 0, 0)], f"{orders}, _partition int, _offset long"
+        ),
+    }
