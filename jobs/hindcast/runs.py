@@ -135,6 +135,8 @@ def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: st
 def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
     tables.ensure(table, _schema(derived))
+    if not tables.size(table):
+        return derived.withColumn("change", F.lit("open"))
     content = [c for c in derived.columns if c not in table.identity and not c.startswith("_")]
     return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
 
