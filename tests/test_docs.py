@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast import read, settings
+from hindcast import gaps, read, settings
 from hindcast.contracts import Contract, Expectation, Join, Topic, View, Window
 from hindcast.settings import Settings
 
@@ -56,7 +56,7 @@ def test_every_command_and_argument_is_explained() -> None:
 def test_every_field_of_a_contract_is_explained() -> None:
     told = {row[0] for row in cells(text("docs/contract.md"))}
     for model in (Contract, Topic, View, Join, Window):
-        assert {f"`{field}`" for field in model.model_fields} <= told
+        assert {f"`{field.alias or name}`" for name, field in model.model_fields.items()} <= told
     assert Expectation.model_fields.keys() == {"type", "kwargs", "on_failure"}, "docs/contract.md, Gate, is by hand"
 
 
@@ -108,8 +108,10 @@ def is_in_code(name: str, source: str) -> bool:
 
 def test_the_glossary_has_the_fates_of_the_code() -> None:
     told = [row[0].strip("`") for row in cells(text("docs/glossary.md")) if len(row) == 4 and row[0] != "fate"]
-    source = text("jobs/hindcast/order.py") + text("jobs/hindcast/decode.py")
-    assert sorted(told) == sorted(["accepted", "expired", "malformed", "no_timestamp", "null_key", "time_skew"])
+    source = text("jobs/hindcast/order.py") + text("jobs/hindcast/decode.py") + text("jobs/hindcast/gaps.py")
+    assert sorted(told) == sorted(
+        ["accepted", "expired", "malformed", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
+    )
     assert all(f'"{fate}"' in source for fate in told)
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from hindcast.errors import TopicError
-from hindcast.plans import Plan
-from hindcast.topics import Offsets, bounded, gone
+from hindcast.plans import Plan, Share, anchored
+from hindcast.topics import Offsets, bounded, continued
 
 
 @pytest.mark.parametrize(
@@ -29,41 +29,79 @@ from hindcast.topics import Offsets, bounded, gone
 def test_the_range_of_a_run(
     rule: str, available: tuple[int, int], claimed: int | None, bound: int | None, expected: tuple[int, int]
 ) -> None:
-    replayed = {} if claimed is None else {0: claimed}
-    assert bounded({0: Offsets(*available)}, replayed, {0: bound}) == {0: expected}, rule
+    start = available[0] if claimed is None else claimed
+    assert bounded({0: Offsets(*available)}, {0: start}, {0: bound}) == {0: expected}, rule
 
 
 def test_partitions_are_bounded_each_for_itself() -> None:
     available = {0: Offsets(0, 9), 1: Offsets(2, 5), 2: Offsets(0, 3)}
-    assert bounded(available, {0: 4}, {0: 6, 1: None}) == {0: (4, 6), 1: (2, 5), 2: (0, 3)}
+    assert bounded(available, {0: 4, 1: 2, 2: 0}, {0: 6, 1: None}) == {0: (4, 6), 1: (2, 5), 2: (0, 3)}
 
 
 def test_what_comes_next_is_there() -> None:
-    gone("menu", {0: 3, 1: 9}, {0: Offsets(3, 9), 1: Offsets(0, 9), 2: Offsets(5, 6)})
+    continued("menu", {0: 3, 1: 9}, {0: Offsets(3, 9), 1: Offsets(0, 9), 2: Offsets(5, 6)})
 
 
 @pytest.mark.parametrize(
-    ("available", "found", "mend"),
+    ("available", "found"),
     [
-        (
-            {0: Offsets(5, 9)},
-            "offsets 3 to 4 are gone from Kafka before they were replayed",
-            "raise the topic's retention",
-        ),
-        ({0: Offsets(0, 2)}, "offsets up to 2 were replayed, the partition ends at 1", "another pipeline: name"),
-        ({1: Offsets(0, 9)}, "was replayed before and is not there any more", "another pipeline: name"),
+        ({0: Offsets(0, 2)}, "offsets up to 2 were replayed, the partition ends at 1"),
+        ({1: Offsets(0, 9)}, "was replayed before and is not there any more"),
     ],
 )
-def test_what_comes_next_is_gone(available: dict[int, Offsets], found: str, mend: str) -> None:
+def test_a_topic_has_less_than_was_replayed(available: dict[int, Offsets], found: str) -> None:
     with pytest.raises(TopicError) as caught:
-        gone("menu", {0: 3}, available)
+        continued("menu", {0: 3}, available)
     assert (caught.value.found, caught.value.where) == (found, "topic menu, partition 0")
-    assert mend in caught.value.mend
+    assert "another pipeline: name" in caught.value.mend
+
+
+SOME, OTHER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+
+
+def claimed(anchor: int, since: datetime | None = None) -> Share:
+    return Share("id", 0, {0: anchor}, {0: Offsets(anchor, 8)}, {}, since)
+
+
+@pytest.mark.parametrize(
+    ("rule", "held", "before", "since", "reached", "expected"),
+    [
+        ("the log's beginning", {0: (2, 9)}, None, None, {}, {0: 2}),
+        ("or the first record dated `from`", {0: (2, 9)}, None, SOME, {0: 5}, {0: 5}),
+        ("none while no record is dated so late", {0: (2, 9)}, None, SOME, {0: None}, {}),
+        ("what is stored stays", {0: (7, 9)}, claimed(2), None, {}, {0: 2}),
+        ("also under the same `from`", {0: (7, 9)}, claimed(2, SOME), SOME, {}, {0: 2}),
+        ("it moves back", {0: (2, 9)}, claimed(5, OTHER), SOME, {0: 3}, {0: 3}),
+        ("to the beginning where `from` goes", {0: (2, 9)}, claimed(5, OTHER), None, {}, {0: 2}),
+        ("never on", {0: (2, 9)}, claimed(5, SOME), OTHER, {0: 6}, {0: 5}),
+        (
+            "an added partition begins at 0, whatever Kafka lost",
+            {0: (0, 9), 1: (4, 9)},
+            claimed(0),
+            None,
+            {},
+            {0: 0, 1: 0},
+        ),
+        ("or at its own `from`", {0: (0, 9), 1: (0, 9)}, claimed(0, SOME), SOME, {0: 1, 1: 4}, {0: 0, 1: 4}),
+    ],
+)
+def test_the_anchor_of_a_partition(
+    rule: str,
+    held: dict[int, tuple[int, int]],
+    before: Share | None,
+    since: datetime | None,
+    reached: dict[int, int | None],
+    expected: dict[int, int],
+) -> None:
+    assert anchored({p: Offsets(*r) for p, r in held.items()}, before, since, reached) == expected, rule
 
 
 @pytest.mark.parametrize("end", [None, datetime(2026, 1, 2, tzinfo=UTC)])
 def test_a_plan_is_read_back_as_it_was_stored(end: datetime | None) -> None:
     known_at = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
-    ranges = {"menu": {0: Offsets(0, 3), 10: Offsets(5, 5)}, "orders": {}}
-    plan = Plan("restaurant", 7, "manual__1", known_at, end, "c0ffee", ranges, {"menu": "id1", "orders": "id2"})
+    menu = Share("id1", 2, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {})
+    orders = Share("id2", 0, {0: 1}, {0: Offsets(7, 9)}, {0: Offsets(1, 4)}, end)
+    plan = Plan("restaurant", 7, "manual__1", known_at, end, "c0ffee", {"menu": menu, "orders": orders})
+    assert orders.parts == [{0: (1, 4)}, {0: (7, 9)}]
+    assert orders.planned == {0: 5}
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan

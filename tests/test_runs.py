@@ -320,8 +320,8 @@ def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None
         runs.plan(p.name, "first", T0 + timedelta(seconds=3))
         told = plans.current(p.warehouse, p.name, 1).plan["topics"]
         assert {name: topic["partitions"] for name, topic in told.items()} == {
-            "menu": [{"partition": 0, "start": 0, "end": 2}],
-            "orders": [{"partition": 0, "start": 0, "end": 1}],
+            "menu": [{"partition": 0, "anchor": 0, "start": 0, "end": 2}],
+            "orders": [{"partition": 0, "anchor": 0, "start": 0, "end": 1}],
         }
 
 
@@ -357,7 +357,7 @@ def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> N
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
         runs.plan(p.name, "first")
-        with pytest.raises(RunError, match=r"3 offsets were planned, 0 have a fate: {}") as refused:
+        with pytest.raises(RunError, match=r"3 offsets were planned \(0 to 2\), 0 have a fate: {}") as refused:
             runs.finish(p.name, 1)
         assert refused.value.where.endswith("logs/menu, partition 0, run 1")
         assert p.states() == [(1, "planned")]

@@ -143,7 +143,10 @@ def _key(columns: Mapping[str, Column], *, whole: bool = False) -> Column:
 
 
 def _positioned(log: DataFrame) -> DataFrame:
-    return log.select("key", "value", "timestamp", _position("partition", "offset"))
+    epoch = F.col("epoch") if "epoch" in log.columns else F.lit(0)
+    return log.select(
+        "key", "value", "timestamp", F.struct(epoch.alias("epoch"), "partition", "offset").alias("position")
+    )
 
 
 def _position(partition: str, offset: str) -> Column:

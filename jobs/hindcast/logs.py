@@ -2,10 +2,12 @@
 
 | log column | type | |
 | --- | --- | --- |
+| topicId | string | Kafka's id of the topic: one made anew under the same name has another |
 | epoch, partition, offset | int, int, bigint | the record's place; epoch counts changes of the partition count |
+| offsets | bigint | how many offsets the row stands for: 1, of a gap more (gaps.py) |
 | timestamp, timestampType | timestamp, int | as Kafka has them (KIP-32): 0 the producer's, 1 the broker's, -1 none |
 | key, value, headers | binary, binary, array | the bytes as sent |
-| fate, reason | string, string | accepted, expired, malformed, null_key, no_timestamp, time_skew; why refused |
+| fate, reason | string, string | docs/glossary.md lists the fates; why it was refused |
 | streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
 | run, systemFrom | bigint, timestamp | the run that brought it, and its known-at |
 
@@ -14,46 +16,42 @@ What is refused stands in the quarantine too, one table per pipeline, with its t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import order, plans, tables
+from hindcast import gaps, order, plans, tables
 from hindcast.contracts import Contract, Topic
 from hindcast.decode import decode
-from hindcast.errors import RecordError, RunError
-from hindcast.plans import Plan
+from hindcast.errors import RecordError
+from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.topics import Offsets, records
+from hindcast.topics import Cluster, Offsets, made_anew, records
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
 
 DISPUTED = "a record of the log was accepted before and does not decode now"
 DISPUTE_MEND = "put the column's type in the contract back, or give the topic's entry another name (a new table)"
-_EMPTY = "partition int, offset long, timestamp timestamp, key binary, value binary, run long"
+_EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, run long"
 
 
 def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> None:
     """Claims a topic's planned offsets: one commit to its log, and then what it refused into quarantine.
 
-    Does nothing that the run did before. Before anything is written, RunError if an offset has no record and
-    RecordError if more records are malformed than the contract allows.
+    Does nothing that the run did before. Before anything is written, TopicError if Kafka has lost offsets that the
+    contract does not do without, and RecordError if more records are malformed than it allows.
     """
-    topic, ranges = contract.topics[name], todo.ranges[name]
     log = plans.log(settings().warehouse, contract.pipeline, name)
-    if tables.published(log) < todo.run and any(r.end > r.start for r in ranges.values()):
-        kafka = contract.kafka_topic(name)
-        judged = _judged(spark, contract, todo, name, log).persist()
-        try:
-            refused = _account(judged, kafka, ranges, topic.max_malformed, f"topics.{name}.max_malformed")
-            tables.ensure(log, tables.nullable(judged.schema))
-            tables.append(judged, log, todo.run, {"run": todo.run, "refused": refused})
-        finally:
-            judged.unpersist()
+    if tables.published(log) < todo.run and todo.topics[name].parts:
+        with Cluster(settings().kafka) as cluster:
+            _append(spark, cluster, contract, todo, name, log)
     _quarantine(spark, contract, name, log)
 
 
@@ -81,17 +79,70 @@ def latest(topic: Topic, todo: Plan) -> datetime:
     return todo.known_at + topic.max_time_skew
 
 
-def _judged(spark: SparkSession, contract: Contract, todo: Plan, name: str, log: Table) -> DataFrame:
-    """The planned records as rows of the log."""
+def _append(spark: SparkSession, cluster: Cluster, contract: Contract, todo: Plan, name: str, log: Table) -> None:
+    """The commit to the log: a row for each record that there is, and one for each gap between them."""
+    topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
+    held = cluster.available(kafka)
+    lost = [gaps.lost(part, held) for part in share.parts]
+    for missing in lost:
+        gaps.refuse(contract, name, missing, gaps.RETENTION)
+    read = [gaps.left(part, missing) for part, missing in zip(share.parts, lost, strict=True)]
+    judged = _union(_judged(spark, contract, todo, name, log, part) for part in read).persist()
+    try:
+        came, refused = _account(judged, kafka, topic.max_malformed, f"topics.{name}.max_malformed")
+        if cluster.topic_id(kafka) != share.topic_id:
+            raise made_anew(kafka, todo.run)
+        empty = [gaps.rows(spark, missing).withColumns(_why("gone", gaps.RETENTION)) for missing in lost if missing]
+        wanted = Counter({p: r.end - r.start for part in read for p, r in part.items()})
+        if short := {p for p, n in wanted.items() if came.get(p, 0) < n}:
+            compacted = cluster.compacted(kafka)
+            between = _union(gaps.between(judged, {p: r for p, r in part.items() if p in short}) for part in read)
+            if compacted and topic.on_gap == "stop":
+                found = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
+                gone = {p: Offsets(row["offset"], row["offset"] + row["offsets"]) for p, row in found.items()}
+                gaps.refuse(contract, name, gone, gaps.COMPACTION)
+            why = _why("gone", gaps.COMPACTION) if compacted else _why("no_record", gaps.NO_RECORD)
+            empty.append(between.withColumns(why))
+        rows = _union([judged, *empty]).withColumns(_origin(share, todo))
+        tables.ensure(log, tables.nullable(rows.schema))
+        tables.append(rows, log, todo.run, {"run": todo.run, "refused": refused})
+    finally:
+        judged.unpersist()
+
+
+def _union(frames: Iterable[DataFrame]) -> DataFrame:
+    """All rows; a column that one of the frames lacks is null there."""
+    return reduce(lambda all_, more: all_.unionByName(more, allowMissingColumns=True), frames)
+
+
+def _why(fate: str, reason: str) -> dict[str, Column]:
+    return {"fate": F.lit(fate), "reason": F.lit(reason)}
+
+
+def _origin(share: Share, todo: Plan) -> dict[str, Column]:
+    """The columns that all rows of a run share."""
+    return {
+        "topicId": F.lit(share.topic_id),
+        "epoch": F.lit(share.epoch),
+        "run": F.lit(todo.run).cast("long"),
+        "systemFrom": F.lit(todo.known_at),
+    }
+
+
+def _judged(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, log: Table, ranges: Mapping[int, Offsets]
+) -> DataFrame:
+    """The records of these ranges as rows of the log, without what all rows of the run share."""
     topic = contract.topics[name]
-    raw = records(spark, settings().kafka, contract.kafka_topic(name), todo.ranges[name])
+    raw = records(spark, settings().kafka, contract.kafka_topic(name), ranges)
     kept = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     retention = F.lit(topic.history_retention).cast("interval day to second")
-    judged = order.judge(*_with_stream_time(spark, log, decode(kept, topic, latest(topic, todo)), retention))
+    decoded = decode(kept, topic, latest(topic, todo))
+    judged = order.judge(*_with_stream_time(spark, log, decoded, retention, ranges))
     return judged.select(
-        F.lit(0).alias("epoch"),
         "partition",
         "offset",
+        F.lit(1).cast("long").alias("offsets"),
         "timestamp",
         "timestampType",
         F.col("_rawKey").alias("key"),
@@ -100,8 +151,6 @@ def _judged(spark: SparkSession, contract: Contract, todo: Plan, name: str, log:
         "fate",
         F.coalesce("reason", F.when(F.col("fate") == "expired", _too_late(topic))).alias("reason"),
         "streamTime",
-        F.lit(todo.run).cast("long").alias("run"),
-        F.lit(todo.known_at).alias("systemFrom"),
     )
 
 
@@ -113,18 +162,19 @@ def _too_late(topic: Topic) -> Column:
 
 
 def _with_stream_time(
-    spark: SparkSession, log: Table, decoded: DataFrame, retention: Column
+    spark: SparkSession, log: Table, decoded: DataFrame, retention: Column, ranges: Mapping[int, Offsets]
 ) -> tuple[DataFrame, Column, Column | None]:
-    """Records with the stream time that earlier runs left to each partition, as `order.judge` takes them."""
+    """Records with the stream time that the log has before each partition's range, as `order.judge` takes them."""
     if tables.opened(log) is None:
         return decoded, retention, None
-    before = tables.load(spark, log).where("fate = 'accepted'")
+    preceding = reduce(or_, ((F.col("partition") == p) & (F.col("offset") < r.start) for p, r in ranges.items()))
+    before = tables.load(spark, log).where((F.col("fate") == "accepted") & preceding)
     reached = before.groupBy("partition").agg(F.max("timestamp").alias("_reached"))
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
 
 
-def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allowed: int, field: str) -> int:
-    """How many records are refused. Every planned offset must have come, and no more be malformed than allowed."""
+def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[dict[int, int], int]:
+    """How many records of each partition came, and how many are refused; no more may be malformed than allowed."""
     rows = (
         judged.groupBy("partition", "fate")
         .agg(
@@ -135,15 +185,6 @@ def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allow
         )
         .collect()
     )
-    for partition, offsets in ranges.items():
-        came = sum(row["n"] for row in rows if row["partition"] == partition)
-        planned = offsets.end - offsets.start
-        if came != planned:
-            raise RunError(
-                f"{planned} offsets were planned ({offsets.start} to {offsets.end - 1}), {came} records came",
-                where=f"topic {kafka}, partition {partition}",
-                mend="offsets without a record (compacted or aborted) cannot be accounted for yet; nothing was written",
-            )
     bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
     total = sum(row["n"] for row in bad)
     if total > allowed:
@@ -153,7 +194,10 @@ def _account(judged: DataFrame, kafka: str, ranges: Mapping[int, Offsets], allow
             mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; "
             "nothing was written",
         )
-    return sum(row["n"] for row in rows if row["fate"] != "accepted")
+    came = Counter[int]()
+    for row in rows:
+        came[row["partition"]] += row["n"]
+    return came, sum(row["n"] for row in rows if row["fate"] != "accepted")
 
 
 def _quarantine(spark: SparkSession, contract: Contract, name: str, log: Table) -> None:
@@ -164,7 +208,7 @@ def _quarantine(spark: SparkSession, contract: Contract, name: str, log: Table) 
     if not new:
         return
     topic = F.lit(contract.kafka_topic(name)).alias("topic")
-    rows = tables.load(spark, log).where((F.col("fate") != "accepted") & (F.col("run") > done))
+    rows = tables.load(spark, log).where(~F.col("fate").isin("accepted", *gaps.FATES) & (F.col("run") > done))
     refused = rows.select(topic, *QUARANTINE[1:])
     tables.ensure(table, tables.nullable(refused.schema))
     tables.append(refused, table, max(new), {"run": max(new)}, part=name)

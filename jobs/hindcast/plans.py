@@ -2,16 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast import journal
+from hindcast import gaps, journal
 from hindcast.contracts import Contract
-from hindcast.errors import RunError, TopicError
+from hindcast.errors import RunError
 from hindcast.journal import Run
 from hindcast.tables import Table, published
-from hindcast.topics import Cluster, Offsets, bounded, gone
+from hindcast.topics import Cluster, Offsets, bounded, continued, made_anew
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run takes of one topic.
+
+    `anchors`: per partition the first offset that was or will be replayed, none while no record reached `from`.
+    `ranges`: from where the last run ended. `earlier`: what an anchor that moved back adds before them. `epoch` counts
+    the changes of the partition count that runs have seen. `since`: the `from` that the anchors were found by.
+    """
+
+    topic_id: str
+    epoch: int
+    anchors: dict[int, int]
+    ranges: dict[int, Offsets]
+    earlier: dict[int, Offsets]
+    since: datetime | None = None
+
+    @property
+    def parts(self) -> list[dict[int, Offsets]]:
+        """The ranges that hold offsets, at most one of a partition in each part; the earlier part first."""
+        parts = [{p: r for p, r in ranges.items() if r.end > r.start} for ranges in (self.earlier, self.ranges)]
+        return [part for part in parts if part]
+
+    @property
+    def planned(self) -> dict[int, int]:
+        """How many offsets each partition brings."""
+        counts = dict.fromkeys(self.ranges, 0)
+        for partition, offsets in ((p, r) for part in self.parts for p, r in part.items()):
+            counts[partition] += offsets.end - offsets.start
+        return counts
+
+    def as_json(self) -> dict[str, Any]:
+        """The form in the journal."""
+        partitions = []
+        for p, r in self.ranges.items():
+            earlier = {"earlier": list(self.earlier[p])} if p in self.earlier else {}
+            partitions.append(
+                {"partition": p, "anchor": self.anchors.get(p), "start": r.start, "end": r.end, **earlier}
+            )
+        since = {"from": self.since.isoformat()} if self.since else {}
+        return {"id": self.topic_id, "epoch": self.epoch, "partitions": partitions, **since}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Share:
+        """The share that `as_json` told."""
+        parts = told["partitions"]
+        return cls(
+            told["id"],
+            told["epoch"],
+            {p["partition"]: p["anchor"] for p in parts if p["anchor"] is not None},
+            {p["partition"]: Offsets(p["start"], p["end"]) for p in parts},
+            {p["partition"]: Offsets(*p["earlier"]) for p in parts if "earlier" in p},
+            datetime.fromisoformat(told["from"]) if "from" in told else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -24,8 +80,7 @@ class Plan:
     known_at: datetime
     interval_end: datetime | None
     contract: str
-    ranges: dict[str, dict[int, Offsets]]
-    topic_ids: dict[str, str]
+    topics: dict[str, Share]
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
@@ -36,13 +91,7 @@ class Plan:
             "knownAt": self.known_at.isoformat(),
             "intervalEnd": self.interval_end.isoformat() if self.interval_end else None,
             "contract": self.contract,
-            "topics": {
-                name: {
-                    "id": self.topic_ids[name],
-                    "partitions": [{"partition": p, "start": r.start, "end": r.end} for p, r in ranges.items()],
-                }
-                for name, ranges in self.ranges.items()
-            },
+            "topics": {name: share.as_json() for name, share in self.topics.items()},
         }
 
     @classmethod
@@ -56,11 +105,7 @@ class Plan:
             datetime.fromisoformat(told["knownAt"]),
             datetime.fromisoformat(end) if end else None,
             told["contract"],
-            {
-                name: {p["partition"]: Offsets(p["start"], p["end"]) for p in topic["partitions"]}
-                for name, topic in told["topics"].items()
-            },
-            {name: topic["id"] for name, topic in told["topics"].items()},
+            {name: Share.from_json(share) for name, share in told["topics"].items()},
         )
 
 
@@ -116,37 +161,78 @@ def _new(
 ) -> Plan:
     latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
     known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
-    ranges: dict[str, dict[int, Offsets]] = {}
-    ids: dict[str, str] = {}
     with Cluster(servers) as cluster:
-        for name, topic in contract.topics.items():
-            kafka = contract.kafka_topic(name)
-            available = cluster.available(kafka)
-            ids[name] = cluster.topic_id(kafka)
-            claimed = _claimed(log(warehouse, contract.pipeline, name), past, name, ids[name], kafka)
-            gone(kafka, claimed, available)
-            bound = cluster.reaching(kafka, interval_end, known_at + topic.max_time_skew) if interval_end else {}
-            ranges[name] = bounded(available, claimed, bound)
+        shares = {
+            name: _share(
+                cluster, contract, name, _claimed(warehouse, contract.pipeline, name, past), interval_end, known_at
+            )
+            for name in contract.topics
+        }
     number = max((run.number for run in past), default=0) + 1
-    made = Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, ranges, ids)
+    made = Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares)
     journal.write(warehouse, Run(number, run_id, known_at, "planned", made.as_json(), made.as_json()))
     return made
 
 
-def _claimed(table: Table, past: list[Run], name: str, topic_id: str, kafka: str) -> dict[int, int]:
-    """Per partition the offset after the last one in the log: where the last run that committed to it ended."""
-    last = published(table)
+def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:
+    """The last run that committed to a topic's log, and what it took."""
+    last = published(log(warehouse, pipeline, name))
     run = next((run for run in past if run.number == last), None)
-    if run is None:
-        return {}
-    planned = Plan.from_json(run.plan)
-    if planned.topic_ids[name] != topic_id:
-        raise TopicError(
-            f"was deleted and made anew since run {last}: its offsets mean other records",
-            where=f"topic {kafka}",
-            mend="replay the new topic into a new pipeline (another pipeline: name in the contract)",
-        )
-    return {partition: offsets.end for partition, offsets in planned.ranges[name].items()}
+    return (last, Plan.from_json(run.plan).topics[name]) if run else None
+
+
+def _share(
+    cluster: Cluster,
+    contract: Contract,
+    name: str,
+    claimed: tuple[int, Share] | None,
+    interval_end: datetime | None,
+    known_at: datetime,
+) -> Share:
+    """What a run takes of a topic, after the run that claimed its offsets last."""
+    topic, kafka = contract.topics[name], contract.kafka_topic(name)
+    held, topic_id = cluster.available(kafka), cluster.topic_id(kafka)
+    last, before = claimed or (0, None)
+    if before and before.topic_id != topic_id:
+        raise made_anew(kafka, last)
+    ends = {p: before.ranges[p].end for p in before.anchors} if before else {}
+    continued(kafka, ends, held)
+    latest = known_at + topic.max_time_skew
+    since = cluster.reaching(kafka, topic.since, latest) if topic.since and _moved(topic.since, before, held) else {}
+    anchors = anchored(held, before, topic.since, since)
+    earlier = {p: Offsets(anchors[p], a) for p, a in (before.anchors if before else {}).items() if anchors[p] < a}
+    for p in [p for p in earlier if before and ends[p] == before.anchors[p]]:  # nothing of it was replayed yet
+        ends[p] = earlier.pop(p).start
+    bound = cluster.reaching(kafka, interval_end, latest) if interval_end else {}
+    ranges = bounded(held, {p: ends.get(p, anchors.get(p, r.end)) for p, r in held.items()}, bound)
+    epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
+    share = Share(topic_id, epoch, anchors, ranges, earlier, topic.since)
+    for part in share.parts:
+        gaps.refuse(contract, name, gaps.lost(part, held), gaps.RETENTION)
+    return share
+
+
+def anchored(
+    held: Mapping[int, Offsets], before: Share | None, since: datetime | None, reached: Mapping[int, int | None]
+) -> dict[int, int]:
+    """Per partition the first offset to replay: the log's beginning, or where it `reached` the contract's `from`.
+
+    `before`: the share that was claimed last. An anchor moves back when `from` does, never on. The beginning of a
+    partition that was added since is offset 0. None for a partition where no record is dated so late.
+    """
+    anchors = dict(before.anchors) if before else {}
+    for partition, offsets in held.items():
+        if since is None:
+            reached = {**reached, partition: 0 if before and partition not in before.ranges else offsets.start}
+        hit = reached.get(partition)
+        if hit is not None:
+            anchors[partition] = min(hit, anchors.get(partition, hit))
+    return anchors
+
+
+def _moved(since: datetime, before: Share | None, held: Mapping[int, Offsets]) -> bool:
+    """Whether anchors have to be looked for: at first, under another `from`, where there is none yet."""
+    return before is None or before.since != since or held.keys() != before.anchors.keys()
 
 
 def _committed(warehouse: str, contract: Contract, run: Run) -> bool:

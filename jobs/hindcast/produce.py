@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -25,9 +25,12 @@ class Record(NamedTuple):
     timestamp: datetime | None
 
 
-def create(servers: str, *topics: str, partitions: int = 1) -> None:
-    """Makes the topics that are not there, and returns when the broker knows them; they keep records of any date."""
-    new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1"}) for topic in topics]
+def create(servers: str, *topics: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Makes the topics that are not there, and returns when the broker knows them.
+
+    They keep records of any date, unless `config` has settings of their own.
+    """
+    new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     for topic, future in admin.create_topics(new, request_timeout=TIMEOUT).items():
         try:

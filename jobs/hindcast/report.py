@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import duckdb
-
-from hindcast import plans, tables
+from hindcast import ledger, plans, tables
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.gates import named
-from hindcast.plans import Plan
+from hindcast.plans import Plan, Share
 from hindcast.tables import Table
-from hindcast.topics import Offsets
-
-_FATES = """
-    SELECT "partition", fate, count(*) AS n, min("offset") AS first, max("offset") AS last,
-           count_if("timestamp" < streamTime) AS late
-    FROM log WHERE run = ? GROUP BY ALL ORDER BY ALL
-"""
 
 
 def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
@@ -27,11 +18,11 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
     RunError if the fates of a partition do not add up to its planned offsets (design.md 5, conservation).
     """
     topics = {}
-    for name, ranges in plan.ranges.items():
-        partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, ranges)
+    for name, share in plan.topics.items():
+        partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
         topics[name] = {
             "topic": contract.kafka_topic(name),
-            "offsets": sum(r.end - r.start for r in ranges.values()),
+            "offsets": sum(share.planned.values()),
             "late": sum(p.pop("late") for p in partitions),
             "partitions": partitions,
         }
@@ -80,24 +71,21 @@ def _changed(table: dict[str, Any]) -> str:
     return ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
 
 
-def _fates(log: Table, run: int, ranges: dict[int, Offsets]) -> list[dict[str, Any]]:
-    """Per partition the planned range, and the counts by fate of what the log has of it."""
-    found = tables.opened(log)
-    rows: list[tuple[int, str, int, int, int, int]] = []
-    if found is not None:
-        with duckdb.connect() as engine:
-            engine.register("log", found.to_pyarrow_dataset())
-            rows = engine.execute(_FATES, [run]).fetchall()
+def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
+    """Each planned range with the counts by fate of what the log has of it."""
+    found = {(piece.partition, piece.start): piece for piece in ledger.pieces(log, run)}
     told = []
-    for partition, offsets in ranges.items():
-        own = [row for row in rows if row[0] == partition]
-        fates = {fate: n for _, fate, n, _, _, _ in own}
-        if sum(fates.values()) != offsets.end - offsets.start:
+    for partition, offsets in [*share.earlier.items(), *share.ranges.items()]:
+        planned = offsets.end - offsets.start
+        piece = found.get((partition, offsets.start)) if planned else None
+        fates = piece.fates if piece else {}
+        if planned and (piece is None or piece.end != offsets.end):
             raise RunError(
-                f"{offsets.end - offsets.start} offsets were planned, {sum(fates.values())} have a fate: {fates}",
+                f"{planned} offsets were planned ({offsets.start} to {offsets.end - 1}), "
+                f"{sum(fates.values())} have a fate: {fates}",
                 where=f"{log.path}, partition {partition}, run {run}",
                 mend="retry the run's replay step; if that does not help, the log was changed by another hand",
             )
-        late = sum(row[5] for row in own)
+        late = piece.late if piece else 0
         told.append({"partition": partition, "start": offsets.start, "end": offsets.end, "fates": fates, "late": late})
     return told

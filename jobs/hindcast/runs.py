@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import analysis, derive, gates, journal, logs, plane, plans, report, tables
+from hindcast import analysis, derive, gaps, gates, journal, logs, plane, plans, report, tables
 from hindcast.contracts import Contract, find
 from hindcast.decode import decode
-from hindcast.errors import GateError, PlatformError, RecordError, RunError
+from hindcast.errors import GateError, PlatformError, RecordError, RunError, TopicError
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
@@ -46,7 +46,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     """
     contract, todo = _planned(pipeline, run)
     log = plans.log(settings().warehouse, pipeline, topic)
-    rows = tables.size(log) + sum(offsets.end - offsets.start for offsets in todo.ranges[topic].values())
+    rows = tables.size(log) + sum(todo.topics[topic].planned.values())
     with _told(f"{pipeline}.{topic}"), sized(spark, rows):
         logs.claim(spark, contract, todo, topic)
         if _settled(contract, log):
@@ -204,6 +204,8 @@ def _told(where: str) -> Iterator[None]:
         if logs.DISPUTED in text:
             found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
             raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
+        if gaps.LOST in text:
+            raise TopicError("Kafka lost offsets while they were read", where=where, mend=gaps.LOST_MEND) from None
         told = tables.unwritten(error, where)
         if isinstance(told, PlatformError):
             raise told from None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is not in its __all__
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.errors import TopicError
@@ -43,6 +43,7 @@ class Cluster:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
+                "enable.partition.eof": True,
             }
         )
 
@@ -73,6 +74,12 @@ class Cluster:
             if (p := TopicPartition(topic, number))
         }
 
+    def compacted(self, topic: str) -> bool:
+        """Whether the topic keeps only the last record of a key."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self._ask(self._admin.describe_configs([asked], request_timeout=TIMEOUT)[asked].result, topic)
+        return "compact" in found["cleanup.policy"].value
+
     def reaching(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
         """Per partition the first offset whose timestamp reaches `moment` (KIP-32), None if there is none.
 
@@ -96,6 +103,8 @@ class Cluster:
                         raise TopicError("the broker sends no records", where=f"{hit.topic} partition {hit.partition}")
                     continue
                 heard = time.monotonic()
+                if message.error() and message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
+                    return None
                 if message.error():
                     raise TopicError(str(message.error()), where=f"{hit.topic} partition {hit.partition}")
                 if message.offset() >= end:
@@ -136,17 +145,15 @@ class Cluster:
 
 
 def bounded(
-    available: Mapping[int, Offsets], claimed: Mapping[int, int], bound: Mapping[int, int | None]
+    available: Mapping[int, Offsets], starts: Mapping[int, int], bound: Mapping[int, int | None]
 ) -> dict[int, Offsets]:
-    """The ranges of a run: per partition from where the last run ended up to the interval's bound.
+    """The ranges of a run: per partition from its start up to the interval's bound, without one to its end.
 
-    A partition without a claim starts at its first record; without a bound it goes to its end. A range never runs
-    backwards: what earlier runs replayed beyond the bound stays replayed (design.md 6).
+    A range never runs backwards: what earlier runs replayed beyond the bound stays replayed (design.md 6).
     """
     ranges = {}
     for partition, offsets in available.items():
-        start = claimed.get(partition, offsets.start)
-        hit = bound.get(partition)
+        start, hit = starts[partition], bound.get(partition)
         ranges[partition] = Offsets(start, max(start, offsets.end if hit is None else min(hit, offsets.end)))
     return ranges
 
@@ -157,6 +164,8 @@ def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, 
     Only committed records (read_committed). Fails rather than return fewer records where Kafka has lost some.
     """
     wanted = {str(p): r for p, r in ranges.items() if r.end > r.start}
+    if not wanted:
+        return spark.createDataFrame([], _RECORD)
     frame = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -173,23 +182,26 @@ def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, 
     return frame.select("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
 
-def gone(topic: str, claimed: Mapping[int, int], available: Mapping[int, Offsets]) -> None:
-    """Raises TopicError where Kafka no longer has what comes next, or has less than was replayed already."""
-    for partition, start in sorted(claimed.items()):
+def continued(topic: str, ends: Mapping[int, int], available: Mapping[int, Offsets]) -> None:
+    """Raises TopicError where Kafka has less of a topic than was replayed already, up to `ends`."""
+    for partition, end in sorted(ends.items()):
         where = f"topic {topic}, partition {partition}"
         if partition not in available:
             raise TopicError("was replayed before and is not there any more", where=where, mend=_ANEW)
-        low, high = available[partition]
-        if start < low:
+        high = available[partition].end
+        if end > high:
             raise TopicError(
-                f"offsets {start} to {low - 1} are gone from Kafka before they were replayed",
-                where=where,
-                mend="raise the topic's retention; what is gone can only be restored in Kafka",
+                f"offsets up to {end - 1} were replayed, the partition ends at {high - 1}", where=where, mend=_ANEW
             )
-        if start > high:
-            raise TopicError(
-                f"offsets up to {start - 1} were replayed, the partition ends at {high - 1}", where=where, mend=_ANEW
-            )
+
+
+def made_anew(topic: str, run: int) -> TopicError:
+    """The refusal of a topic whose id is not the one that run `run` knew."""
+    return TopicError(
+        f"was deleted and made anew since run {run}: its offsets mean other records",
+        where=f"topic {topic}",
+        mend="replay the new topic into a new pipeline (another pipeline: name in the contract)",
+    )
 
 
 def millis(moment: datetime) -> int:
@@ -197,6 +209,10 @@ def millis(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
+_RECORD = (
+    "partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")

@@ -61,6 +61,10 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
     for field in ("history_retention", "ttl"):
         if topic.read == "stream" and getattr(topic, field) is not None:
             yield Complaint((*location, field), f"{field} is for tables, this topic is a stream", "remove it")
+    if topic.read == "table" and topic.since is not None:
+        yield Complaint(
+            (*location, "from"), "from is for streams, this topic is a table", "remove it: a table needs all"
+        )
     if topic.ttl is not None and not topic.ttl:
         yield Complaint((*location, "ttl"), "a version of no duration is none", "write for example 7 days")
 

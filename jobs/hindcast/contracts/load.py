@@ -170,7 +170,7 @@ def _fields(location: tuple[Any, ...]) -> list[str]:
         model = models.get(str(location[0]), model)
     if len(location) >= 3:
         model = models.get(str(location[2]), model)
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _refuse_repeated_names(path: Path, node: yaml.Node | None) -> None:

@@ -102,6 +102,17 @@ class Topic(Model):
     ttl: Duration | None = Field(
         None, description="A version that is not renewed within this time ends; until it is changed if left out."
     )
+    since: Moment | None = Field(
+        None,
+        alias="from",
+        description="A stream is replayed from its first record dated at this moment or later; from its beginning if "
+        "left out. Moved back, the next run replays what lies between.",
+    )
+    on_gap: Literal["stop", "record"] = Field(
+        "stop",
+        description="Offsets that retention or compaction took before they were replayed. stop: the run stops and says "
+        "which. record: it goes on, and the ledger has them with the fate gone.",
+    )
     max_time_skew: Duration = Field(
         "1 day",
         validate_default=True,

@@ -1,0 +1,81 @@
+"""Offsets without a record: what Kafka lost before it was replayed, and what never was a record for a reader.
+
+| fate | offsets that |
+| --- | --- |
+| gone | retention, or the compaction of a compacted topic, took before they were replayed |
+| no_record | hold an aborted record or a transaction's marker: readers of committed records never see them |
+
+Neither has bytes. A run of such offsets is one row of the log, whose `offsets` says how many it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from hindcast.contracts import Contract
+from hindcast.errors import TopicError
+from hindcast.topics import Offsets
+
+FATES = ("gone", "no_record")
+"""The fates of offsets without a record."""
+
+RETENTION = "retention took them before they were replayed"
+COMPACTION = "compaction took them before they were replayed"
+NO_RECORD = "an aborted record or a transaction's marker"
+LOST = "Some data may have been lost because they are not available in Kafka any more"
+"""What Spark's connector says when offsets disappear under its reader."""
+LOST_MEND = "retry the run: it will say which, and go on without them if the contract has on_gap: record"
+_COLUMNS = "partition int, offset long, offsets long"
+
+
+def lost(ranges: Mapping[int, Offsets], held: Mapping[int, Offsets]) -> dict[int, Offsets]:
+    """The part of each range that lies before what its partition still holds."""
+    before = {p: Offsets(r.start, min(r.end, held[p].start)) for p, r in ranges.items()}
+    return {p: r for p, r in before.items() if r.end > r.start}
+
+
+def left(ranges: Mapping[int, Offsets], without: Mapping[int, Offsets]) -> dict[int, Offsets]:
+    """The ranges after what was lost of them."""
+    return {p: Offsets(without[p].end if p in without else r.start, r.end) for p, r in ranges.items()}
+
+
+def refuse(contract: Contract, name: str, missing: Mapping[int, Offsets], why: str) -> None:
+    """Raises TopicError if offsets of a topic are missing and its contract does not say `on_gap: record`."""
+    if not missing or contract.topics[name].on_gap == "record":
+        return
+    partition, first = min(missing.items())
+    more = f", and more in partition {', '.join(map(str, sorted(missing)[1:]))}" if len(missing) > 1 else ""
+    raise TopicError(
+        f"offsets {first.start} to {first.end - 1} are gone from Kafka{more}: {why}",
+        where=f"topic {contract.kafka_topic(name)}, partition {partition}",
+        mend="restore them in Kafka if they can be; to go on without them and have the gap in the ledger: "
+        f"topics.{name}.on_gap: record",
+    )
+
+
+def rows(spark: SparkSession, missing: Mapping[int, Offsets]) -> DataFrame:
+    """Whole ranges without a record, as rows of `partition`, `offset` (the first) and `offsets` (how many)."""
+    return spark.createDataFrame([(p, r.start, r.end - r.start) for p, r in missing.items()], _COLUMNS)
+
+
+def between(found: DataFrame, ranges: Mapping[int, Offsets]) -> DataFrame:
+    """The offsets of `ranges` that `found` (`partition`, `offset`) has no record of: rows as those of `rows`.
+
+    One row for each run of offsets: found 3, 4, 9 of [3, 12) gives 5 (4 offsets) and 10 (2 offsets).
+    """
+    edges = [(p, o, o == r.end) for p, r in ranges.items() if r.end > r.start for o in (r.start - 1, r.end)]
+    ends = found.sparkSession.createDataFrame(edges, "partition int, offset long, last boolean")
+    inside = reduce(or_, (F.col("partition").eqNullSafe(p) & F.col("offset").between(*r) for p, r in ranges.items()))
+    every = found.where(inside).select("partition", "offset", F.lit(False).alias("last")).unionByName(ends)
+    following = F.lead("offset").over(Window.partitionBy("partition").orderBy("offset"))
+    first = F.col("offset") + 1
+    return (
+        every.withColumn("next", following)
+        .where(~F.col("last") & (F.col("next") > first))
+        .select("partition", first.alias("offset"), (F.col("next") - first).alias("offsets"))
+    )

@@ -1,0 +1,345 @@
+"""Kafka as it really is: offsets without a record, partitions added, topics made anew, brokers restarted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from hindcast import gaps, logs, plans, produce, runs
+from hindcast.errors import TopicError
+from hindcast.local import broker as brokers
+from hindcast.local import ports, process
+from hindcast.topics import Cluster, Offsets, millis
+from pipelines import Pipeline, at, pipeline, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MENU = """
+pipeline: gaps
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+"""
+RECORD = MENU + "    on_gap: record\n"
+ORDERS = """
+pipeline: gaps
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {n: int}
+    from: 2026-01-01T00:00:10
+"""
+
+
+@contextmanager
+def transactions(p: Pipeline) -> Iterator[Any]:
+    """`send(commit, (key, value, second)...)`: each call is a transaction; its marker takes an offset too."""
+    quiet = {"bootstrap.servers": p.servers, "log_level": 0}
+    producer = Producer({**quiet, "transactional.id": p.prefix})
+    producer.init_transactions(20)
+
+    def send(commit: bool, *records: tuple[str, str, float]) -> None:
+        producer.begin_transaction()
+        for key, value, second in records:
+            producer.produce(p.kafka("menu"), value, key, timestamp=millis(at(second)))
+        producer.flush(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+
+    yield send
+
+
+def retain_from(p: Pipeline, topic: str, offset: int, partition: int = 0) -> None:
+    """What retention does: everything before an offset is deleted."""
+    place = TopicPartition(p.kafka(topic), partition, offset)
+    admin = AdminClient({"bootstrap.servers": p.servers, "log_level": 0})
+    admin.delete_records([place])[place].result(20)
+
+
+def ranges(p: Pipeline, topic: str, run: int) -> list[tuple[int, int, dict[str, int]]]:
+    """Partition, planned range and fates of a run's report."""
+    report = {r.number: r.detail for r in runs.journal.runs(p.warehouse, p.name)}[run]
+    return [(t["start"], t["end"], t["fates"]) for t in report["topics"][topic]["partitions"]]
+
+
+def test_gaps_between_records(spark: SparkSession) -> None:
+    found = spark.createDataFrame([(0, 3), (0, 4), (0, 9), (1, 0), (1, 20), (2, 5)], "partition int, offset long")
+    gap = gaps.between(found, {0: Offsets(3, 12), 1: Offsets(0, 1), 3: Offsets(7, 9), 4: Offsets(2, 2)})
+    assert sorted(tuple(row) for row in gap.collect()) == [(0, 5, 4), (0, 10, 2), (3, 7, 2)]
+
+
+@pytest.mark.slow
+def test_aborted_records_and_markers_are_accounted_for_and_bring_nothing(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p, transactions(p) as send:
+        send(True, ("curry", '{"price": 8}', 0), ("soup", '{"price": 5}', 0))  # 0, 1; marker 2
+        send(False, ("curry", '{"price": 1}', 1), ("soup", '{"price": 1}', 1))  # 3, 4; marker 5
+        send(True, ("curry", '{"price": 9}', 2))  # 6; marker 7
+        told = p.run("first")
+        assert told["topics"]["menu"]["partitions"] == [
+            {"partition": 0, "start": 0, "end": 8, "fates": {"accepted": 3, "no_record": 5}}
+        ]
+        assert p.believed("menu") == [("curry", 8, 0, 2), ("curry", 9, 2, None), ("soup", 5, 0, None)]
+        send(False, ("curry", '{"price": 1}', 3))  # a run of nothing but gaps: 8, 9
+        before = p.versions()
+        told = p.run("second", until=60)
+        assert ranges(p, "menu", 2) == [(8, 10, {"no_record": 2})]
+        assert p.versions() == {**before, "logs/menu": 2}
+        assert p.raw("quarantine") == []
+        empty = [row for row in p.raw("logs/menu") if row["fate"] == "no_record"]
+        assert tuples(empty, "offset", "offsets") == [(2, 4), (7, 1), (8, 2)]
+
+
+def test_an_open_transaction_ends_the_log(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path, MENU) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        producer = Producer({"bootstrap.servers": broker, "log_level": 0, "transactional.id": p.prefix})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(p.kafka("menu"), b"{}", b"curry")
+        producer.flush(20)
+        p.send("menu", ("curry", {"price": 9}, 1))
+        with Cluster(broker) as cluster:
+            assert cluster.available(p.kafka("menu")) == {0: Offsets(0, 1)}
+            producer.abort_transaction(20)
+            assert cluster.available(p.kafka("menu")) == {0: Offsets(0, 4)}
+
+
+@pytest.mark.slow
+def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.send("menu", *(("curry", {"price": n}, n) for n in range(4)))
+        p.run("first")
+        p.send("menu", *(("curry", {"price": n}, n) for n in range(4, 10)))
+        retain_from(p, "menu", 6)  # before the plan
+        before = p.versions()
+        with pytest.raises(TopicError, match="offsets 4 to 5 are gone from Kafka: retention") as refused:
+            p.run("second")
+        assert refused.value.where == f"topic {p.kafka('menu')}, partition 0"
+        assert "topics.menu.on_gap: record" in refused.value.mend
+        assert p.versions() == before
+
+        p.write(RECORD)
+        runs.plan(p.name, "second")
+        retain_from(p, "menu", 8)  # after the plan, before the read
+        p.run("second")
+        assert ranges(p, "menu", 2) == [(4, 10, {"accepted": 2, "gone": 4})]
+        assert [row[1] for row in p.believed("menu")] == [0, 1, 2, 3, 8, 9]
+        [gap] = [row for row in p.raw("logs/menu") if row["fate"] == "gone"]
+        assert (gap["offset"], gap["offsets"], gap["reason"]) == (4, 4, gaps.RETENTION)
+        assert p.raw("quarantine") == []
+
+        p.send("menu", ("curry", {"price": 10}, 10), ("curry", {"price": 11}, 11))
+        retain_from(p, "menu", 12)  # everything there was to come
+        p.run("third")
+        assert ranges(p, "menu", 3) == [(10, 12, {"gone": 2})]
+
+
+@pytest.mark.slow
+def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_which(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+        p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
+        read = logs.records
+
+        def taken(*arguments: Any) -> Any:
+            retain_from(p, "menu", 3)
+            return read(*arguments)
+
+        patch.setattr(logs, "records", taken)
+        with pytest.raises(TopicError, match="Kafka lost offsets while they were read") as failed:
+            p.run("first")
+        assert "retry" in failed.value.mend
+        with pytest.raises(TopicError, match="offsets 0 to 2 are gone from Kafka"):
+            p.run("first")
+        assert p.raw("logs/menu") == []
+
+
+@pytest.mark.slow
+def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    compact = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        name = p.kafka("menu")
+        admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        admin.delete_topics([name])[name].result(20)
+        time.sleep(0.5)
+        produce.create(broker, name, config={**compact, "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "200"})
+        for n in range(5):
+            p.send("menu", ("curry", {"price": n}, n), (f"dish{n}", {"price": n}, n))
+            time.sleep(0.15)  # a segment of its own
+        until = time.monotonic() + 60
+        with Cluster(broker) as cluster:
+            assert cluster.compacted(name)
+        while compacted_away(p) == 0 and time.monotonic() < until:
+            time.sleep(1)
+        with pytest.raises(TopicError, match=r"offsets 0 to \d are gone from Kafka: compaction took them"):
+            p.run("first")
+        p.write(RECORD)
+        p.run("first")
+        [(start, end, fates)] = ranges(p, "menu", 2)
+        assert (start, end) == (0, 10)
+        assert fates["gone"] + fates["accepted"] == 10
+        assert fates["gone"] > 0
+
+
+def compacted_away(p: Pipeline) -> int:
+    """How many of the ten records are not there any more."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": p.servers, "group.id": "g", "log_level": 0, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(p.kafka("menu"), 0, 0)])
+    seen = 0
+    while (message := consumer.poll(5)) is not None and not message.error():
+        seen += 1
+    consumer.close()
+    return 10 - seen
+
+
+@pytest.mark.slow
+def test_added_partitions_begin_an_epoch_that_breaks_ties(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, MENU, partitions=2) as p:
+        send(p, 1, ("curry", 8, 0))
+        p.run("first")
+        new = NewPartitions(p.kafka("menu"), 3)
+        admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        admin.create_partitions([new])[p.kafka("menu")].result(20)
+        with Cluster(broker) as cluster:
+            while len(cluster.available(p.kafka("menu"))) < 3:
+                time.sleep(0.1)
+        send(p, 0, ("curry", 9, 0))  # the key has moved to a lower partition; the later record wins
+        send(p, 2, ("soup", 5, 1))
+        p.run("second")
+        assert ranges(p, "menu", 2) == [(0, 1, {"accepted": 1}), (1, 1, {}), (0, 1, {"accepted": 1})]
+        assert p.believed("menu") == [("curry", 9, 0, None), ("soup", 5, 1, None)]
+        assert sorted((row["partition"], row["epoch"]) for row in p.raw("logs/menu")) == [(0, 1), (1, 0), (2, 1)]
+
+
+def send(p: Pipeline, partition: int, *records: tuple[str, int, float]) -> None:
+    """To a partition of one's choice."""
+    producer = Producer({"bootstrap.servers": p.servers, "log_level": 0})
+    for key, price, second in records:
+        value = f'{{"price": {price}}}'
+        producer.produce(p.kafka("menu"), value, key, partition=partition, timestamp=millis(at(second)))
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.slow
+def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+
+        def anew() -> None:
+            name = p.kafka("menu")
+            with Cluster(broker) as cluster:
+                before = cluster.topic_id(name)
+                admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+                admin.delete_topics([name])[name].result(20)
+                time.sleep(0.5)
+                produce.create(broker, name)
+                while cluster.topic_id(name) == before:
+                    time.sleep(0.1)
+            p.send("menu", ("curry", {"price": 1}, 0))
+
+        p.send("menu", ("curry", {"price": 8}, 0))
+        runs.plan(p.name, "first")
+        anew()
+        with pytest.raises(TopicError, match="was deleted and made anew since run 1"):
+            p.run("first")
+        assert p.raw("logs/menu") == []
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        p.run("second")
+        anew()
+        with pytest.raises(TopicError, match="was deleted and made anew since run 2") as refused:
+            p.run("third")
+        assert "into a new pipeline" in refused.value.mend
+
+
+@pytest.mark.slow
+def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    port = ports.free()
+    started = brokers.start(tmp_path / "kafka", port, tmp_path / "broker.log")
+    brokers.wait(started)
+    again: list[process.Process] = []
+
+    def restart() -> None:
+        process.stop([started])
+        again.append(brokers.start(tmp_path / "kafka", port, tmp_path / "broker.log"))
+        brokers.wait(again[0])
+
+    try:
+        with pipeline(spark, f"127.0.0.1:{port}", tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+            p.send("menu", *(("curry", {"price": n}, n) for n in range(2000)))
+            read, restarting = logs.records, threading.Thread(target=restart)
+
+            def meanwhile(*arguments: Any) -> Any:
+                restarting.start()
+                time.sleep(0.3)
+                return read(*arguments)
+
+            patch.setattr(logs, "records", meanwhile)
+            told = p.run("first")
+            restarting.join()
+            assert told["topics"]["menu"]["partitions"][0]["fates"] == {"accepted": 2000}
+    finally:
+        process.stop(again or [started])
+
+
+@pytest.mark.slow
+def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        read = logs.records
+
+        def growing(*arguments: Any) -> Any:
+            p.send("menu", ("curry", {"price": 9}, 1))
+            return read(*arguments)
+
+        patch.setattr(logs, "records", growing)
+        p.run("first")
+        assert p.fates("menu") == [(0, "accepted")]
+        p.run("second")
+        assert p.believed("menu") == [("curry", 8, 0, 1), ("curry", 9, 1, None)]
+
+
+@pytest.mark.slow
+def test_a_stream_begins_at_its_from_and_one_moved_back_replays_what_lies_before(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, ORDERS) as p:
+        told = p.run("nothing yet")
+        assert told["topics"]["orders"]["partitions"] == [{"partition": 0, "start": 0, "end": 0, "fates": {}}]
+        p.send("orders", *((str(n), {"n": n}, n) for n in range(20)))
+        p.run("first")
+        assert ranges(p, "orders", 2) == [(10, 20, {"accepted": 10})]
+        p.send("orders", ("late", {"n": 3}, 3), ("on time", {"n": 20}, 20))
+        p.write(ORDERS.replace("00:00:10", "00:00:04"))
+        p.run("moved back")
+        assert ranges(p, "orders", 3) == [(4, 10, {"accepted": 6}), (20, 22, {"accepted": 2})]
+        p.write(ORDERS.replace("00:00:10", "00:00:15"))
+        p.run("moved on")
+        assert ranges(p, "orders", 4) == [(22, 22, {})]
+        p.write("\n".join(line for line in ORDERS.splitlines() if "from:" not in line))
+        p.run("from the beginning")
+        assert ranges(p, "orders", 5) == [(0, 4, {"accepted": 4}), (22, 22, {})]
+        assert sorted(row[1] for row in p.believed("orders")) == sorted([*range(21), 3])
