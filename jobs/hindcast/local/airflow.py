@@ -113,7 +113,7 @@ def environment(now: Settings) -> dict[str, str]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(now.root / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "hindcast.local.executor.PreloadedExecutor",
-        "AIRFLOW__CORE__PARALLELISM": str(2 * max(2, os.cpu_count() or 1)),
+        "AIRFLOW__CORE__PARALLELISM": str(max(8, os.cpu_count() or 1)),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(now)}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": keys["fernet"],

@@ -79,13 +79,15 @@ def is_running(process: Process) -> bool:
 def stop(processes: Sequence[Process], *, patience: float = 20.0) -> None:
     """Stop these and all that came of them: SIGINT to each, time to end, then SIGTERM to what is left, then SIGKILL.
 
+    What has not ended after three seconds gets SIGINT again: Airflow then stops waiting for what it has under way.
     `patience` is how many seconds the processes themselves get; children that they leave behind get two. Returns when
     nothing is left of them. PlatformError names what cannot be stopped.
     """
-    for process in processes:
-        if is_running(process):
-            _send(process.pid, signal.SIGINT)
-    _until(lambda: not any(map(is_running, processes)), patience)
+    for seconds in (min(3.0, patience), max(0.0, patience - 3.0)):
+        for process in processes:
+            if is_running(process):
+                _send(process.pid, signal.SIGINT)
+        _until(lambda: not any(map(is_running, processes)), seconds)
     left = _wait(processes, 2.0)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for pid in left:
