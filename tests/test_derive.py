@@ -111,6 +111,70 @@ def test_a_view_holds_what_its_form_means(
     assert sorted(map(_minutes, made.collect()), key=str) == sorted(expected, key=str)
 
 
+NULLS = [
+    ("anna", "curry", None, 1, 0, 0),
+    ("bob", None, 1, 2, 0, 1),
+    (None, "naan", 1, 3, 0, 2),
+    ("bob", "naan", 2, 9, 1, 0),
+]
+GONE = [("curry", None, "c", 0, 4), ("curry", 10, "c", 4, None), ("naan", 3, None, 0, 6)]
+
+LEFT_OUT: dict[str, tuple[list[tuple[Any, ...]], tuple[int, int, int]]] = {
+    "{stream: orders, aggregate: {n: sum(quantity)}}": ([("bob", 1, 2, 9), ("bob", 3, 9, None)], (1, 1, 0)),
+    "{stream: orders, aggregate: {n: sum(quantity), rows: count(*)}}": (
+        [("anna", None, 1, 1, None), ("bob", 1, 1, 2, 9), ("bob", 3, 2, 9, None)],
+        (1, 0, 0),
+    ),
+    "{stream: orders, aggregate: {n: max(quantity)}, group_by: {item: item}, where: quantity IS NULL OR quantity=1}": (
+        [("naan", 1, 3, None)],
+        (1, 1, 0),
+    ),
+    "{table: menu, aggregate: {dearest: max(price)}, group_by: {dish: dish}}": ([("c", 10, 4, None)], (1, 1, 0)),
+    "{table: menu, aggregate: {n: count(price), dishes: count(dish)}}": (
+        [("curry", 0, 1, 0, 4), ("curry", 1, 1, 4, None), ("naan", 1, 0, 0, 6)],
+        (0, 0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("view", LEFT_OUT)
+def test_a_row_without_a_group_or_a_value_to_aggregate_counts_nowhere_and_is_counted(
+    view: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(f"{TOPICS.lstrip()}  made: {view}\n", encoding="utf-8")
+    contract, (expected, left_out) = load(path), LEFT_OUT[view]
+    inputs = {
+        "menu": _rows(spark, "item string, price int, dish string", GONE, "versions"),
+        "orders": _rows(spark, "customer string, item string, quantity int", NULLS, "events"),
+    }
+    made = derive.view(contract, "made", inputs)
+    assert sorted(map(_minutes, made.collect()), key=str) == sorted(expected, key=str)
+    counted = derive.left_out(contract, "made", inputs)
+    assert counted is not None
+    assert counted.collect() == [(left_out,)]
+
+
+@pytest.mark.parametrize(
+    ("window", "left_out"), [("tumbling: 2 minutes", (1, 1, 2)), ("session: 1 minute, grace: 4 minutes", (1, 1, 1))]
+)
+def test_windows_count_what_is_too_late_and_tell_the_stream_times(
+    window: str, left_out: tuple[int, int, int], spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "shop.yaml"
+    view = f"{{stream: orders, aggregate: {{n: sum(quantity)}}, window: {{{window}}}}}"
+    path.write_text(f"{TOPICS.lstrip()}  made: {view}\n", encoding="utf-8")
+    late = [("anna", "curry", 1, 8, 1, 1), ("anna", "curry", 1, 4, 1, 2), ("dan", "curry", 1, 0, 1, 3)]
+    orders = _rows(spark, "customer string, item string, quantity int", [*NULLS, *late], "events")
+    contract = load(path)
+    counted = derive.left_out(contract, "made", {"orders": orders})
+    assert counted is not None
+    assert counted.collect() == [(left_out, {"0": "2026-01-01T00:02:00.000000Z", "1": "2026-01-01T00:09:00.000000Z"})]
+    none = derive.left_out(contract, "made", {"orders": orders.where("false")})
+    assert none is not None
+    assert none.collect() == [((0, 0, 0), {})]
+
+
 _PERIODS = {
     "versions": "validFrom timestamp, validTo timestamp",
     "events": "timestamp timestamp, _partition int, _offset long",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hindcast import journal, report
-from pipelines import Pipeline
+from pipelines import Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def of_run(p: Pipeline, number: int) -> dict[str, Any]:
@@ -19,6 +23,7 @@ def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
         "offsets": 4,
         "late": 2,
         "partitions": [{"partition": 0, "start": 0, "end": 4, "fates": {"accepted": 4}}],
+        "withoutValue": 0,
     }
     assert second["topics"]["menu"]["late"] == 1
     changes = {
@@ -50,6 +55,56 @@ def test_lines_for_people(restaurant: Pipeline) -> None:
         "",
         "  again: hindcast run restaurant",
     ]
+
+
+WINDOWED = """
+pipeline: windowed
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {quantity: int}}
+views:
+  by_five:
+    stream: orders
+    aggregate: {n: sum(quantity)}
+    window: {tumbling: 5 seconds, grace: 2 seconds}
+  in_all:
+    stream: orders
+    aggregate: {n: count(*)}
+    where: quantity > 0
+"""
+
+
+def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, WINDOWED) as p:
+        p.send("orders", ("anna", {"quantity": 1}, 1), ("anna", {"quantity": 2}, 6), (None, {"quantity": 3}, 7))
+        first = p.run()
+        # too late for its window, without a value to aggregate, without any value: no row of by_five changes
+        p.send("orders", ("bob", {"quantity": 1}, 8), ("anna", {"quantity": 4}, 3), ("anna", {}, 6), ("anna", None, 6))
+        second = p.run()
+        p.send("orders", ("anna", {"quantity": 4}, 2))
+        third = p.run()
+        versions = p.versions()
+        fourth = p.run()
+        assert p.versions() == versions
+        assert p.believed("by_five") == [("anna", 1, 0, 5), ("anna", 2, 5, 10), ("bob", 1, 5, 10)]
+
+    tables = [told["tables"]["by_five"] for told in (first, second, third, fourth)]
+    assert [(*table["leftOut"].values(), *table["newlyLeftOut"].values()) for table in tables] == [
+        (1, 0, 0, 1, 0, 0),
+        (1, 1, 1, 0, 1, 1),
+        (1, 1, 2, 0, 0, 1),
+        (1, 1, 2, 0, 0, 0),
+    ]
+    assert [table["closedUpTo"][17:19] for table in tables] == ["04", "06", "06", "06"]
+    assert [told["topics"]["orders"]["withoutValue"] for told in (first, second, third)] == [0, 1, 0]
+    lines = [report.text(told).splitlines() for told in (first, second, third)]
+    assert lines[0][5:7] == [
+        "  by_five              2 rows opened; left out: 1 without a key",
+        "  in_all               2 rows opened; left out: 1 without a key",
+    ]
+    assert lines[1][2] == "  orders                        4 offsets: 4 accepted; 3 late; 1 without a value"
+    assert lines[1][5] == "  by_five              1 row opened; left out: 1 without a value, 1 too late"
+    assert lines[2][5] == "  by_five              unchanged; left out: 1 too late"
 
 
 def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import order, windows
 from hindcast.aggregates import Measure
+from hindcast.contracts import Window
 from relations import at, ms, records, rows
 
 
@@ -29,17 +33,34 @@ def test_sessions_of_two_partitions_are_one_session_but_judged_apart(spark: Spar
 
 
 @pytest.mark.parametrize(
-    ("window", "end", "closing"),
+    ("window", "shape", "end", "last"),
     [
-        (lambda: windows.Hopping(ms(10), ms(5), ms(3)), 10, 13),
-        (lambda: windows.Sliding(ms(10), ms(3)), 10, 24),
-        (lambda: windows.Session(ms(4), ms(3)), 10, 18),
+        ({"tumbling": "10 ms"}, lambda: windows.Hopping(ms(10), ms(10), ms(3)), 20, 19),
+        ({"hopping": "10 ms", "advance": "5 ms"}, lambda: windows.Hopping(ms(10), ms(5), ms(3)), 15, 14),
+        ({"sliding": "10 ms"}, lambda: windows.Sliding(ms(10), ms(3)), 10, 10),
+        ({"session": "4 ms"}, lambda: windows.Session(ms(4), ms(3)), 10, 10),
     ],
+    ids=["tumbling", "hopping", "sliding", "session"],
 )
-def test_a_window_has_closed_when_no_event_of_its_own_time_is_taken_any_more(
-    spark: SparkSession, window: object, end: int, closing: int
+def test_a_window_has_closed_when_it_takes_no_event_of_its_own_time_any_more(
+    spark: SparkSession, window: dict[str, str], shape: Callable[[], windows.Shape], end: int, last: int
 ) -> None:
-    row = spark.range(1).select(at(end).alias("windowEnd"))
-    shape = window()  # type: ignore[operator]
-    states = [row.select(windows.closed(shape, at(time))).first()[0] for time in (closing - 1, closing)]
-    assert states == [False, True]
+    """One partition for each stream time that may be reached: an event at 10, stream time, an event at `last`."""
+    times = range(11, 40)
+    log = [(t, key, 1, moment) for t in times for key, moment in (("a", 10), ("b", t), ("a", last))]
+    judged = windows.judge(order.with_stream_time(records(spark, log)), shape())
+    own = judged.withColumn("key", F.struct("key", "partition")).where("key.key.k = 'a'")
+    found = windows.aggregate(own, shape(), {"n": Measure("count", F.lit(1))}).where(F.col("windowEnd") == at(end))
+    taken = {partition for partition, n in rows(found, "key.partition", "value.n") if n == 2}
+    moments = {t: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=t) for t in (end, *times)}
+    told = Window(**window, grace="3 ms")  # type: ignore[arg-type]  # as YAML has it
+    closed = {t for t in times if moments[end] <= (windows.closed_up_to(told, moments[t]) or moments[end])}
+    assert taken == set(times) - closed
+    assert taken
+    assert closed
+
+
+def test_a_grace_longer_than_all_time_closes_nothing() -> None:
+    assert (
+        windows.closed_up_to(Window(tumbling="1 day", grace="999999 weeks"), datetime(2026, 1, 1, tzinfo=UTC)) is None
+    )

@@ -11,6 +11,8 @@ steps,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -32,19 +34,24 @@ class Measure:
 def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
     """Aggregates over the keys that are present, by group, at every valid time.
 
-    `versions` has `key`, `value`, `validFrom`, `validTo`; `group` is an expression over them, and a version whose group
-    is null counts nowhere. Returns `key` (the group), `value` (struct, one field per measure), `validFrom`, `validTo`:
-    a new row wherever the set of a group's versions changes, also if the value does not. No members, no row.
+    `versions` has `key`, `value`, `validFrom`, `validTo`; `group` is an expression over them. A version whose group is
+    null, or that no measure has an argument from (`measurable`), is no member of any group. Returns `key` (the group),
+    `value` (struct, one field per measure), `validFrom`, `validTo`: a new row wherever the set of a group's members
+    changes, also if the value does not. No members, no row.
 
         count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
     """
-    members = versions.select(
-        group.alias("_group"),
-        F.col("key").alias("_member"),
-        "validFrom",
-        "validTo",
-        *(argument.alias(name) for name, argument in _arguments(measures).items()),
-    ).where(F.col("_group").isNotNull())
+    members = (
+        versions.where(measurable(measures))
+        .select(
+            group.alias("_group"),
+            F.col("key").alias("_member"),
+            "validFrom",
+            "validTo",
+            *(argument.alias(name) for name, argument in _arguments(measures).items()),
+        )
+        .where(F.col("_group").isNotNull())
+    )
     parts = _parts(measures)
     ways = {part: _way(part, members.schema[part.argument].dataType) for part in parts}
     running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
@@ -61,15 +68,16 @@ def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]
 def of_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
     """Aggregates over all events of a key up to an instant: a table that changes at each event.
 
-    `events` has `key`, `value`, `timestamp`; those without key or value count nowhere. Returns `key`, `value` (struct,
-    one field per measure), `validFrom`, `validTo`: a row from each distinct timestamp of a key's events to the next.
+    `events` has `key`, `value`, `timestamp`; those without key or value, or that no measure has an argument from
+    (`measurable`), count nowhere. Returns `key`, `value` (struct, one field per measure), `validFrom`, `validTo`: a row
+    from each distinct timestamp of a key's events to the next.
 
         sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
     """
     upto = Window.partitionBy("key").orderBy("timestamp")
     arguments = _arguments(measures)
     return (
-        events.where(F.col("key").isNotNull() & F.col("value").isNotNull())
+        events.where(F.col("key").isNotNull() & F.col("value").isNotNull() & measurable(measures))
         .select(
             "key",
             _whole(measures, lambda part: F.call_function(part.function, arguments[part.argument]).over(upto)),
@@ -85,6 +93,14 @@ def of_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure])
     arguments = _arguments(measures)
     value = _whole(measures, lambda part: F.call_function(part.function, arguments[part.argument]))
     return rows.groupBy(*by).agg(value)
+
+
+def measurable(measures: Mapping[str, Measure]) -> Column:
+    """Whether a row has a value to aggregate: the argument of at least one measure. `count(*)` has one from any row.
+
+    sum(a), max(b):    a 1, b null -> yes    a null, b null -> no
+    """
+    return reduce(or_, (measure.argument.isNotNull() for measure in measures.values()))
 
 
 @dataclass(frozen=True)

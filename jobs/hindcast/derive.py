@@ -65,6 +65,34 @@ def view(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> Data
     return joined.select(*(key or [F.col("key.*")]), *chosen, *PERIODS[known[name].kind], *_lineage(joined))
 
 
+def left_out(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame | None:
+    """How many rows of its input an aggregate counts nowhere; None for a view that is no aggregate.
+
+    `inputs` as for `view`. Returns one row, `leftOut` struct<no_key, no_value, too_late> of bigint. A row that `where`
+    passes is in at most one of them: without a group, else without a value to aggregate (`aggregates.measurable`), else
+    taken by no window. Of windows besides `streamTimes`, map<string, string>: the stream time that each source
+    partition has reached, in ISO 8601; partitions without an event that counts are not in it.
+    """
+    it, known = contract.views[name], shapes(contract)
+    if it.aggregate is None:
+        return None
+    rows = _grouped(it, relation(inputs[it.first], known[it.first]), known)
+    keyless, valueless = F.col("key").isNull(), F.col("value").isNull()
+    late = F.lit(False)
+    if it.window is not None:
+        rows = windows.judge(order.with_stream_time(rows), _shape(it.window))
+        late = ~F.col("taken")
+    counts = F.struct(
+        F.count_if(keyless).alias("no_key"),
+        F.count_if(~keyless & valueless).alias("no_value"),
+        F.count_if(late).alias("too_late"),
+    ).alias("leftOut")
+    if it.window is None:
+        return rows.agg(counts)
+    reached = F.max(F.when(~keyless & ~valueless, F.col("timestamp")))
+    return _summed(rows.groupBy("position.partition").agg(counts, reached.alias("_reached")))
+
+
 def relation(rows: DataFrame, shape: Shape) -> DataFrame:
     """Flat rows of a table as a relation: `key` struct or null, `value` struct, periods, and events' `position`."""
     position = [_position(*_PLACES["position"])] if shape.kind == "events" else []
@@ -92,23 +120,50 @@ def _joined(it: View, relations: Mapping[str, DataFrame], known: Mapping[str, Sh
 
 def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """The operator that the view's aggregate is: `key`, `value` and the periods."""
-    names, places = scope(it, known), {it.first: "value"}
-    if it.where is not None:
-        rows = rows.where(F.expr(resolve(it.where, names, places)))
-    group = F.col("key")
-    if it.group_by is not None:
-        group = _key({c: F.expr(resolve(text, names, places)) for c, text in it.group_by.items()}, whole=True)
-    measures = {}
-    for column, text in (it.aggregate or {}).items():
-        function, argument = aggregate(text, names, places)
-        measures[column] = Measure(function, F.expr(argument))
+    measures = _measures(it, known)
     if it.table:
-        return aggregates.of_table(rows, group, measures)
-    grouped = rows.withColumn("key", group)
+        return aggregates.of_table(_passing(it, rows, known), _group(it, known), measures)
+    events = _grouped(it, rows, known)
     if it.window is None:
-        return aggregates.of_stream(grouped, measures)
+        return aggregates.of_stream(events, measures)
     shape = _shape(it.window)
-    return windows.aggregate(windows.judge(order.with_stream_time(grouped), shape), shape, measures)
+    return windows.aggregate(windows.judge(order.with_stream_time(events), shape), shape, measures)
+
+
+def _passing(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+    """The rows that pass the aggregate's `where`."""
+    if it.where is None:
+        return rows
+    return rows.where(F.expr(resolve(it.where, scope(it, known), {it.first: "value"})))
+
+
+def _group(it: View, known: Mapping[str, Shape]) -> Column:
+    """The group of a row: a struct, null where one of its expressions is."""
+    if it.group_by is None:
+        return F.col("key")
+    texts = {c: resolve(text, scope(it, known), {it.first: "value"}) for c, text in it.group_by.items()}
+    return _key({c: F.expr(text) for c, text in texts.items()}, whole=True)
+
+
+def _measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
+    told = {c: aggregate(text, scope(it, known), {it.first: "value"}) for c, text in (it.aggregate or {}).items()}
+    return {column: Measure(function, F.expr(argument)) for column, (function, argument) in told.items()}
+
+
+def _grouped(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+    """What an aggregate counts, and what it leaves out: `key` is the group, `value` null if none is to aggregate."""
+    value = F.when(aggregates.measurable(_measures(it, known)), F.col("value"))
+    return _passing(it, rows, known).withColumns({"key": _group(it, known), "value": value})
+
+
+def _summed(partitions: DataFrame) -> DataFrame:
+    """What was counted by partition, in one row."""
+    names = ("no_key", "no_value", "too_late")
+    counts = [F.coalesce(F.sum(f"leftOut.{name}"), F.lit(0).cast("bigint")).alias(name) for name in names]
+    moment = F.date_format("_reached", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
+    entry = F.when(F.col("_reached").isNotNull(), F.struct(F.col("partition").cast("string"), moment))
+    times = F.map_from_entries(F.collect_list(entry)).alias("streamTimes")
+    return partitions.agg(F.struct(*counts).alias("leftOut"), times)
 
 
 def _shape(window: Window) -> windows.Shape:

@@ -19,18 +19,22 @@ _PIECES = """
     ), counted AS (
         SELECT run, "partition", piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
                any_value(epoch) AS epoch, min("offset") AS first, max("offset" + offsets) AS after, sum(offsets) AS n,
-               count_if(coalesce("timestamp" < streamTime, false)) AS late
+               count_if(coalesce("timestamp" < streamTime, false)) AS late,
+               count_if(fate = 'accepted' AND "value" IS NULL) AS without
         FROM placed GROUP BY run, "partition", piece, fate
     )
     SELECT run, "partition", any_value(knownAt), any_value(topicId), any_value(epoch), min(first), max(after),
-           map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT
+           map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT, sum(without)::BIGINT
     FROM counted GROUP BY run, "partition", piece ORDER BY run, "partition", min(first)
 """
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Contiguous offsets of a partition, [start, end), that one run brought, with the count of each fate."""
+    """Contiguous offsets of a partition, [start, end), that one run brought, with the count of each fate.
+
+    `late`: of records dated before the stream time they met. `without`: of accepted ones without a value.
+    """
 
     run: int
     partition: int
@@ -41,6 +45,7 @@ class Piece:
     end: int
     fates: dict[str, int]
     late: int
+    without: int
 
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from hindcast import ledger, plans, tables
+from hindcast import journal, ledger, plans, tables, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.gates import named
@@ -26,10 +27,16 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
             "late": sum(p.pop("late") for p in partitions),
             "partitions": partitions,
         }
+        without = sum(p.pop("without") for p in partitions)
+        if contract.topics[name].read == "stream":
+            topics[name]["withoutValue"] = without
+    earlier = before(warehouse, contract.pipeline)
     changed = {}
     for name in (*contract.topics, *contract.views):
         note = tables.notes(tables.located(warehouse, contract, name)).get(plan.run)
         changed[name] = note or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
+        if name in contract.views and contract.views[name].aggregate is not None:
+            changed[name] |= _left_out(contract, plan, name, changed[name], earlier.get(name, {}))
     return {
         "pipeline": contract.pipeline,
         "run": plan.run,
@@ -42,6 +49,17 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
     }
 
 
+def before(warehouse: str, pipeline: str) -> dict[str, Any]:
+    """The tables of the last completed run's report; none before the first."""
+    completed = [run.detail for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
+    return dict(completed[-1]["tables"]) if completed else {}
+
+
+def besides(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
+    """What a note or report tells of an aggregate beside its rows: what it left out, the stream times it reached."""
+    return {kind: n for kind, n in table.get("leftOut", {}).items() if n}, table.get("streamTimes", {})
+
+
 def text(report: dict[str, Any]) -> str:
     """The report as lines for a terminal or a task's log."""
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
@@ -52,7 +70,8 @@ def text(report: dict[str, Any]) -> str:
                 fates[fate] = fates.get(fate, 0) + n
         told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items()) or "nothing new"
         late = f"; {topic['late']:,} late" if topic["late"] else ""
-        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}")
+        without = f"; {topic['withoutValue']:,} without a value" if topic.get("withoutValue") else ""
+        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}")
     lines.append("")
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")
@@ -62,13 +81,44 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"  again: {report['again']}"])
 
 
+_LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
+"""What an aggregate counts nowhere (derive.left_out), in words."""
+
+
 def _changed(table: dict[str, Any]) -> str:
     told = {
         "{:,} rows opened" if table["opened"] != 1 else "{} row opened": table["opened"],
         "{:,} closed": table["closed"],
         "{:,} of these a past answer": table["corrected"],
     }
-    return ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
+    changed = ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
+    new = table.get("newlyLeftOut", {})
+    left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in _LEFT_OUT.items() if new.get(kind, 0) > 0)
+    return f"{changed}; left out: {left_out}" if left_out else changed
+
+
+def _left_out(
+    contract: Contract, plan: Plan, name: str, note: dict[str, Any], earlier: dict[str, Any]
+) -> dict[str, Any]:
+    """What an aggregate leaves out in all, and since the run before; of windows, up to where they have closed.
+
+    A run that did not change any of it has no note of it: then what the run before told is still so.
+    """
+    told = note if "leftOut" in note else earlier
+    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in _LEFT_OUT}
+    new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
+    found: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
+    window = contract.views[name].window
+    if window is not None:
+        source = name
+        while source in contract.views:
+            source = contract.views[source].first
+        times = told.get("streamTimes", {})
+        reached = [times.get(str(partition)) for partition in plan.topics[source].ranges]
+        moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
+        closed = windows.closed_up_to(window, min(moments)) if moments and len(moments) == len(reached) else None
+        found |= {"streamTimes": times, "closedUpTo": closed.isoformat() if closed else None}
+    return found
 
 
 def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
@@ -86,6 +136,7 @@ def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
                 where=f"{log.path}, partition {partition}, run {run}",
                 mend="retry the run's replay step; if that does not help, the log was changed by another hand",
             )
-        late = piece.late if piece else 0
-        told.append({"partition": partition, "start": offsets.start, "end": offsets.end, "fates": fates, "late": late})
+        late, without = (piece.late, piece.without) if piece else (0, 0)
+        place = {"partition": partition, "start": offsets.start, "end": offsets.end}
+        told.append({**place, "fates": fates, "late": late, "without": without})
     return told

@@ -69,7 +69,8 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
         inputs = {name: tables.believed(spark, table) for name, table in sources.items()}
         analysis.check(spark, contract, view, inputs)
         derived = derive.view(contract, view, inputs)
-        return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived))
+        left_out = derive.left_out(contract, view, inputs)
+        return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived), left_out)
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
@@ -141,8 +142,13 @@ def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame
     return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
 
 
-def _publish(contract: Contract, todo: Plan, name: str, changes: DataFrame) -> dict[str, Any]:
-    """Counts a change, gates what it opens, commits it; nothing is written where nothing changed."""
+def _publish(
+    contract: Contract, todo: Plan, name: str, changes: DataFrame, left_out: DataFrame | None = None
+) -> dict[str, Any]:
+    """Counts a change, gates what it opens, commits it; nothing is written where nothing changed.
+
+    `left_out` (derive.left_out) goes into the note. If that alone has changed, the commit has no rows.
+    """
     table = _table(contract, name)
     if tables.published(table) >= todo.run:
         return tables.notes(table)[todo.run]
@@ -154,9 +160,13 @@ def _publish(contract: Contract, todo: Plan, name: str, changes: DataFrame) -> d
             F.count_if(F.col("change") == "open").alias("opened"),
             F.count_if(F.col("change") == "close").alias("closed"),
             F.count_if(F.expr(f"change = 'close' AND {ended}")).alias("corrected"),
-        ).first()
-        note |= counted.asDict() if counted else {}
+        )
+        row = (counted if left_out is None else counted.crossJoin(left_out)).first()
+        note |= row.asDict(recursive=True) if row else {}
         if not note["opened"] + note["closed"]:
+            told = report.before(table.warehouse, contract.pipeline).get(name, {})
+            if report.besides(note) != report.besides(told):
+                tables.publish(changes, table, todo.run, todo.known_at, closing=False, note=note)
             return note
         verdicts = gates.check(changes.where("change = 'open'").drop("change"), contract.expectations(name))
         note["gates"] = [v._asdict() for v in verdicts]

@@ -6,10 +6,12 @@ intervals, literals or columns of the events. Kafka's clock ticks in millisecond
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from hindcast import contracts
 from hindcast.aggregates import Measure, of_rows
 from hindcast.order import micros
 
@@ -83,21 +85,21 @@ def aggregate(events: DataFrame, window: Shape, measures: Mapping[str, Measure])
     )
 
 
-def closed(window: Shape, stream_time: Column) -> Column:
-    """Whether a row's window has closed, given the smallest stream time of the source partitions.
+def closed_up_to(window: contracts.Window, stream_time: datetime) -> datetime | None:
+    """The windows that end then or before have closed: none of them takes an event that is not known yet.
 
-    A closed hopping or sliding window takes no event any more. A closed session takes none by itself; a late event that
-    ties it to a later session, which is open, can still change it.
+    `stream_time` is the smallest that the source partitions have reached: an event that comes is judged by its own.
+    None if that was before all time. A closed session can still become part of a longer one, by an event after its end.
+
+        tumbling 5 minutes, grace 2 minutes, stream time 12:08    ->    12:06: [12:00, 12:05) has closed
     """
-    end = F.unix_micros("windowEnd")
-    now = F.unix_micros(stream_time)
-    match window:
-        case Hopping():
-            return now - end >= micros(window.grace)
-        case Sliding():
-            return now - end > micros(window.grace) + micros(window.difference)
-        case Session():
-            return now - end > micros(window.grace) + micros(window.gap)
+    # Only the end of a hopping window is exclusive: at end + grace it is closed, the others are not yet.
+    length = window.sliding or window.session
+    behind = window.grace + length + timedelta(microseconds=1) if length else window.grace
+    try:
+        return stream_time - behind
+    except OverflowError:
+        return None
 
 
 def _hop(taken: DataFrame, window: Hopping) -> DataFrame:

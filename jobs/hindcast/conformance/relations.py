@@ -122,9 +122,8 @@ class Batch:
         knobs = self._knobs.select(F.col("vector").alias("_vector"), *(F.col(f"`{name}`") for name in names))
         return rows.join(F.broadcast(knobs), F.col(vector) == F.col("_vector")).drop("_vector")
 
-    def _measures(self, argument: Column) -> dict[str, Measure]:
-        every = {name: Measure(name, argument) for name in self._aggregations}
-        return {**every, "count": Measure("count", F.lit(1))} if "count" in every else every
+    def _measures(self, text: Column) -> dict[str, Measure]:
+        return {name: Measure(name, text if name == "count" else _number(text)) for name in self._aggregations}
 
     def _measured(self) -> Column:
         """The measure that a vector asks for, of a value that has all that the batch asks for."""
@@ -163,17 +162,15 @@ class Batch:
     def table_aggregate_rows(self) -> DataFrame:
         members = self._with_knobs(self._table(self._shape.tables[0]), "group", "counted")
         named, counted = (_found(F.col(knob)) for knob in ("group", "counted"))
-        rows = aggregates.of_table(
-            members.where(counted.isNotNull()), _key("key", named), self._measures(_number(counted))
-        )
+        rows = aggregates.of_table(members, _key("key", named), self._measures(counted))
         return self._aggregated(rows, "validFrom", "validTo")
 
     def stream_aggregate_rows(self) -> DataFrame:
-        rows = aggregates.of_stream(self._records("stream"), self._measures(_number(F.col("value.json"))))
+        rows = aggregates.of_stream(self._records("stream"), self._measures(F.col("value.json")))
         return self._aggregated(rows, "validFrom", "validTo")
 
     def windowed_rows(self) -> DataFrame:
-        measures = self._measures(_number(F.col("value.json")))
+        measures = self._measures(F.col("value.json"))
         return self._aggregated(windows.aggregate(self._windowed, self._window, measures), "windowStart", "windowEnd")
 
     def _aggregated(self, rows: DataFrame, start: str, end: str) -> DataFrame:
