@@ -240,6 +240,13 @@ MUTATIONS = (
         ("table_aggregate",),
     ),
     Mutation("a group without members has a row", "aggregates", ' & (F.col("_members") > 0)', "", ("table_aggregate",)),
+    Mutation(
+        "versions without a value to aggregate are members",
+        "aggregates",
+        "versions.where(measurable(measures))",
+        "versions",
+        ("table_aggregate",),
+    ),
     Mutation("sums add what ends", "aggregates", "otherwise(-argument)", "otherwise(argument)", ("table_aggregate",)),
     Mutation(
         "min and max forget the left end of a stretch",
