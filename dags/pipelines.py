@@ -20,6 +20,8 @@ from hindcast.session import home
 from hindcast.settings import settings
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=20), "retry_exponential_backoff": True}
+PATIENCE = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
+"""How a run waits for one that is under way: it asks every 10 s, keeps no worker busy, and gives up after an hour."""
 
 
 def pipeline_dag(contract: Contract) -> DAG:
@@ -36,7 +38,7 @@ def pipeline_dag(contract: Contract) -> DAG:
         default_args=RETRIES,
         tags=["hindcast"],
     ) as dag:
-        plan = task(steps.plan, task_id="plan")(contract.pipeline)
+        plan = task.sensor(task_id="plan", **PATIENCE)(steps.plan)(contract.pipeline)
         with TaskGroup("replay", tooltip="Kafka to log and table"):
             tables = {name: _spark_task("replay", contract, name, plan) for name in contract.topics}
         with TaskGroup("build", tooltip="derive, gate, publish"):

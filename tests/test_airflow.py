@@ -8,18 +8,42 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from hindcast import journal, produce, read
+from hindcast import journal, produce, read, tables
 from hindcast.contracts import find
 from hindcast.demo import restaurant
 from hindcast.local import airflow, ports, process, stack
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
+from hindcast.produce import Record
 from hindcast.settings import Settings, settings
+
+DAILY = """
+pipeline: daily
+schedule: "@daily"
+start: 2099-01-01  # so that only a backfill runs it
+topics:
+  prices:
+    read: table
+    key: {item: string}
+    value: {price: int}
+views:
+  doubled:
+    table: prices
+    select: {price: price * 2}
+"""
+DAYS = {
+    "prices": [
+        Record(b"curry", b'{"price": 8}', datetime(2026, 1, 1, 12, tzinfo=UTC)),
+        Record(b"curry", b'{"price": 9}', datetime(2026, 1, 2, 12, tzinfo=UTC)),
+        Record(b"curry", b'{"price": 10}', datetime(2026, 1, 3, 12, tzinfo=UTC)),
+    ]
+}
 
 
 @contextmanager
@@ -28,6 +52,7 @@ def running(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]
     numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
     schemas = folder / "schemas"
     schemas.mkdir()
+    (schemas / "daily.yaml").write_text(DAILY)
     now = settings({"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **variables})
     shutil.copy(now.root / "schemas" / "restaurant.yaml", schemas)
     started: list[process.Process] = []
@@ -36,8 +61,8 @@ def running(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]
         started = process.load(folder / "run")
         assert stack.is_up(now)
         first = restaurant.first()
-        produce.create(now.kafka, *first)
-        for topic, records in first.items():
+        produce.create(now.kafka, *first, *DAYS)
+        for topic, records in {**first, **DAYS}.items():
             produce.send(now.kafka, topic, records)
         yield now, Airflow(airflow.url(now))
     finally:
@@ -72,6 +97,43 @@ def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Sett
     assert bills(now, 2) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
     assert bills(now, 1)["dave"] == 6
     assert [run.state for run in journal.runs(now.warehouse, "restaurant")] == ["completed", "completed"]
+
+
+@pytest.mark.long
+def test_a_backfill_replays_day_by_day_then_writes_nothing_then_what_a_new_definition_changes(
+    up: tuple[Settings, Airflow],
+) -> None:
+    now, web = up
+    days = ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z")
+    web.unpause("daily")
+    web.backfill("daily", *days, max_active_runs=1, reprocess_behavior="none")
+    assert [prices(now, run) for run in (1, 2, 3)] == [[16], [16, 18], [16, 18, 20]]
+
+    versions = data_versions(now)
+    web.backfill("daily", *days, max_active_runs=3, reprocess_behavior="completed", run_backwards=True)
+    assert data_versions(now) == versions
+    assert set(web.runs("daily").values()) == {"success"}
+
+    path = now.schemas / "daily.yaml"
+    path.write_text(DAILY.replace("price * 2", "price * 3"))
+    web.backfill("daily", *days, max_active_runs=3, reprocess_behavior="completed")
+    last = journal.runs(now.warehouse, "daily")[-1].number
+    assert prices(now, last) == [24, 27, 30]
+    assert prices(now, 3) == [16, 18, 20]
+
+
+def prices(now: Settings, run: int) -> list[int]:
+    """The doubled prices from the first to the last, as known after a run."""
+    contract = find(now.schemas, "daily")
+    known = read.moment_of(now.warehouse, "daily", f"run:{run}")
+    return read.query(now.warehouse, contract, "doubled", between=(None, None), known=known)["price"].to_pylist()
+
+
+def data_versions(now: Settings) -> list[int]:
+    """The Delta versions of the pipeline's tables but its journal."""
+    contract = find(now.schemas, "daily")
+    ours = [tables.located(now.warehouse, contract, name) for name in ("prices", "doubled")]
+    return [found.version() for table in ours if (found := tables.opened(table))]
 
 
 @pytest.mark.long

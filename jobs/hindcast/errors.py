@@ -8,6 +8,7 @@
     ├── RecordError        records that do not decode: topic, partition, offset, key
     ├── TableError         a table that is not ours, or not of the expected form
     ├── RunError           plans, and runs that do not add up
+    │   └── BusyError      another run of the pipeline is under way: wait for it
     ├── GateError          a gate that stopped a table
     └── QueryError         a question that has no answer: unknown table, key or moment
 
@@ -59,6 +60,10 @@ class TableError(HindcastError):
 
 class RunError(HindcastError):
     """A plan that cannot be made or finished, or counts that do not add up."""
+
+
+class BusyError(RunError):
+    """Another run of the pipeline has not ended; what was asked may be asked again when it has."""
 
 
 class GateError(HindcastError):

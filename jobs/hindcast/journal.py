@@ -25,7 +25,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast.errors import RunError
+from hindcast.errors import BusyError
 from hindcast.tables import Table, ensure, opened, unwritten
 
 SCHEMA = StructType(
@@ -89,7 +89,7 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
 
 
 def write(warehouse: str, run: Run) -> None:
-    """Appends one entry; RunError if another writer planned this number at the same time."""
+    """Appends one entry; BusyError if another writer planned this number at the same time."""
     pipeline = run.plan["pipeline"]
     found = ensure(table(warehouse, pipeline), SCHEMA)
     row = [run.number], [run.state], [datetime.now(UTC)], [run.run_id], [run.known_at], [json.dumps(run.detail)]
@@ -106,8 +106,8 @@ def write(warehouse: str, run: Run) -> None:
         raise unwritten(error, table(warehouse, pipeline).path) from None
 
 
-def _taken(pipeline: str, run: Run) -> RunError:
-    return RunError(
+def _taken(pipeline: str, run: Run) -> BusyError:
+    return BusyError(
         f"another run of {pipeline} was planned as number {run.number} at the same moment",
         where=run.run_id,
         mend="run it again when that one has ended; nothing was written",

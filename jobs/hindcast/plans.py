@@ -9,7 +9,7 @@ from typing import Any
 
 from hindcast import gaps, journal
 from hindcast.contracts import Contract
-from hindcast.errors import RunError
+from hindcast.errors import BusyError, RunError
 from hindcast.journal import Run
 from hindcast.tables import Table, published
 from hindcast.topics import Cluster, Offsets, bounded, continued, made_anew
@@ -112,7 +112,7 @@ class Plan:
 def plan(warehouse: str, servers: str, contract: Contract, run_id: str, interval_end: datetime | None = None) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. RunError if another
+    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. BusyError if another
     run of the pipeline has not ended; a run that a gate stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
@@ -128,7 +128,7 @@ def plan(warehouse: str, servers: str, contract: Contract, run_id: str, interval
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
         if not same and run.state != "stopped":
-            raise RunError(
+            raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
                 mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",

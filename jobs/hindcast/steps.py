@@ -10,22 +10,33 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from hindcast.errors import ContractError, GateError, HindcastError, RecordError, TableError
+from hindcast.errors import BusyError, ContractError, GateError, HindcastError, RecordError, TableError
 
 if TYPE_CHECKING:
+    from airflow.sdk import PokeReturnValue
     from pyspark.sql import SparkSession
 
 FINAL = (ContractError, GateError, RecordError, TableError)
 """Errors that a retry meets again."""
 
 
-def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime | None = None) -> int:
-    """Stores the run's plan (Airflow gives its run id and interval); returns the run's number."""
-    with _failing_for_good():
-        from hindcast import runs
+def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime | None = None) -> PokeReturnValue:
+    """Stores the run's plan (Airflow gives its run id and interval), as a sensor: done with the run's number.
 
-        end = data_interval_end and datetime.fromisoformat(data_interval_end.isoformat())  # Airflow's is a pendulum
-        return runs.plan(pipeline, str(run_id), end)
+    Not done while another run of the pipeline is under way: a pipeline's runs are serialised, also those of a backfill
+    beside the schedule, which Airflow starts at the same time.
+    """
+    from airflow.sdk import PokeReturnValue
+
+    from hindcast import runs
+
+    end = data_interval_end and datetime.fromisoformat(data_interval_end.isoformat())  # Airflow's is a pendulum
+    with _failing_for_good():
+        try:
+            return PokeReturnValue(is_done=True, xcom_value=runs.plan(pipeline, str(run_id), end))
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
 
 
 def replay(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:

@@ -34,6 +34,20 @@ class Airflow:
         """Starts a manual run without an interval: everything there is; returns the run's id."""
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})["dag_run_id"])
 
+    def backfill(self, dag: str, start: str, end: str, **form: Any) -> None:
+        """Backfills the intervals from `start` to `end` (ISO times) and waits until that has ended.
+
+        `form`: max_active_runs, run_backwards and reprocess_behavior (none, failed, completed), as Airflow's form has
+        them.
+        """
+        wanted = {"dag_id": dag, "from_date": start, "to_date": end, "dag_run_conf": {}}
+        made = self._call("POST", "/api/v2/backfills", {**wanted, **form})
+        end_at = time.monotonic() + 900
+        while not self._call("GET", f"/api/v2/backfills/{made['id']}")["completed_at"]:
+            if time.monotonic() > end_at:
+                raise PlatformError(f"the backfill of {dag} has not ended", where=self.url, mend="see it in the UI")
+            time.sleep(PAUSE)
+
     def runs(self, dag: str) -> dict[str, str]:
         """The state of each run by its id, oldest first."""
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
