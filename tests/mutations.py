@@ -122,8 +122,8 @@ MUTATIONS = (
     Mutation(
         "a look-up does not see that a version has ended",
         "joins",
-        '_current(latest, F.col("_at")).alias',
-        "latest.alias",
+        '_current(F.col("_version"), F.col("_at"))',
+        'F.col("_version")',
         ("stream_table_join",),
     ),
     Mutation(
@@ -157,8 +157,8 @@ MUTATIONS = (
     Mutation(
         "an ended side is still joined",
         "joins",
-        '_current(F.last(side, ignorenulls=True).over(sweep), F.col("_at"))',
-        "F.last(side, ignorenulls=True).over(sweep)",
+        '_current(F.col(side), F.col("validFrom"))',
+        "F.col(side)",
         ("table_table_join",),
     ),
     Mutation(

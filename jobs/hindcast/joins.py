@@ -6,6 +6,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from hindcast import slices
 from hindcast.order import micros
 
 
@@ -36,13 +37,20 @@ def stream_table(
         F.lit(0).alias("_turn"),
         F.struct(*kept).alias("_version"),
     )
-    sweep = Window.partitionBy("_on", "_spread").orderBy("_at", "_turn")
+    cuts = slices.cuts(points.select("_on", "_at"), starts.select("_on", "_at"))
+    if cuts is not None:
+        # An event lies in one slice of its key's time, a version in all that it lasts into.
+        points = slices.with_cuts(points, cuts).withColumn("_slice", slices.holding(F.col("_at"))).drop("_cuts")
+        lasts = F.sequence(slices.holding(F.col("_at")), slices.before(F.col("_version.validTo")))
+        starts = slices.with_cuts(starts, cuts).withColumn("_slice", F.explode(lasts)).drop("_cuts")
+    sweep = Window.partitionBy("_on", "_spread", *([] if cuts is None else ["_slice"])).orderBy("_at", "_turn")
     latest = F.last("_version", ignorenulls=True).over(sweep.rowsBetween(Window.unboundedPreceding, 0))
     met = (
         points.unionByName(starts, allowMissingColumns=True)
         .withColumn("_spread", _spread(F.col("_on"), F.col("_event.position")))
-        .select("_event", _current(latest, F.col("_at")).alias("_version"))
+        .select("_event", "_at", latest.alias("_version"))
         .where(F.col("_event").isNotNull())
+        .withColumn("_version", _current(F.col("_version"), F.col("_at")))
     )
     if how == "inner":
         met = met.where(F.col("_version").isNotNull())
@@ -69,21 +77,26 @@ def table_table(left: DataFrame, right: DataFrame, how: Literal["inner", "left",
         left a [0, 8)    right b [2, 4), c [6, ..)
         ->    left: (a, -) [0, 2)  (a, b) [2, 4)  (a, -) [4, 6)  (a, c) [6, 8)    outer besides: (-, c) [8, ..)
     """
-    sweep = Window.partitionBy("key").orderBy("_at")
     wanted = {
         "inner": F.col("left").isNotNull() & F.col("right").isNotNull(),
         "left": F.col("left").isNotNull(),
         "outer": F.col("left").isNotNull() | F.col("right").isNotNull(),
     }
+    bounds = _bounds(left, "left").unionByName(_bounds(right, "right"), allowMissingColumns=True)
+    cuts = slices.cuts(bounds.select("_on", "_at"))
+    if cuts is not None:
+        bounds = _sliced(slices.with_cuts(bounds, cuts))
+    sweep = Window.partitionBy("_on", *([] if cuts is None else ["_slice"])).orderBy("_at")
+    # A cut is a bound: where the bounds of a slice end, the next one is the start of the next slice.
+    following = F.coalesce(F.lead("_at").over(sweep), *([] if cuts is None else [F.col("_stop")]))
     return (
-        _bounds(left, "left")
-        .unionByName(_bounds(right, "right"), allowMissingColumns=True)
-        .select(
-            "key",
+        bounds.select(
+            F.col("_on").alias("key"),
             F.col("_at").alias("validFrom"),
-            F.lead("_at").over(sweep).alias("validTo"),
-            *(_current(F.last(side, ignorenulls=True).over(sweep), F.col("_at")).alias(side) for side in _SIDES),
+            following.alias("validTo"),
+            *(F.last(side, ignorenulls=True).over(sweep).alias(side) for side in _SIDES),
         )
+        .withColumns({side: _current(F.col(side), F.col("validFrom")) for side in _SIDES})
         # Of bounds at one moment the last one in the sweep stands for all: each has seen its peers.
         .where(~F.col("validTo").eqNullSafe(F.col("validFrom")) & wanted[how])
         .select("key", *(F.col(f"{side}.value").alias(side) for side in _SIDES), "validFrom", "validTo")
@@ -178,11 +191,23 @@ _SIDES = ("left", "right")
 
 
 def _bounds(versions: DataFrame, side: str) -> DataFrame:
-    """Starts and ends of versions as rows `key, _at` and, for a start, the version under the name of its side."""
+    """Starts and ends of versions as rows `_on, _at` and, for a start, the version under the name of its side."""
     start = F.struct(F.col("validFrom").alias("_at"), F.struct("value", "validTo").alias(side))
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(None).alias(side)))
-    bounds = versions.select("key", F.explode(F.array(start, end)).alias("_bound"))
-    return bounds.where(F.col("_bound").isNotNull()).select("key", "_bound.*")
+    bounds = versions.select(F.col("key").alias("_on"), F.explode(F.array(start, end)).alias("_bound"))
+    return bounds.where(F.col("_bound").isNotNull()).select("_on", "_bound.*")
+
+
+def _sliced(bounds: DataFrame) -> DataFrame:
+    """Bounds with their slice and its `_stop`; a version starts anew in each slice that it lasts into."""
+    end = F.when(F.col("left").isNotNull(), F.col("left.validTo")).otherwise(F.col("right.validTo"))
+    first, is_start = slices.holding(F.col("_at")), F.col("left").isNotNull() | F.col("right").isNotNull()
+    numbers = F.sequence(first, F.when(is_start, slices.before(end)).otherwise(first))
+    return (
+        bounds.withColumn("_slice", F.explode(numbers))
+        .withColumns({"_at": F.greatest("_at", slices.start(F.col("_slice"))), "_stop": slices.stop(F.col("_slice"))})
+        .drop("_cuts")
+    )
 
 
 def _numbered(left: DataFrame, right: DataFrame) -> DataFrame:

@@ -46,6 +46,12 @@ SMALL = {
 FEW = 50_000
 """Up to so many input rows a step is small."""
 
+ROWS_PER_SLICE = "hindcast.rowsPerSlice"
+"""The setting that asks operators to cut keys with more rows than this into slices of time (slices.py)."""
+
+MANY, SLICES = 2_000_000, 256
+"""From so many input rows on, a step cuts keys that have more than about one in so many of them."""
+
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -87,7 +93,9 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    return temporarily(spark, SMALL if rows <= FEW else {})
+    if rows <= FEW:
+        return temporarily(spark, SMALL)
+    return temporarily(spark, {ROWS_PER_SLICE: str(rows // SLICES)} if rows >= MANY else {})
 
 
 def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:

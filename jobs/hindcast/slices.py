@@ -1,0 +1,63 @@
+"""Slices of time: the rows of one key on several cores.
+
+An operator that goes through a key's moments in order can go through slices of them side by side, if every slice is
+given what lasts beyond its start. A slice begins at a *cut*: one of the key's own moments, chosen by a hash of key and
+moment, so that the choice is the same however often and wherever the plan asks for it. Of so many rows about one is a
+cut; a key with few rows mostly has none, and is one slice.
+
+    cuts of a key: @4, @9    slices: 0 before 4, 1 [4, 9), 2 from 9 on    the version [2, 7) lies in 0 and 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast.session import ROWS_PER_SLICE
+
+
+def cuts(*moments: DataFrame) -> DataFrame | None:
+    """Where the slices of each key begin; None if the session does not ask for slices (`session.sized`).
+
+    `moments`: columns `_on` (the key) and `_at`, of all rows that are to be sliced. Returns `_on` and `_cuts`, an array
+    in order, of the keys that have some: few rows, whatever the data.
+    """
+    rows = moments[0].sparkSession.conf.get(ROWS_PER_SLICE, None)
+    if rows is None:
+        return None
+    chosen = [some.where(F.pmod(F.xxhash64("_on", "_at"), F.lit(int(rows))) == 0) for some in moments]
+    found = chosen[0]
+    for more in chosen[1:]:
+        found = found.unionByName(more)
+    return found.where("_on IS NOT NULL").groupBy("_on").agg(F.sort_array(F.collect_set("_at")).alias("_cuts"))
+
+
+def with_cuts(rows: DataFrame, cuts: DataFrame | None) -> DataFrame:
+    """`rows` and, if there are cuts, the `_cuts` of their key `_on`, null where it has none."""
+    return rows if cuts is None else rows.join(F.broadcast(cuts), "_on", "left")
+
+
+def holding(moment: Column) -> Column:
+    """The number of the slice that holds a moment, given `_cuts`."""
+    return _counted(lambda cut: cut <= moment)
+
+
+def before(end: Column) -> Column:
+    """The number of the last slice that begins before the end of a period, null being later than any."""
+    return _counted(lambda cut: end.isNull() | (cut < end))
+
+
+def start(number: Column) -> Column:
+    """When a slice begins; null for the first one."""
+    return F.get("_cuts", number - 1)
+
+
+def stop(number: Column) -> Column:
+    """When the next slice begins; null for the last one."""
+    return F.get("_cuts", number)
+
+
+def _counted(condition: Callable[[Column], Column]) -> Column:
+    return F.coalesce(F.size(F.filter("_cuts", condition)), F.lit(0))

@@ -1,0 +1,75 @@
+"""Slices of time change where rows are computed, never what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import histories
+from hindcast import joins
+from hindcast.conformance import Vector, load, outcomes
+from hindcast.conformance.printing import failure
+from hindcast.session import FEW, MANY, ROWS_PER_SLICE, sized, temporarily
+from relations import records, rows, versions
+
+SLICED = ("stream_table_join", "table_table_join", "foreign_key_join", "table_aggregate")
+"""Operations that are made of operators with slices, or can be."""
+
+VECTORS = Path(__file__).parent / "conformance"
+
+
+@pytest.mark.parametrize(
+    ("count", "every"),
+    [
+        pytest.param(300, 2, marks=pytest.mark.slow),
+        *(pytest.param(4_000, n, marks=pytest.mark.long) for n in (1, 2, 5)),
+    ],
+)
+def test_histories_are_the_same_in_slices(spark: SparkSession, count: int, every: int) -> None:
+    judge(spark, [case for case in histories.histories(every, count) if case.operation["type"] in SLICED], every)
+
+
+@pytest.mark.parametrize(
+    ("step", "every"), [pytest.param(30, 1, marks=pytest.mark.slow), pytest.param(1, 1, marks=pytest.mark.long)]
+)
+def test_vectors_are_the_same_in_slices(spark: SparkSession, step: int, every: int) -> None:
+    corrected = [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
+    judge(spark, [vector for vector in corrected if vector.operation["type"] in SLICED][::step], every)
+
+
+def judge(spark: SparkSession, cases: list[Vector], every: int) -> None:
+    with temporarily(spark, {ROWS_PER_SLICE: str(every)}):
+        wrong = next((outcome for outcome in outcomes(spark, cases) if outcome.state != "passed"), None)
+    assert wrong is None, wrong.computed if wrong.state == "declined" else failure(wrong)
+
+
+def test_a_hot_key_lies_in_many_slices_and_a_cold_one_in_one(spark: SparkSession) -> None:
+    with sized(spark, MANY), temporarily(spark, {ROWS_PER_SLICE: "100"}):
+        orders = records(spark, [(0, "hot", 1, time) for time in range(2_000)] + [(0, "cold", 1, 1)])
+        joined = joins.stream_table(orders, versions(spark, [("hot", 8, 0, 900), ("hot", 9, 900, None)]), "left")
+        assert 5 < tasks(joined.where("key.k = 'hot'")) <= 40
+        assert rows(joined.groupBy("key.k", "right.v").count(), "k", "v", "count") == [
+            ("cold", None, 1),
+            ("hot", 8.0, 900),
+            ("hot", 9.0, 1_100),
+        ]
+
+
+def test_a_step_of_few_rows_looks_for_no_cuts(spark: SparkSession) -> None:
+    prices = versions(spark, [("curry", 8, 0, None)])
+    with sized(spark, FEW):
+        assert "collect_set" not in plan(joins.table_table(prices, prices, "inner"))
+    with sized(spark, MANY):
+        assert "collect_set" in plan(joins.table_table(prices, prices, "inner"))
+
+
+def tasks(frame: DataFrame) -> int:
+    """How many of many partitions hold rows."""
+    with temporarily(frame.sparkSession, {"spark.sql.shuffle.partitions": "50", "spark.sql.adaptive.enabled": "false"}):
+        return sum(frame.rdd.mapPartitions(lambda rows: [any(True for _ in rows)]).collect())
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan())
