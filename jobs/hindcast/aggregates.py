@@ -17,6 +17,9 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, IntegralType
+from pyspark.sql.window import WindowSpec
+
+from hindcast import slices
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,11 @@ def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]
         .where(F.col("_group").isNotNull())
     )
     parts = _parts(measures)
-    ways = {part: _way(part, members.schema[part.argument].dataType) for part in parts}
+    types = {part: members.schema[part.argument].dataType for part in parts}
+    ways = {part: _way(part, types[part]) for part in parts}
     running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
-    edges = _edges(members)
-    steps = _steps(edges, running)
+    edges = _edges(members, running)
+    steps = _steps(edges, {part: types[part] for part in running})
     for chosen, compute in zip(others, (_by_spans, _by_steps), strict=True):
         if chosen:
             steps = steps.join(compute(edges, chosen), ["_group", "_step"], "left")
@@ -154,37 +158,74 @@ def _way(part: _Part, argument: DataType) -> str:
     return "spans" if part.function in _COMBINED_BY else "steps"
 
 
-def _edges(members: DataFrame) -> DataFrame:
+def _edges(members: DataFrame, running: Sequence[_Part]) -> DataFrame:
     """The start (`_sign` 1) and the end, if any (-1), of each member, and the number `_step` of the step it begins.
 
-    `_last` is the number of the group's last step. Edges at one moment begin one step together.
+    Edges at one moment begin one step together. With each edge comes what it adds to the running parts. Where the time
+    of a group is sliced, each later slice begins with an edge of no member, which adds what is true at its start.
     """
     start = F.struct(F.col("validFrom").alias("_at"), F.lit(1).alias("_sign"))
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
-    in_time = Window.partitionBy("_group").orderBy("_at")
-    return edges.select("*", "_edge.*").withColumn("_step", F.dense_rank().over(in_time).cast("long"))
+    edges = edges.select("*", "_edge.*").drop("_edge").withColumns(_added(running))
+    cuts = slices.cuts(edges.select(F.col("_group").alias("_on"), "_at"))
+    if cuts is None:
+        return edges.withColumn("_step", F.dense_rank().over(_in_time(edges)).cast("long"))
+    edges = slices.with_cuts(edges.withColumn("_on", F.col("_group")), cuts).drop("_on")
+    edges = edges.withColumn("_slice", slices.holding(F.col("_at")))
+    sums = {name: F.sum(name) for name in ("_sign", *_added(running))}
+    totals = edges.where("_cuts IS NOT NULL").groupBy("_group", "_slice", "_cuts")
+    earlier = Window.partitionBy("_group").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
+    carried = totals.agg(F.count("*").alias("_edges"), *(total.alias(name) for name, total in sums.items())).select(
+        "_group",
+        "_slice",
+        "_cuts",
+        slices.start(F.col("_slice")).alias("_at"),
+        F.sum("_edges").over(earlier).alias("_before"),
+        *(F.sum(name).over(earlier).alias(name) for name in sums),
+    )
+    edges = edges.unionByName(carried.where("_slice > 0"), allowMissingColumns=True)
+    edges = edges.withColumn("_stop", slices.stop(F.col("_slice"))).drop("_cuts")
+    # Numbers of steps grow from slice to slice; that some are left out does no harm.
+    before = F.coalesce(F.sum("_before").over(_in_time(edges)), F.lit(0))
+    return edges.withColumn("_step", F.dense_rank().over(_in_time(edges)).cast("long") + before)
 
 
-def _steps(edges: DataFrame, running: Sequence[_Part]) -> DataFrame:
-    """The steps of each group that has members: `_group, _step, validFrom, validTo` and the running parts."""
-    upto = Window.partitionBy("_group").orderBy("_at")
+def _in_time(edges: DataFrame) -> WindowSpec:
+    """Up to an edge and its peers, within its slice if there are some."""
+    return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
 
-    def taken_back(part: _Part) -> Column:
+
+def _added(running: Sequence[_Part]) -> dict[str, Column]:
+    """What an edge adds to each running part, and to the count of values that are not null."""
+    found = {}
+    for part in running:
         argument, starts = F.col(part.argument), F.col("_sign") == 1
-        counted = F.sum(F.when(argument.isNull(), 0).otherwise(F.col("_sign"))).over(upto)
+        found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
+        if part.function == "sum":
+            found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(-argument)
+    return found
+
+
+def _steps(edges: DataFrame, running: Mapping[_Part, DataType]) -> DataFrame:
+    """The steps of each group that has members: `_group, _step, validFrom, validTo` and the running parts."""
+    upto = _in_time(edges)
+    following = F.coalesce(F.lead("_at").over(upto), *([F.col("_stop")] if "_stop" in edges.columns else []))
+
+    def total(part: _Part) -> Column:
+        counted = F.sum(f"{part.argument}_counted").over(upto)
         if part.function == "count":
             return counted
-        return F.when(counted > 0, F.sum(F.when(starts, argument).otherwise(-argument)).over(upto))
+        return F.when(counted > 0, F.sum(f"{part.argument}_summed").over(upto)).cast(_sum_type(running[part]))
 
     return (
         edges.select(
             "_group",
             "_step",
             F.col("_at").alias("validFrom"),
-            F.lead("_at").over(upto).alias("validTo"),
+            following.alias("validTo"),
             F.sum("_sign").over(upto).alias("_members"),
-            *(taken_back(part).alias(part.name) for part in running),
+            *(total(part).alias(part.name) for part in running),
         )
         # Of edges at one moment the last one stands for all: each has seen its peers.
         .where(~F.col("validTo").eqNullSafe(F.col("validFrom")) & (F.col("_members") > 0))
@@ -192,9 +233,16 @@ def _steps(edges: DataFrame, running: Sequence[_Part]) -> DataFrame:
     )
 
 
+def _sum_type(argument: DataType) -> str:
+    """The type that Spark gives a sum."""
+    if isinstance(argument, DecimalType):
+        return f"decimal({min(argument.precision + 10, 38)},{argument.scale})"
+    return "bigint"
+
+
 def _stretches(edges: DataFrame, parts: Sequence[_Part]) -> DataFrame:
     """Members with the steps they last for: `_first` and `_end`, exclusive."""
-    steps = edges.withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
+    steps = edges.where("_member IS NOT NULL").withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
     ended = F.min("_sign") < 0
     return steps.groupBy("_group", "_member", steps["validFrom"]).agg(
         F.min("_step").alias("_first"),
