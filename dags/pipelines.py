@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, TaskGroup, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast import steps
@@ -22,6 +22,10 @@ from hindcast.settings import settings
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=20), "retry_exponential_backoff": True}
 PATIENCE = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
 """How a run waits for one that is under way: it asks every 10 s, keeps no worker busy, and gives up after an hour."""
+
+RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
+UNTIL = "{{ data_interval_end | default('', true) }}"
+PREVIEW = "Write nothing: the log of the task preview says which past answers the run would change."
 
 
 def pipeline_dag(contract: Contract) -> DAG:
@@ -36,14 +40,16 @@ def pipeline_dag(contract: Contract) -> DAG:
         catchup=contract.catchup,
         max_active_runs=1,
         default_args=RETRIES,
+        params={"preview": Param(False, type="boolean", title="Preview only", description=PREVIEW)},
         tags=["hindcast"],
     ) as dag:
+        _spark_task("preview", "preview", contract, UNTIL, pre_execute=steps.only_if_preview)
         plan = task.sensor(task_id="plan", **PATIENCE)(steps.plan)(contract.pipeline)
         with TaskGroup("replay", tooltip="Kafka to log and table"):
-            tables = {name: _spark_task("replay", contract, name, plan) for name in contract.topics}
+            tables = {name: _spark_task(name, "replay", contract, RUN, name) for name in contract.topics}
         with TaskGroup("build", tooltip="derive, gate, publish"):
             for name in contract.views:
-                tables[name] = _spark_task("build", contract, name, plan)
+                tables[name] = _spark_task(name, "build", contract, RUN, name)
         for name, view in contract.views.items():
             [tables[i] for i in view.inputs] >> tables[name]
         plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
@@ -75,23 +81,25 @@ def dags(folder: Path) -> Iterator[DAG]:
             yield broken_dag(path, error)
 
 
-def _spark_task(step: str, contract: Contract, name: str, plan: Any) -> Any:
+def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **options: Any) -> Any:
     """A step in Spark through the provider: in the shared Spark Connect session, or by spark-submit."""
     if settings().spark == "submit":
         return SparkSubmitOperator(
-            task_id=name,
+            task_id=task_id,
             conn_id="spark_default",
             application=str(settings().root / "jobs" / f"{step}.py"),
-            application_args=[contract.pipeline, "{{ ti.xcom_pull(task_ids='plan') }}", name],
+            application_args=[contract.pipeline, *arguments],
             properties_file=str(home() / "spark-conf" / "spark-defaults.conf"),
-            name=f"hindcast {contract.pipeline} {step} {name}",
+            name=f"hindcast {contract.pipeline} {step} {task_id}",
+            **options,
         )
-    callables: dict[str, Callable[..., Any]] = {"replay": steps.replay, "build": steps.build}
+    callables: dict[str, Callable[..., Any]] = {"replay": steps.replay, "build": steps.build, "preview": steps.preview}
     return PySparkOperator(
-        task_id=name,
+        task_id=task_id,
         conn_id="hindcast_spark",
         python_callable=callables[step],
-        op_kwargs={"pipeline": contract.pipeline, "run": plan, "name": name},
+        op_args=[contract.pipeline, *arguments],
+        **options,
     )
 
 

@@ -114,8 +114,11 @@ def test_a_backfill_replays_day_by_day_then_writes_nothing_then_what_a_new_defin
     assert data_versions(now) == versions
     assert set(web.runs("daily").values()) == {"success"}
 
-    path = now.schemas / "daily.yaml"
-    path.write_text(DAILY.replace("price * 2", "price * 3"))
+    (now.schemas / "daily.yaml").write_text(DAILY.replace("price * 2", "price * 3"))
+    previewed = web.wait("daily", web.trigger("daily", preview=True))
+    states = {task["task_id"]: task["state"] for task in web.tasks("daily", previewed)}
+    assert (states.pop("preview"), set(states.values())) == ("success", {"skipped"})
+    assert data_versions(now) == versions
     web.backfill("daily", *days, max_active_runs=3, reprocess_behavior="completed")
     last = journal.runs(now.warehouse, "daily")[-1].number
     assert prices(now, last) == [24, 27, 30]

@@ -85,6 +85,7 @@ def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]
         "replay.orders": ["build.bills", "report"],
         "build.bills": ["report"],
         "report": [],
+        "preview": [],
     }
     assert dags["dags"]["restaurant"]["active"] == 1
     assert "| bills | view | orders with menu |" in dags["dags"]["restaurant"]["doc"]

@@ -39,17 +39,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def step(name: str, argv: Sequence[str]) -> int:
-    """One step of a planned run in a session of its own, as spark-submit starts it: PIPELINE RUN NAME."""
-    from hindcast import runs
+    """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps."""
+    from hindcast import preview, runs
     from hindcast.session import session
 
-    pipeline, run, table = argv
+    pipeline, *others = argv
     try:
-        done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(run), table)
+        if name == "preview":
+            until = datetime.fromisoformat(others[0]) if others[0] else None
+            print(preview.text(preview.preview(session(), pipeline, until)))
+        else:
+            done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
+            print(json.dumps(done))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(done))
     return 0
 
 
@@ -91,6 +95,17 @@ def _run(arguments: argparse.Namespace) -> int:
     _share_spark()
     told = runs.carry_out(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, number)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
+    return 0
+
+
+def _preview(arguments: argparse.Namespace) -> int:
+    from hindcast import preview
+    from hindcast.session import session
+
+    until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
+    _share_spark()
+    told = preview.preview(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, until)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else preview.text(told))
     return 0
 
 
@@ -231,6 +246,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
+    preview = formatted(add("preview", _preview, "Say what a run would change, past answers above all; write nothing."))
+    preview.add_argument("pipeline")
+    preview.add_argument("--until", metavar="T", help="a run up to this moment; of all there is if left out")
     formatted(add("runs", _runs, "List the runs of a pipeline.")).add_argument("pipeline")
     report = formatted(add("report", _report, "Show what a run did; the last completed one if none is named."))
     report.add_argument("pipeline")

@@ -63,6 +63,18 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     return tables.load(spark, log).where((F.col("fate") == "accepted") & (F.col("run") > after))
 
 
+def brought(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
+    """The accepted records that a plan would bring to a topic's log, as `accepted` gives them; nothing is written."""
+    log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
+    with Cluster(settings().kafka) as cluster:
+        held = cluster.available(contract.kafka_topic(name))
+    read = [gaps.left(part, gaps.lost(part, held)) for part in share.parts]
+    if not read:
+        return spark.createDataFrame([], _EMPTY)
+    judged = _union(_judged(spark, contract, todo, name, log, part) for part in read)
+    return judged.where("fate = 'accepted'").withColumns(_origin(share, todo))
+
+
 def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:
     """Records that were accepted, as the contract in force decodes them; fails on one that it cannot decode.
 

@@ -134,7 +134,26 @@ def plan(warehouse: str, servers: str, contract: Contract, run_id: str, interval
                 mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
         abandon(warehouse, run, f"given up for {run_id}")
-    return _new(warehouse, servers, contract, run_id, interval_end, past)
+    made = proposed(warehouse, servers, contract, run_id, interval_end, past)
+    journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
+    return made
+
+
+def proposed(
+    warehouse: str, servers: str, contract: Contract, run_id: str, interval_end: datetime | None, past: list[Run]
+) -> Plan:
+    """What a run would do after the `past` ones if it were planned now; nothing is stored."""
+    latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
+    known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
+    with Cluster(servers) as cluster:
+        shares = {
+            name: _share(
+                cluster, contract, name, _claimed(warehouse, contract.pipeline, name, past), interval_end, known_at
+            )
+            for name in contract.topics
+        }
+    number = max((run.number for run in past), default=0) + 1
+    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares)
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:
@@ -154,24 +173,6 @@ def current(warehouse: str, pipeline: str, number: int) -> Run:
 def log(warehouse: str, pipeline: str, topic: str) -> Table:
     """The log table of a topic: its records as Kafka had them, with their fates."""
     return Table(warehouse, pipeline, f"logs/{topic}", "log")
-
-
-def _new(
-    warehouse: str, servers: str, contract: Contract, run_id: str, interval_end: datetime | None, past: list[Run]
-) -> Plan:
-    latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
-    known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
-    with Cluster(servers) as cluster:
-        shares = {
-            name: _share(
-                cluster, contract, name, _claimed(warehouse, contract.pipeline, name, past), interval_end, known_at
-            )
-            for name in contract.topics
-        }
-    number = max((run.number for run in past), default=0) + 1
-    made = Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares)
-    journal.write(warehouse, Run(number, run_id, known_at, "planned", made.as_json(), made.as_json()))
-    return made
 
 
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:

@@ -20,16 +20,26 @@ FINAL = (ContractError, GateError, RecordError, TableError)
 """Errors that a retry meets again."""
 
 
-def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime | None = None) -> PokeReturnValue:
+def plan(
+    pipeline: str,
+    run_id: str | None = None,
+    data_interval_end: datetime | None = None,
+    params: dict[str, Any] | None = None,
+) -> PokeReturnValue:
     """Stores the run's plan (Airflow gives its run id and interval), as a sensor: done with the run's number.
+
+    Skipped, and so is all that follows it, where only a preview was asked for.
 
     Not done while another run of the pipeline is under way: a pipeline's runs are serialised, also those of a backfill
     beside the schedule, which Airflow starts at the same time.
     """
     from airflow.sdk import PokeReturnValue
+    from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast import runs
 
+    if params and params["preview"]:
+        raise AirflowSkipException("only a preview was asked for")
     end = data_interval_end and datetime.fromisoformat(data_interval_end.isoformat())  # Airflow's is a pendulum
     with _failing_for_good():
         try:
@@ -39,20 +49,36 @@ def plan(pipeline: str, run_id: str | None = None, data_interval_end: datetime |
             return PokeReturnValue(is_done=False)
 
 
-def replay(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:
+def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
     """Replays one topic into its log and its table."""
     with _failing_for_good():
         from hindcast import runs
 
-        return runs.replay(spark, pipeline, run, name)
+        return runs.replay(spark, pipeline, int(run), name)
 
 
-def build(pipeline: str, run: int, name: str, spark: SparkSession) -> dict[str, Any]:
+def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
     """Derives, gates and publishes one view."""
     with _failing_for_good():
         from hindcast import runs
 
-        return runs.build(spark, pipeline, run, name)
+        return runs.build(spark, pipeline, int(run), name)
+
+
+def preview(pipeline: str, until: str, spark: SparkSession) -> None:
+    """Says what a run up to a moment (empty: of everything there is) would change; writes nothing."""
+    with _failing_for_good():
+        from hindcast import preview as previews
+
+        print(previews.text(previews.preview(spark, pipeline, datetime.fromisoformat(until) if until else None)))
+
+
+def only_if_preview(context: Any) -> None:
+    """Skips a task of a run that was not asked for a preview."""
+    if not context["params"]["preview"]:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        raise AirflowSkipException("no preview was asked for")
 
 
 def finish(pipeline: str, run: int) -> None:

@@ -30,9 +30,10 @@ class Airflow:
             time.sleep(PAUSE)
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": False})
 
-    def trigger(self, dag: str) -> str:
+    def trigger(self, dag: str, **params: Any) -> str:
         """Starts a manual run without an interval: everything there is; returns the run's id."""
-        return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})["dag_run_id"])
+        asked = {"logical_date": None, "conf": params}
+        return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", asked)["dag_run_id"])
 
     def backfill(self, dag: str, start: str, end: str, **form: Any) -> None:
         """Backfills the intervals from `start` to `end` (ISO times) and waits until that has ended.

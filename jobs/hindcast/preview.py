@@ -1,0 +1,145 @@
+"""What a run would change, said before anything is written: which past answers, how old they are, and examples.
+
+A preview derives every table whole, from the log and from what Kafka has for it now, and compares that with what is
+believed. It writes nothing, claims nothing, and is in nobody's way: no run has to wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import derive, gates, journal, logs, plane, plans, show, tables
+from hindcast.contracts import Contract, find
+from hindcast.contracts.shapes import PERIODS
+from hindcast.decode import decode
+from hindcast.plans import Plan
+from hindcast.session import sized
+from hindcast.settings import settings
+
+AGES = {
+    "under an hour": timedelta(hours=1),
+    "under a day": timedelta(days=1),
+    "under a week": timedelta(weeks=1),
+    "under 30 days": timedelta(days=30),
+    "older": None,
+}
+"""How long before the preview a past answer began to be true."""
+
+EXAMPLES = 3
+"""Of so many keys the changed rows are shown."""
+
+
+def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = None) -> dict[str, Any]:
+    """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table.
+
+    Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
+    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`.
+    """
+    now, contract = settings(), find(settings().schemas, pipeline)
+    todo = plans.proposed(
+        now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline)
+    )
+    candidates: dict[str, DataFrame] = {}
+    told: dict[str, Any] = {}
+    stored = sum(tables.size(tables.located(now.warehouse, contract, name)) for name in contract.topics)
+    planned = sum(sum(share.planned.values()) for share in todo.topics.values())
+    with sized(spark, stored + planned):
+        for name in (*contract.topics, *contract.ordered):
+            candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
+            told[name] = _difference(spark, contract, name, candidates[name], todo.known_at)
+        for candidate in candidates.values():
+            candidate.unpersist()
+    end = interval_end.isoformat() if interval_end else None
+    return {"pipeline": pipeline, "knownAt": todo.known_at.isoformat(), "intervalEnd": end, "tables": told}
+
+
+def text(told: dict[str, Any]) -> str:
+    """A preview as lines for a terminal or a task's log."""
+    lines = [f"{told['pipeline']}: what a run would change; nothing was written"]
+    for name, table in told["tables"].items():
+        lines += ["", f"{name}: {table['opened']:,} rows to open, {table['closed']:,} to close"]
+        ages = ", ".join(f"{n:,} {age}" for age, n in table["ages"].items() if n)
+        if table["corrected"]:
+            lines.append(f"{table['corrected']:,} past answers would change: {ages}")
+        if table["examples"]:
+            lines.append(show.aligned(pa.Table.from_pylist(table["examples"])))
+        lines += [
+            f"gate ({v['on_failure']}) {v['outcome']}: {gates.named(v['expectation'], v['kwargs'])}: {v['detail']}"
+            for v in table["gates"]
+            if v["outcome"] != "passed"
+        ]
+    return "\n".join(lines)
+
+
+def _candidate(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
+) -> DataFrame:
+    """A table as the run would have it: flat rows."""
+    if name in contract.views:
+        return derive.view(contract, name, {i: candidates[i] for i in contract.views[name].inputs})
+    topic = contract.topics[name]
+    there, new = logs.accepted(spark, contract, name, after=0), logs.brought(spark, contract, todo, name)
+    columns = [column for column in new.columns if column in there.columns]
+    records = decode(there.select(columns).unionByName(new.select(columns)), topic, logs.latest(topic, todo))
+    decoded = logs.undisputed(records, contract.kafka_topic(name))
+    return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
+
+
+def _difference(
+    spark: SparkSession, contract: Contract, name: str, candidate: DataFrame, known_at: datetime
+) -> dict[str, Any]:
+    table = tables.located(settings().warehouse, contract, name)
+    if tables.size(table):
+        believed = tables.believed(spark, table).select(*candidate.columns)
+        content = [c for c in candidate.columns if c not in table.identity and not c.startswith("_")]
+        changes = plane.changes(believed, candidate, table.identity, content).persist()
+    else:
+        changes = candidate.withColumn("change", F.lit("open")).persist()
+    began = F.col(PERIODS[table.kind][0])
+    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
+    past = (F.col("change") == "close") & ended
+    counts = {
+        "opened": F.count_if(F.col("change") == "open"),
+        "closed": F.count_if(F.col("change") == "close"),
+        "corrected": F.count_if(past),
+        **{age: F.count_if(past & within) for age, within in _ages(began, known_at)},
+    }
+    row = changes.agg(*(count.alias(label) for label, count in counts.items())).first()
+    numbers = row.asDict() if row else {}
+    examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]]) if numbers["corrected"] else []
+    opened = changes.where("change = 'open'").drop("change")
+    verdicts = gates.check(opened, contract.expectations(name)) if numbers["opened"] else []
+    changes.unpersist()
+    return {
+        **{label: numbers[label] for label in ("opened", "closed", "corrected")},
+        "ages": {age: numbers[age] for age in AGES},
+        "examples": examples,
+        "gates": [v._asdict() for v in verdicts],
+    }
+
+
+def _ages(began: Column, known_at: datetime) -> list[tuple[str, Column]]:
+    """Each age with the condition that an answer has it: younger than its bound, and no younger one's."""
+    found, since = [], F.lit(True)
+    for age, bound in AGES.items():
+        younger = began > F.lit(known_at - bound) if bound else F.lit(True)
+        found.append((age, since & younger))
+        since = since & ~younger
+    return found
+
+
+def _examples(changes: DataFrame, past: Column, key: list[str], periods: list[str]) -> list[dict[str, Any]]:
+    """All that changes of the first keys of which a past answer does, before and after it."""
+    there = [column for column in key if column in changes.columns]
+    keys = changes.where(past).select(*there).distinct().sort(*there).limit(EXAMPLES)
+    shown = changes.join(keys, there, "left_semi").sort(*there, *periods, "change").limit(20)
+    columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
+    rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
+    plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
+    return plain

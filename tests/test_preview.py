@@ -1,0 +1,50 @@
+"""A preview says what the next run then does, and writes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hindcast import preview
+from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_what_a_late_record_and_a_new_definition_would_change(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        first = preview.preview(spark, p.name)
+        assert first["tables"]["bills"] | {"gates": []} == {
+            "opened": 3,
+            "closed": 0,
+            "corrected": 0,
+            "ages": dict.fromkeys(preview.AGES, 0),
+            "examples": [],
+            "gates": [],
+        }
+        assert p.states() == []
+        p.run()
+
+        tell(p, CORRECTION)
+        versions, states = p.versions(), p.states()
+        second = preview.preview(spark, p.name)
+        assert (p.versions(), p.states()) == (versions, states)
+        done = p.run()
+        for name, table in done["tables"].items():
+            expected = {count: table[count] for count in ("opened", "closed", "corrected")}
+            assert {count: second["tables"][name][count] for count in expected} == expected
+        bills = second["tables"]["bills"]
+        assert sum(bills["ages"].values()) == bills["corrected"] == 1
+        assert [(row["change"], row["customer"], row["amount"]) for row in bills["examples"]] == [
+            ("close", "candace", "24.00"),
+            ("open", "candace", "27.00"),
+        ]
+        told = preview.text(second)
+        assert "1 past answers would change" in told
+        assert "nothing was written" in told
+
+        p.write(RESTAURANT.replace("select:", "where: quantity > 1\n    select:"))
+        changed = preview.preview(spark, p.name)["tables"]
+        assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
