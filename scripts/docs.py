@@ -169,7 +169,8 @@ How values are written:
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
 
 Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
-`timestamp`, `windowStart` and `windowEnd` are taken. A text with a comma stands in quotes inside `{...}`.
+`timestamp`, `windowStart`, `windowEnd` and `windowClosed` are taken. A text with a comma stands in quotes inside
+`{...}`.
 
 ## Pipeline
 
@@ -202,8 +203,8 @@ views, in any order; windows and pairs of two streams cannot be inputs yet.
 | `table: menu`, `where: price > 3`, `select: {...}`, `key: {...}` | a transformation, of a stream too | as its input |
 
 Expressions see the columns of all inputs, each with its key. A column that two have is written with its input:
-`orders.item`. A view keeps the key of its first input unless `key:` or `group_by:` gives another; a row whose group has
-a null in it counts nowhere.
+`orders.item`. A view keeps the key of its first input unless `key:` or `group_by:` gives another. A row whose group has
+a null in it, or that has no value for any function of the aggregate, counts nowhere; the report counts it.
 
 ## Join
 
@@ -213,8 +214,16 @@ a null in it counts nowhere.
 
 <Window>
 
-Lateness is judged by the stream time of the event's own partition: an event is taken by the windows that end later
-than stream time less `grace`.
+Lateness is judged by stream time, the largest timestamp so far in the event's own partition:
+
+| window | takes an event if |
+| --- | --- |
+| tumbling, hopping | the window ends later than stream time less `grace` |
+| sliding | the event is at most the window's length plus `grace` behind stream time |
+| session | the end of the session that it would be in is at most the gap plus `grace` behind stream time |
+
+An event that no window takes counts nowhere; the report counts it as too late. [Semantics](semantics.md#windows) draws
+each. `hindcast query` says in `windowClosed` whether a window takes no further event.
 
 ## Gate
 

@@ -21,6 +21,7 @@ from hindcast.local import airflow, ports, process, stack
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
 from hindcast.produce import Record
+from hindcast.questions import BEGINNING, Question
 from hindcast.settings import Settings, settings
 
 DAILY = """
@@ -81,7 +82,7 @@ def bills(now: Settings, run: int) -> dict[str, Decimal | None]:
     """What each customer was believed to owe after a run."""
     contract = find(now.schemas, "restaurant")
     moment = read.moment_of(now.warehouse, "restaurant", f"run:{run}")
-    rows = read.query(now.warehouse, contract, "bills", known=moment).to_pylist()
+    rows = read.query(now.warehouse, contract, "bills", Question(known_at=moment)).to_pylist()
     return {row["customer"]: row["amount"] for row in rows}
 
 
@@ -128,8 +129,8 @@ def test_a_backfill_replays_day_by_day_then_writes_nothing_then_what_a_new_defin
 def prices(now: Settings, run: int) -> list[int]:
     """The doubled prices from the first to the last, as known after a run."""
     contract = find(now.schemas, "daily")
-    known = read.moment_of(now.warehouse, "daily", f"run:{run}")
-    return read.query(now.warehouse, contract, "doubled", between=(None, None), known=known)["price"].to_pylist()
+    asked = Question(from_time=BEGINNING, known_at=read.moment_of(now.warehouse, "daily", f"run:{run}"))
+    return read.query(now.warehouse, contract, "doubled", asked)["price"].to_pylist()
 
 
 def data_versions(now: Settings) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli, runs, topics
+from hindcast import cli, functions, runs, topics
 from hindcast.local import ports
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -69,6 +69,26 @@ def test_history_prints_every_row_ever_believed(hindcast: Run) -> None:
     assert code == 0
     assert [(row["amount"], row["systemTo"] is None) for row in json.loads(out)] == [("24.00", False), ("27.00", True)]
     assert "(2 rows)" in hindcast("history", "restaurant.bills", "--key", "candace")[1]
+
+
+@pytest.mark.usefixtures("here")
+def test_query_takes_ranges_and_an_order(hindcast: Run) -> None:
+    asked = ["query", "restaurant.menu", "--from", "2026-01-01T01:00:02+01:00", "--order", "key-desc,time-desc"]
+    code, out, _ = hindcast(*asked, "--to-key", "t", "--format", "json")
+    assert (code, [row["price"] for row in json.loads(out)]) == (0, ["5.00", "10.00", "9.00"])
+
+
+@pytest.mark.usefixtures("here")
+def test_query_says_that_nothing_was_known_before_the_first_run(hindcast: Run) -> None:
+    code, out, err = hindcast("query", "restaurant.menu", "--known-at", "2026-01-01", "--format", "json")
+    assert (code, json.loads(out)) == (0, [])
+    assert err.startswith("hindcast: nothing was known yet: the first run is known at 20")
+
+
+def test_sql_prints_the_functions_of_the_published_tables(hindcast: Run, here: Pipeline) -> None:
+    code, out, _ = hindcast("sql", "restaurant")
+    assert (code, out.splitlines()) == (0, [f"{s};" for s in functions.statements(here.warehouse, here.contract)])
+    assert "FUNCTION restaurant_bills_as_of(" in out
 
 
 @pytest.mark.usefixtures("here")
@@ -147,6 +167,29 @@ REFUSED = [
     (["query", "restarant.menu"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["query", "restaurant.menu", "--as-of", "soon"], "'soon' is not a moment", "2026-01-01T00:03:00"),
     (["query", "restaurant.menu", "--known-at", "run:9"], "no run '9'", "known here: 1, 2, 3"),
+    (
+        ["query", "restaurant.menu", "--known-at", "2999-01-01"],
+        "is not known yet",
+        "the last completed run is known at",
+    ),
+    (
+        ["query", "restaurant.menu", "--from", "2026-01-02", "--to", "2026-01-01"],
+        "the times are reversed",
+        "the earlier",
+    ),
+    (["query", "restaurant.menu", "--as-of", "2026-01-02", "--to", "2026-01-01"], "were asked at once", "ask one"),
+    (
+        ["query", "restaurant.menu", "--from-key", "d", "--to-key", "c"],
+        "the keys are reversed: from d to c",
+        "the lesser",
+    ),
+    (
+        ["query", "restaurant.menu", "--order", "price"],
+        "rows cannot be ordered by 'price'",
+        "known here: key, key-desc",
+    ),
+    (["query", "restaurant.menu", "--as-of", ""], "'' is not a moment", "2026-01-01T00:03:00"),
+    (["sql", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["history", "restaurant.bils"], "no table 'bils'", "did you mean 'bills'?"),
     (["runs", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["run", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),

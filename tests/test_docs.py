@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
-from hindcast import gaps, read, settings
+from hindcast import functions, gaps, questions, settings
 from hindcast.contracts import Contract, Expectation, Join, Topic, View, Window
 from hindcast.settings import Settings
+from pipelines import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,47 +114,52 @@ def test_the_glossary_has_the_fates_of_the_code() -> None:
 
 
 def test_the_conditions_for_other_readers_are_those_of_ours() -> None:
-    told = {row[0]: row[1].strip("`") for row in cells(text("docs/how-it-works.md")) if len(row) == 2}
-    assert told["as known at S"] == read.known_at("S")
-    assert told["versions true at T"] == read.as_of("versions", "T")
-    assert told["events up to T"] == read.as_of("events", "T")
+    told = {row[0]: row[1].strip("`") for row in cells(text("docs/reading.md")) if len(row) == 2}
+    assert told["as known at S"] == questions.known_at("S")
+    for kind, at, between in (
+        ("versions", "versions true at T", "versions true at some moment from T1 to T2"),
+        ("events", "events up to T", "events from T1 to T2"),
+        ("windows", "windows begun by T", "windows from T1 to T2"),
+    ):
+        assert told[at] == questions.as_of(kind, "T")
+        assert told[between] == questions.during(kind, "T1", "T2").replace("(validFrom", "validFrom")
 
 
-def test_the_example_for_duckdb_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _menu(tmp_path)
+@pytest.fixture
+def demo(restaurant: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the tables of a real pipeline lie where the pages have the demo's."""
+    (tmp_path / "var/demo").mkdir(parents=True)
+    (tmp_path / "var/demo/warehouse").symlink_to(restaurant.warehouse)
+    for name, value in restaurant.environ.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    exec(_block("python"), {})  # noqa: S102  # a page of ours
+    return tmp_path
+
+
+@pytest.mark.usefixtures("demo")
+def test_the_examples_for_python_and_duckdb_run(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, plain = _blocks("python")
+    exec(ours, {})  # noqa: S102  # a page of ours
+    assert "[10.00]" in re.sub(r"\s", "", capsys.readouterr().out)
+    exec(plain, {})  # noqa: S102
     shown = capsys.readouterr().out
-    assert "2.50" in shown
-    assert "3.00" not in shown
+    assert [shown.count(price) for price in ("5.00", "8.00", "9.00", "10.00")] == [1, 2, 1, 1], shown
 
 
-def test_the_example_for_spark_runs(tmp_path: Path, spark: SparkSession) -> None:
-    _menu(tmp_path)
-    rows = spark.sql(_block("sql").replace("var/", f"{tmp_path}/var/")).collect()
-    assert [(row["item"], row["price"], row["validTo"]) for row in rows] == [("naan", Decimal("2.50"), None)]
-
-
-def _block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", text("docs/how-it-works.md"), re.DOTALL)
-    assert found
-    return found[1]
-
-
-def _menu(folder: Path) -> None:
-    """The demo's naan, as the page draws it: 3.00 from t=0; learnt later, 2.50 from t=1."""
-
-    def at(minute: int) -> datetime:
-        return datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
-
-    rows = [
-        ("naan", Decimal("3.00"), at(0), None, at(10), at(11)),
-        ("naan", Decimal("3.00"), at(0), at(1), at(11), None),
-        ("naan", Decimal("2.50"), at(1), None, at(11), None),
+def test_the_examples_for_spark_run(demo: Path, restaurant: Pipeline, spark: SparkSession) -> None:
+    functions.register(spark, restaurant.warehouse, restaurant.contract)
+    asked, lateral, plain = _blocks("sql")
+    assert [tuple(row) for row in spark.sql(asked).collect()] == [("curry", Decimal(8))]
+    assert sorted(tuple(row) for row in spark.sql(lateral).collect()) == [
+        ("anna", "curry", Decimal(8)),
+        ("bob", "curry", Decimal(10)),
+        ("candace", "curry", Decimal(8)),
     ]
-    names = ["item", "price", "validFrom", "validTo", "systemFrom", "systemTo"]
-    types = [pa.string(), pa.decimal128(8, 2), *[pa.timestamp("us", "UTC")] * 4]
-    data = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    write_deltalake(folder / "var/demo/warehouse/restaurant/menu", pa.table(data, names=names))
+    rows = spark.sql(plain.replace("var/", f"{demo}/var/")).collect()
+    assert [(row["item"], row["price"]) for row in rows] == [("curry", Decimal(9)), ("soup", Decimal(5))]
+
+
+def _blocks(language: str) -> list[str]:
+    """The page's examples, asked in the story's third second instead of the demo's second minute."""
+    page = text("docs/reading.md").replace("00:02:00", "00:00:03")
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Records to rectangles, reads of them, and change sets."""
+"""Records to rectangles, and change sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import plane
-from relations import at, ms, records, rows, versions
+from relations import ms, records, rows
 
 COLUMNS = ("key.k", "value.v", "validFrom", "validTo")
 
@@ -33,19 +33,6 @@ def test_with_ttl_a_version_ends_at_the_latest_ttl_after_its_start(spark: SparkS
         ("a", 2.0, 3, 13),
         ("a", 3.0, 20, 30),
     ]
-
-
-def test_periods_are_half_open_and_null_is_later_than_any_moment(spark: SparkSession) -> None:
-    held = versions(spark, [("a", 1, 0, 4), ("a", 2, 4, None)])
-    assert [rows(plane.valid_at(held, at(t)), "value.v") for t in (-1, 0, 3, 4, 99)] == [
-        [],
-        [(1.0,)],
-        [(1.0,)],
-        [(2.0,)],
-        [(2.0,)],
-    ]
-    believed = held.withColumnsRenamed({"validFrom": "systemFrom", "validTo": "systemTo"})
-    assert [rows(plane.known_at(believed, at(t)), "value.v") for t in (3, 4)] == [[(1.0,)], [(2.0,)]]
 
 
 def test_changes_close_what_is_not_derived_any_more_and_open_what_is_new(spark: SparkSession) -> None:

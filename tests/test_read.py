@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -16,12 +17,20 @@ from deltalake import DeltaTable, write_deltalake
 from hindcast import journal, read
 from hindcast.contracts import load
 from hindcast.errors import QueryError
+from hindcast.questions import BEGINNING, Question
 from hindcast.tables import Table
 from pipelines import T0, Pipeline, at, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def known(p: Pipeline, run: int) -> datetime:
     return journal.runs(p.warehouse, p.name)[run - 1].known_at
+
+
+def ask(p: Pipeline, name: str, question: Question) -> pa.Table:
+    return read.query(p.warehouse, p.contract, name, question)
 
 
 @pytest.mark.parametrize(
@@ -47,16 +56,71 @@ def test_a_price_as_of_a_moment_as_known_at_a_run(
     restaurant: Pipeline, as_of: float | None, run: int | None, price: int | None
 ) -> None:
     moments = (None if as_of is None else at(as_of), known(restaurant, run) if run else None)
-    rows = read.query(
-        restaurant.warehouse, restaurant.contract, "menu", key=["curry"], as_of_=moments[0], known=moments[1]
-    ).to_pylist()
+    rows = ask(restaurant, "menu", Question(["curry"], as_of=moments[0], known_at=moments[1])).to_pylist()
     assert [row["price"] for row in rows] == ([] if price is None else [Decimal(price)])
 
 
 def test_before_the_first_run_nothing_was_known(restaurant: Pipeline) -> None:
     early = known(restaurant, 1).replace(year=2025)
-    rows = read.query(restaurant.warehouse, restaurant.contract, "menu", as_of_=at(3), known=early)
-    assert rows.num_rows == 0
+    assert ask(restaurant, "menu", Question(as_of=at(3), known_at=early)).num_rows == 0
+
+
+def test_what_will_be_known_or_is_not_settled_is_refused(restaurant: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="is not known yet") as caught:
+        ask(restaurant, "menu", Question(known_at=datetime.now(UTC) + timedelta(hours=1)))
+    assert f"the last completed run is known at {known(restaurant, 3).isoformat()}" in caught.value.mend
+    shutil.copytree(restaurant.warehouse, tmp_path / "warehouse")
+    warehouse, last = str(tmp_path / "warehouse"), journal.runs(restaurant.warehouse, restaurant.name)[-1]
+    under_way = replace(last, number=4, run_id="fourth", known_at=datetime.now(UTC), state="planned")
+    journal.write(warehouse, under_way)
+    with pytest.raises(QueryError, match=r"run 4 \(fourth\) has not ended") as caught:
+        read.query(warehouse, restaurant.contract, "menu", Question(known_at=datetime.now(UTC)))
+    assert caught.value.mend.startswith(f"ask as known before {under_way.known_at.isoformat()}")
+    # left out, it is the last completed run; and what was known before the one under way is settled
+    for moment in (None, under_way.known_at - timedelta(microseconds=1)):
+        assert read.query(warehouse, restaurant.contract, "menu", Question(known_at=moment)).num_rows == 2
+
+
+def span(row: dict[str, Any]) -> tuple[str, int, int, int | None]:
+    ended = None if row["validTo"] is None else (row["validTo"] - T0).seconds
+    return row["item"], int(row["price"]), (row["validFrom"] - T0).seconds, ended
+
+
+CURRY = [("curry", 8, 0, 2), ("curry", 9, 2, 4), ("curry", 10, 4, None)]
+SOUP = ("soup", 5, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("question", "rows"),
+    [
+        # KIP-968: both ends included; a version is answered if it is valid at some moment between them
+        (Question(["curry"], from_time=BEGINNING), CURRY),
+        (Question(["curry"], from_time=at(2)), CURRY[1:]),
+        (Question(["curry"], to_time=at(1.999)), CURRY[:1]),
+        (Question(["curry"], to_time=at(2)), CURRY[:2]),
+        (Question(["curry"], from_time=at(3), to_time=at(3)), CURRY[1:2]),
+        (Question(["curry"], from_time=at(1), to_time=at(4), order=["time-desc"]), CURRY[::-1]),
+        # KIP-969: ranges of keys, both ends included
+        (Question(from_key=["d"], from_time=BEGINNING), [SOUP]),
+        (Question(to_key=["curry"], as_of=at(0)), CURRY[:1]),
+        (Question(from_key=["curry"], to_key=["soup"], as_of=at(2)), [SOUP, CURRY[1]]),
+        (Question(as_of=at(0), order=["key-desc"]), [SOUP, CURRY[0]]),
+        (Question(from_time=BEGINNING, order=["key", "time-desc"]), [*CURRY[::-1], SOUP]),
+        (Question(from_time=BEGINNING, order=["key-desc", "time"]), [SOUP, *CURRY]),
+    ],
+)
+def test_versions_between_times_and_ranges_of_keys(
+    restaurant: Pipeline, spark: SparkSession, question: Question, rows: list[Any]
+) -> None:
+    found = [span(row) for row in ask(restaurant, "menu", question).to_pylist()]
+    assert found == rows
+    frame = read.frame(spark, restaurant.warehouse, restaurant.contract, "menu", question)
+    told = [
+        span({k: v.replace(tzinfo=UTC) if isinstance(v, datetime) else v for k, v in r.asDict().items()})
+        for r in frame.collect()
+    ]
+    assert told == rows if question.order else sorted(map(str, told)) == sorted(map(str, rows))
+    assert frame.columns == ["item", "price", "validFrom", "validTo", "systemFrom", "systemTo"]
 
 
 @pytest.mark.parametrize(
@@ -72,9 +136,7 @@ def test_events_are_those_up_to_a_moment(
     restaurant: Pipeline, as_of: float | None, run: int, paid: list[tuple[str, int]]
 ) -> None:
     moment = None if as_of is None else at(as_of)
-    rows = read.query(
-        restaurant.warehouse, restaurant.contract, "bills", as_of_=moment, known=known(restaurant, run)
-    ).to_pylist()
+    rows = ask(restaurant, "bills", Question(as_of=moment, known_at=known(restaurant, run))).to_pylist()
     assert sorted((row["customer"], int(row["amount"])) for row in rows) == paid
 
 
@@ -104,6 +166,8 @@ def test_run_3_is_a_moment_too(restaurant: Pipeline) -> None:
     assert of("2026-01-01") == T0
     assert of("2026-01-01T02:00:00+02:00") == T0
     assert of("2026-01-01 00:00:00.000001") == datetime(2026, 1, 1, 0, 0, 0, 1, UTC)
+    with pytest.raises(QueryError, match="is not a moment"):
+        of("0001-01-01T00:00:00+02:00")
     with pytest.raises(QueryError, match="no run '7'") as caught:
         of("run:7")
     assert "known here: 1, 2, 3" in caught.value.mend
@@ -121,15 +185,25 @@ MENU = Table("warehouse", "restaurant", "menu", "versions", ("item",))
     [
         (MENU, "curry", ["curry"]),
         (MENU, '{"item": "curry"}', ['{"item": "curry"}']),
-        (SEATS, '{"row": 1, "seat": "b"}', ["1", "b"]),
-        (SEATS, '{"seat": "b", "row": true}', ["true", "b"]),
+        (SEATS, '{"row": 1, "seat": "b"}', [1, "b"]),
+        (SEATS, '{"seat": "b", "row": null}', [None, "b"]),
     ],
 )
-def test_keys_as_users_write_them(table: Table, written: str, key: list[str]) -> None:
+def test_keys_as_users_write_them(table: Table, written: str, key: list[Any]) -> None:
     assert read.key_of(table, written) == key
 
 
-@pytest.mark.parametrize("written", ["1b", "[1, 2]", '{"row": 1}', "3"])
+def test_bounds_of_keys_as_users_write_them() -> None:
+    assert read.bound_of(MENU, '{"item": 1}') == ['{"item": 1}']
+    assert read.bound_of(SEATS, "1") == ["1"]
+    assert read.bound_of(SEATS, '{"row": 1}') == [1]
+    assert read.bound_of(SEATS, '{"seat": "b", "row": 1}') == [1, "b"]
+    with pytest.raises(QueryError, match="is not a bound of the keys of seats") as caught:
+        read.bound_of(SEATS, '{"seat": "b"}')
+    assert "name the first columns of the key" in caught.value.mend
+
+
+@pytest.mark.parametrize("written", ["1b", "[1, 2]", '{"row": 1}', "3", '{"row": 1, "seat": "b", "colour": 2}'])
 def test_what_is_no_composite_key(written: str) -> None:
     with pytest.raises(QueryError, match="is not a key of seats") as caught:
         read.key_of(SEATS, written)
@@ -147,14 +221,14 @@ topics:
 """
 
 
-def test_a_key_of_several_columns_is_looked_up_by_all_of_them(tmp_path: Path) -> None:
+def test_keys_of_several_columns_are_compared_by_their_types(tmp_path: Path, spark: SparkSession) -> None:
     path = tmp_path / "theatre.yaml"
     path.write_text(THEATRE, encoding="utf-8")
     contract, warehouse = load(path), str(tmp_path)
     run = journal.Run(1, "first", T0, "planned", {"pipeline": "theatre"}, {"pipeline": "theatre"})
     journal.write(warehouse, run)
     journal.write(warehouse, replace(run, state="completed"))
-    seats = [(row, seat, row == 1, T0, None, T0, None, 0, 0, "open") for row in (1, 2) for seat in "ab"]
+    seats = [(row, seat, row == 1, T0, None, T0, None, 0, 0, "open") for row in (2, 9, 10) for seat in ("a", "b'\\")]
     names = [
         "row",
         "seat",
@@ -174,8 +248,25 @@ def test_a_key_of_several_columns_is_looked_up_by_all_of_them(tmp_path: Path) ->
     rows = pa.table(columns, names)
     write_deltalake(table.path, rows, name="theatre.seats", description=table.description)
 
-    found = read.query(warehouse, contract, "seats", key=read.key_of(table, '{"row": 2, "seat": "a"}'))
-    assert [(r["row"], r["seat"], r["free"]) for r in found.to_pylist()] == [(2, "a", False)]
+    def asked(question: Question) -> list[tuple[int, str]]:
+        found = [(r["row"], r["seat"][0]) for r in read.query(warehouse, contract, "seats", question).to_pylist()]
+        frame = read.frame(spark, warehouse, contract, "seats", question)
+        assert sorted((r["row"], r["seat"][0]) for r in frame.collect()) == sorted(found)
+        return found
+
+    assert asked(Question([2, "a"])) == [(2, "a")]
+    assert asked(Question(["10", "b'\\"])) == [(10, "b")]
+    assert asked(Question([None, "a"])) == []
+    assert asked(Question(from_key=["9"])) == [(9, "a"), (9, "b"), (10, "a"), (10, "b")]
+    assert asked(Question(to_key=[9])) == [(2, "a"), (2, "b"), (9, "a"), (9, "b")]
+    assert asked(Question(from_key=[2, "b"], to_key=[10, "a"])) == [(2, "b"), (9, "a"), (9, "b"), (10, "a")]
+    assert asked(Question(from_key=[9], to_key=[9, "a"])) == [(9, "a")]
+    with pytest.raises(QueryError, match="'nine' is no value of the key column row, which is int32"):
+        asked(Question(["nine", "a"]))
+    with pytest.raises(QueryError, match="'None' is no value of the key column row"):
+        asked(Question(from_key=[None]))
+    with pytest.raises(QueryError, match="the keys are reversed: from 10 to 9"):
+        asked(Question(from_key=["10"], to_key=["9"]))
 
 
 def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> None:
@@ -183,9 +274,16 @@ def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> No
     with pytest.raises(QueryError, match="no table 'bils'") as caught:
         read.query(warehouse, contract, "bils")
     assert "did you mean 'bills'?" in caught.value.mend
-    with pytest.raises(QueryError, match="2 values were given for a key of 1 columns") as caught:
-        read.query(warehouse, contract, "menu", key=["a", "b"])
-    assert (caught.value.where, caught.value.mend) == ("restaurant.menu", "give item")
+    with pytest.raises(QueryError, match="2 values for a key of 1 column") as caught:
+        read.query(warehouse, contract, "menu", Question(["a", "b"]))
+    assert caught.value.mend == "give item"
+    with pytest.raises(QueryError, match="as of one moment and between two"):
+        Question(as_of=at(1), to_time=at(2))
+    with pytest.raises(QueryError, match="the times are reversed"):
+        Question(from_time=at(2), to_time=at(1))
+    with pytest.raises(QueryError, match="rows cannot be ordered by 'tiem'") as caught:
+        Question(order=["tiem"])
+    assert "did you mean 'time'?" in caught.value.mend
     with pytest.raises(QueryError, match="no run has been completed yet") as caught:
         read.query(str(tmp_path), contract, "menu")
     assert caught.value.mend == "hindcast run restaurant"

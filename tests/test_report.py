@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hindcast import journal, report
+from hindcast import functions, journal, read, report
+from hindcast.questions import Question
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -87,6 +88,16 @@ def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, 
         fourth = p.run()
         assert p.versions() == versions
         assert p.believed("by_five") == [("anna", 1, 0, 5), ("anna", 2, 5, 10), ("bob", 1, 5, 10)]
+        functions.register(spark, p.warehouse, p.contract)
+        for run, closed in ((1, [False, False]), (2, [True, False, False])):
+            question = Question(known_at=journal.runs(p.warehouse, p.name)[run - 1].known_at)
+            rows = read.query(p.warehouse, p.contract, "by_five", question)
+            assert rows["windowClosed"].to_pylist() == closed
+            frame = read.frame(spark, p.warehouse, p.contract, "by_five", question)
+            made = spark.sql(f"SELECT * FROM windowed_by_five(run => {run})")
+            assert rows.column_names == frame.columns == made.columns
+            assert sorted(row["windowClosed"] for row in frame.collect()) == sorted(closed)
+            assert sorted(row["windowClosed"] for row in made.collect()) == sorted(closed)
 
     tables = [told["tables"]["by_five"] for told in (first, second, third, fourth)]
     assert [(*table["leftOut"].values(), *table["newlyLeftOut"].values()) for table in tables] == [

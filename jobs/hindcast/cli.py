@@ -156,34 +156,42 @@ def _abandon(arguments: argparse.Namespace) -> int:
 
 def _query(arguments: argparse.Namespace) -> int:
     from hindcast import read
+    from hindcast.questions import Question
 
     pipeline, name = _table(arguments.table)
     contract, warehouse = _contract(pipeline), settings().warehouse
     table = read.locate(warehouse, contract, name)
     key = read.key_of(table, arguments.key) if arguments.key is not None else None
     if arguments.command is _history:
-        rows = read.history(warehouse, contract, name, key=key)
-    else:
-        as_of, known, start, end = (
-            _moment(pipeline, text) if text else None
-            for text in (arguments.as_of, arguments.known_at, arguments.start, arguments.end)
-        )
-        rows = read.query(
-            warehouse,
-            contract,
-            name,
-            key=key,
-            key_range=(arguments.from_key, arguments.to_key),
-            as_of_=as_of,
-            between=(start, end) if start or end else None,
-            known=known,
-        )
+        _print(read.history(warehouse, contract, name, key=key), arguments.format)
+        return 0
+    as_of, start, end, known = (
+        _moment(pipeline, text) if text is not None else None
+        for text in (arguments.as_of, arguments.start, arguments.end, arguments.known_at)
+    )
+    lower, upper = (
+        read.bound_of(table, text) if text is not None else () for text in (arguments.from_key, arguments.to_key)
+    )
+    order = arguments.order.split(",") if arguments.order else ()
+    question = Question(key, lower, upper, as_of, start, end, known, order)
+    rows = read.query(warehouse, contract, name, question)
     _print(rows, arguments.format)
+    first = next((run.known_at for run in _runs_of(pipeline)), None)
+    if known and first and known < first:
+        print(f"hindcast: nothing was known yet: the first run is known at {first.isoformat()}", file=sys.stderr)
     return 0
 
 
 def _history(arguments: argparse.Namespace) -> int:
     return _query(arguments)
+
+
+def _sql(arguments: argparse.Namespace) -> int:
+    from hindcast import functions
+
+    for statement in functions.statements(settings().warehouse, _contract(arguments.pipeline)):
+        print(f"{statement};")
+    return 0
 
 
 def _produce(arguments: argparse.Namespace) -> int:
@@ -264,9 +272,18 @@ def _parser() -> argparse.ArgumentParser:
     query.add_argument("--as-of", metavar="T", help="what was true at this moment: 2026-01-01T00:03:00")
     query.add_argument("--from", dest="start", metavar="T", help="what was true from this moment on")
     query.add_argument("--to", dest="end", metavar="T", help="what was true up to this moment")
-    query.add_argument("--from-key", metavar="K", help="keys from this one on (the first column, as text)")
+    query.add_argument(
+        "--from-key", metavar="K", help="keys from this one on: the first column's text, or JSON of the first few"
+    )
     query.add_argument("--to-key", metavar="K", help="keys up to this one")
     query.add_argument("--known-at", metavar="S", help="what was believed at this moment, or by a run: run:1")
+    query.add_argument(
+        "--order",
+        metavar="O",
+        help="time, time-desc, key or key-desc, or two of them: key,time-desc; time,key if left out",
+    )
+    sql = add("sql", _sql, "Print the statements that make a pipeline's table functions in Spark SQL.")
+    sql.add_argument("pipeline")
     produce = add("produce", _produce, "Send JSON lines to a Kafka topic, made if it is not there.")
     produce.add_argument("topic")
     produce.add_argument("file", type=Path, help='{"key": ..., "value": ..., "timestamp": ...} on each line')

@@ -1,4 +1,4 @@
-"""The plane: records to rectangles, and reads of them as of a moment on either axis (design.md 2)."""
+"""The plane: records to rectangles, and what changes in them (design.md 2)."""
 
 from collections.abc import Sequence
 
@@ -26,16 +26,6 @@ def versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
     )
 
 
-def valid_at(rows: DataFrame, moment: Column) -> DataFrame:
-    """The rows that are true at `moment`: validFrom <= moment < validTo, an open end being later than any moment."""
-    return rows.where(_holds("validFrom", "validTo", moment))
-
-
-def known_at(rows: DataFrame, moment: Column) -> DataFrame:
-    """The rows that were believed at `moment`: systemFrom <= moment < systemTo, null being later than any moment."""
-    return rows.where(_holds("systemFrom", "systemTo", moment))
-
-
 def changes(believed: DataFrame, derived: DataFrame, identity: Sequence[str], content: Sequence[str]) -> DataFrame:
     """What has to be closed and opened on the system axis so that what is believed becomes what is derived.
 
@@ -58,10 +48,6 @@ def changes(believed: DataFrame, derived: DataFrame, identity: Sequence[str], co
         *(_either(name, believed.columns, derived.columns).alias(name) for name in _names(derived, believed)),
         F.when(F.col("_old").isNull(), F.lit("open")).otherwise(F.lit("close")).alias("change"),
     )
-
-
-def _holds(start: str, end: str, moment: Column) -> Column:
-    return (F.col(start) <= moment) & (F.col(end).isNull() | (F.col(end) > moment))
 
 
 def _names(first: DataFrame, second: DataFrame) -> list[str]:

@@ -1,103 +1,68 @@
-"""Reading tables back, without Spark: what was true then, and what was believed then.
+"""Reading tables back: what was true then, and what was believed then. `questions` says what both mean.
 
-One meaning of both questions, as SQL conditions that any engine with the four period columns can ask:
+    read.query(warehouse, contract, "menu", Question(key=["curry"], as_of=moment))             # Arrow, without Spark
+    read.frame(spark, warehouse, contract, "menu", Question(from_key=["a"], to_key=["c"]))     # a Spark DataFrame
 
-- as known at S: `systemFrom <= S AND (systemTo IS NULL OR systemTo > S)`
-- as of T, versions: `validFrom <= T AND (validTo IS NULL OR validTo > T)`; events: those up to T, `timestamp <= T`
-- from T1 to T2, both included, versions (KIP-968): `validFrom <= T2 AND (validTo IS NULL OR validTo > T1)`; events:
-  `timestamp BETWEEN T1 AND T2`
+From Spark SQL: `functions`. Rows have the user's columns and the periods; validFrom (timestamp) is when a row became
+true, systemFrom when it was learnt. Windows have `windowClosed` besides: whether they take no further event.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+from deltalake import DeltaTable
 
-from hindcast import journal, tables
+from hindcast import journal, questions, tables
 from hindcast.contracts import Contract
-from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError, nearest
+from hindcast.questions import Question
 from hindcast.tables import Table
 
-_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-_SYSTEM = ("systemFrom", "systemTo")
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVERYTHING = Question()
+"""Asks for what is true now, as known at the last completed run; of events, for all."""
 
 
-def known_at(moment: str) -> str:
-    """The SQL condition of what was believed at a moment (an SQL expression)."""
-    return f"systemFrom <= {moment} AND (systemTo IS NULL OR systemTo > {moment})"
+def query(warehouse: str, contract: Contract, name: str, question: Question = EVERYTHING) -> pa.Table:
+    """The rows of a table that answer a question; in the order of time, then of keys, if it asks for none.
 
-
-def as_of(kind: str, moment: str) -> str:
-    """The SQL condition of what was true at a moment (an SQL expression): versions valid then, events up to then."""
-    if kind == "versions":
-        return f"validFrom <= {moment} AND (validTo IS NULL OR validTo > {moment})"
-    if kind == "windows":
-        return f"windowStart <= {moment}"
-    return f'"timestamp" <= {moment}'
-
-
-def during(kind: str, start: str, end: str) -> str:
-    """The SQL condition of what was true at some moment from `start` to `end`, both included (SQL expressions)."""
-    if kind == "versions":
-        return f"validFrom <= {end} AND (validTo IS NULL OR validTo > {start})"
-    if kind == "windows":
-        return f"windowStart <= {end} AND windowEnd >= {start}"
-    return f'"timestamp" BETWEEN {start} AND {end}'
-
-
-def query(
-    warehouse: str,
-    contract: Contract,
-    name: str,
-    *,
-    key: Sequence[str] | None = None,
-    key_range: tuple[str | None, str | None] | None = None,
-    as_of_: datetime | None = None,
-    between: tuple[datetime | None, datetime | None] | None = None,
-    known: datetime | None = None,
-) -> pa.Table:
-    """The rows of a table that were true as of one moment, or between two, as known at another (KIP-960, 968, 969).
-
-    `key`: one text per key column, compared with the column cast to text; all keys if left out. `key_range`: texts from
-    and to which the key's first column lies, both included, null for no bound. `as_of_`: for versions now if left out,
-    for events all there are. `between`: two moments, both included, null for no bound; in place of `as_of_`. `known`:
-    the known-at of the last completed run if left out.
-    Columns: the user's, and the periods; validFrom (timestamp) is when the row became true, systemFrom when it was
-    learnt. QueryError for an unknown table or a key of the wrong length.
+    QueryError for an unknown table, a key that is none, or a known-at that cannot be answered yet (`answerable`).
     """
-    table = locate(warehouse, contract, name)
-    moment = known or last_known_at(warehouse, contract.pipeline)
-    conditions = [known_at("?::TIMESTAMPTZ")]
-    values: list[Any] = [moment, moment]
-    if as_of_ and between:
-        raise QueryError("as of one moment and between two were asked at once", mend="ask one of them")
-    if between is not None:
-        start, end = between[0] or _EARLIEST, between[1] or _LATEST
-        conditions.append(during(table.kind, "?::TIMESTAMPTZ", "?::TIMESTAMPTZ"))
-        values += [start, end] if table.kind in ("events", "pairs") else [end, start]
-    elif table.kind == "versions" or as_of_:
-        asked = as_of_ or datetime.now(UTC)
-        conditions.append(as_of(table.kind, "?::TIMESTAMPTZ"))
-        values += [asked] * conditions[-1].count("?")
-    if key_range is not None:
-        for bound, sign in zip(key_range, (">=", "<="), strict=True):
-            if bound is not None:
-                conditions.append(f'CAST("{table.key[0]}" AS VARCHAR) {sign} ?')
-                values.append(bound)
-    return _select(table, conditions, values, key, PERIODS[table.kind])
+    asked = _Asked.of(warehouse, contract, name, question)
+    return asked.answered(asked.condition, question.order, asked.closed)
 
 
-def history(warehouse: str, contract: Contract, name: str, *, key: Sequence[str] | None = None) -> pa.Table:
+def frame(
+    spark: SparkSession, warehouse: str, contract: Contract, name: str, question: Question = EVERYTHING
+) -> DataFrame:
+    """The same rows and columns as a Spark DataFrame, classic or Connect; in no order if the question asks for none."""
+    from pyspark.sql import functions as F
+
+    asked = _Asked.of(warehouse, contract, name, question)
+    rows = tables.load(spark, asked.table).where(F.expr(questions.spark(asked.condition)))
+    if question.order:
+        rows = rows.orderBy(
+            *(
+                F.col(c).desc_nulls_first() if down else F.col(c).asc_nulls_last()
+                for c, down in asked.ordering(question.order)
+            )
+        )
+    return rows.select(*tables.columns(asked.table), *(F.expr(questions.spark(text)) for text in asked.closed))
+
+
+def history(warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None) -> pa.Table:
     """Every row ever believed about a key, with both periods, by valid time and then by system time."""
-    table = locate(warehouse, contract, name)
-    last_known_at(warehouse, contract.pipeline)
-    return _select(table, ["true"], [], key, PERIODS[table.kind])
+    asked = _Asked.of(warehouse, contract, name, Question(key=key))
+    return asked.answered(" AND ".join(questions.keys(asked.question, asked.key)) or "true")
 
 
 def locate(warehouse: str, contract: Contract, name: str) -> Table:
@@ -118,6 +83,27 @@ def last_known_at(warehouse: str, pipeline: str) -> datetime:
     return max(completed)
 
 
+def answerable(warehouse: str, pipeline: str, moment: datetime) -> None:
+    """Raises QueryError for a known-at whose answer may still change: in the future, or under a run that has not ended.
+
+    Before the first run nothing was known: that is answered, with no rows.
+    """
+    last = last_known_at(warehouse, pipeline)
+    if moment > max(last, datetime.now(UTC)):
+        raise QueryError(
+            f"what will be known at {moment.isoformat()} is not known yet",
+            where=pipeline,
+            mend=f"ask up to now; the last completed run is known at {last.isoformat()}",
+        )
+    for run in journal.runs(warehouse, pipeline):
+        if not run.finished and run.known_at <= moment:
+            raise QueryError(
+                f"run {run.number} ({run.run_id}) has not ended: what is known at {moment.isoformat()} is not settled",
+                where=pipeline,
+                mend=f"ask as known before {run.known_at.isoformat()}, or when the run has ended",
+            )
+
+
 def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
     """A moment as a user writes it: an ISO time (UTC if it has no offset), or `run:3` for the known-at of a run."""
     if text.startswith("run:"):
@@ -128,53 +114,104 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         return known[number]
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise QueryError(
             f"'{text}' is not a moment", mend="write 2026-01-01, 2026-01-01T00:03:00+00:00 or run:1"
         ) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def key_of(table: Table, text: str) -> list[str]:
+def key_of(table: Table, text: str) -> list[Any]:
     """A key as a user writes it: the text of its one column, or a JSON object of all."""
     if len(table.key) == 1:
         return [text]
+    given = _object(text)
+    if given is None or set(given) != set(table.key):
+        raise QueryError(f"'{text}' is not a key of {table.name}", mend=f"write it as JSON: {_example(table)}")
+    return [given[column] for column in table.key]
+
+
+def bound_of(table: Table, text: str) -> list[Any]:
+    """A bound of a range of keys as a user writes it: the first column's text, or a JSON object of the first few."""
+    given = _object(text) if len(table.key) > 1 else None
+    if given is None:
+        return [text]
+    leading = table.key[: len(given)]
+    if set(given) != set(leading):
+        raise QueryError(
+            f"'{text}' is not a bound of the keys of {table.name}",
+            mend=f"name the first columns of the key, in JSON: {_example(table)}",
+        )
+    return [given[column] for column in leading]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question to a table that is there."""
+
+    table: Table
+    found: DeltaTable
+    question: Question
+    known: datetime
+
+    @classmethod
+    def of(cls, warehouse: str, contract: Contract, name: str, question: Question) -> _Asked:
+        table = locate(warehouse, contract, name)
+        known = question.known_at or last_known_at(warehouse, contract.pipeline)
+        if question.known_at:
+            answerable(warehouse, contract.pipeline, known)
+        found = tables.opened(table)
+        if found is None:
+            raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
+        return cls(table, found, question, known)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(self.found.schema().to_arrow())
+
+    @property
+    def key(self) -> Mapping[str, pa.DataType]:
+        return {column: self.schema.field(column).type for column in self.table.key}
+
+    def ordering(self, order: Sequence[str]) -> list[tuple[str, bool]]:
+        lineage = [c for c in self.schema.names if c.startswith("_") and c != "_belief"]
+        return questions.ordering(self.table.kind, self.table.key, lineage, order)
+
+    @property
+    def condition(self) -> str:
+        return questions.conditions(self.table.kind, self.question, self.key, self.known)
+
+    @property
+    def closed(self) -> list[str]:
+        """The column `windowClosed` of windows, as the last completed run before the known-at reported it."""
+        if self.table.kind != "windows":
+            return []
+        up_to = None
+        for run in journal.runs(self.table.warehouse, self.table.pipeline):
+            if run.state == "completed" and run.known_at <= self.known:
+                up_to = run.detail["tables"].get(self.table.name, {}).get("closedUpTo")
+        return [questions.closed(questions.literal(datetime.fromisoformat(up_to)) if up_to else "NULL")]
+
+    def answered(self, condition: str, order: Sequence[str] = (), besides: Sequence[str] = ()) -> pa.Table:
+        """The rows that meet a condition, by way of DuckDB."""
+        shown = ", ".join([*(f'"{column}"' for column in tables.columns(self.table)), *besides])
+        by = ", ".join(
+            f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in self.ordering(order)
+        )
+        with duckdb.connect() as engine:
+            engine.execute("SET TimeZone = 'UTC'")
+            engine.register("rows", self.found.to_pyarrow_dataset())
+            text = f"SELECT {shown} FROM rows WHERE {condition} ORDER BY {by}"  # noqa: S608  # literals of questions
+            return engine.sql(text).to_arrow_table()
+
+
+def _object(text: str) -> dict[str, Any] | None:
     try:
-        given = json.loads(text)
-        return [_plain(given[column]) for column in table.key]
-    except (ValueError, TypeError, KeyError):
-        example = json.dumps(dict.fromkeys(table.key, "..."))
-        raise QueryError(f"'{text}' is not a key of {table.name}", mend=f"write it as JSON: {example}") from None
+        given = json.loads(text, parse_float=str)
+    except ValueError:
+        return None
+    return given if isinstance(given, dict) else None
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _select(
-    table: Table, conditions: Sequence[str], values: Sequence[Any], key: Sequence[str] | None, periods: Sequence[str]
-) -> pa.Table:
-    found = tables.opened(table)
-    if found is None:
-        raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
-    conditions, values = list(conditions), list(values)
-    if key is not None:
-        if len(key) != len(table.key):
-            raise QueryError(
-                f"{len(key)} values were given for a key of {len(table.key)} columns",
-                where=f"{table.pipeline}.{table.name}",
-                mend=f"give {', '.join(table.key)}",
-            )
-        conditions += [f'CAST("{column}" AS VARCHAR) = ?' for column in table.key]
-        values += key
-    rows = found.to_pyarrow_dataset()
-    places = [f.name for f in rows.schema if f.name.startswith("_") and f.name != "_belief"]
-    order = [*periods, *_SYSTEM, *table.key, *places]
-    columns = [f.name for f in rows.schema if not f.name.startswith("_") and f.name not in (*periods, *_SYSTEM)]
-    shown = ", ".join(f'"{c}"' for c in [*columns, *periods, *_SYSTEM])
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
-        engine.register("rows", rows)
-        by = ", ".join(f'"{c}"' for c in order)
-        text = f"SELECT {shown} FROM rows WHERE {' AND '.join(conditions)} ORDER BY {by}"  # noqa: S608  # names of ours
-        return engine.sql(text, params=values).to_arrow_table()
+def _example(table: Table) -> str:
+    return json.dumps(dict.fromkeys(table.key, "..."))

@@ -33,6 +33,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from hindcast.contracts import Contract, shapes
+from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError, PlatformError, TableError
 from hindcast.session import temporarily
 
@@ -112,6 +113,14 @@ def opened(table: Table) -> DeltaTable | None:
             mend="use a newer Hindcast",
         )
     return found
+
+
+def columns(table: Table) -> list[str]:
+    """The columns of a table that is there without layout and lineage: the user's, then the periods."""
+    found = opened(table)
+    names = [field.name for field in found.schema().fields] if found else []
+    last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
+    return [*(name for name in names if not name.startswith("_") and name not in last), *last]
 
 
 def ensure(table: Table, schema: StructType) -> DeltaTable:

@@ -10,7 +10,10 @@ import sqlglot
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from sqlglot import expressions as exp
 
-PERIOD_COLUMNS = ("validFrom", "validTo", "systemFrom", "systemTo", "timestamp", "windowStart", "windowEnd")
+PERIOD_COLUMNS = (
+    *("validFrom", "validTo", "systemFrom", "systemTo"),
+    *("timestamp", "windowStart", "windowEnd", "windowClosed"),
+)
 
 _UNITS = {
     "ms": timedelta(milliseconds=1),

@@ -19,6 +19,7 @@ from hindcast.demo import flights, restaurant, votes
 from hindcast.local import stack
 from hindcast.local.airflow import url
 from hindcast.local.api import Airflow
+from hindcast.questions import BEGINNING, Question
 from hindcast.settings import Settings, settings
 
 PIPELINES = ("restaurant", "votes", "flights")
@@ -120,8 +121,8 @@ def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]
     """A view as known after the first run and after the last."""
     contract = find(now.schemas, pipeline)
     runs = [run.known_at for run in journal.runs(now.warehouse, pipeline) if run.state == "completed"]
-    always = (None, None)
-    one, two = (read.query(now.warehouse, contract, view, between=always, known=k) for k in (runs[0], runs[-1]))
+    asked = (Question(from_time=BEGINNING, known_at=known) for known in (runs[0], runs[-1]))
+    one, two = (read.query(now.warehouse, contract, view, question) for question in asked)
     return one, two
 
 

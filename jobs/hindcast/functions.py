@@ -1,0 +1,108 @@
+"""Table functions of Spark SQL, one set per pipeline: the questions of `questions`, asked from SQL.
+
+    SELECT * FROM restaurant_menu_as_of(TIMESTAMP '2026-01-01 00:02:00', run => 1) WHERE item = 'naan'
+
+| function | rows |
+| --- | --- |
+| `<pipeline>_<table>(known_at, run)` | all that were believed |
+| `<pipeline>_<table>_as_of(as_of, known_at, run)` | those of them that were true at a moment; now if left out |
+| `<pipeline>_<table>_between(from_time, to_time, known_at, run)` | those that were true at some moment between two |
+
+Every argument may be left out. Known at the last completed run if neither `known_at` nor `run`, the number of a
+completed run, is given. They are temporary: of the session that made them. A key and an order are SQL's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hindcast import journal, questions, tables
+from hindcast.contracts import Contract
+from hindcast.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, warehouse: str, contract: Contract) -> None:
+    """Makes the functions of a pipeline's published tables in a session, classic or Connect."""
+    for statement in statements(warehouse, contract):
+        spark.sql(statement)
+
+
+def statements(warehouse: str, contract: Contract) -> list[str]:
+    """The statements that make the functions; tables that have not been published yet have none."""
+    made = [_moment(contract.pipeline, _path(journal.table(warehouse, contract.pipeline)))]
+    for name in (*contract.topics, *contract.views):
+        table = tables.located(warehouse, contract, name)
+        if tables.opened(table) is not None:
+            made += _functions(table)
+    return made
+
+
+def _functions(table: Table) -> list[str]:
+    name = f"{table.pipeline}_{table.name}"
+    made = [_closed_up_to(f"{name}_closed_up_to", table)] if table.kind == "windows" else []
+    times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
+    return [
+        *made,
+        _asking(table, name, {}, "true"),
+        _asking(table, f"{name}_as_of", {"as_of": "TIMESTAMP"}, questions.as_of(table.kind, _AS_OF)),
+        _asking(table, f"{name}_between", times, questions.during(table.kind, _FROM, _TO)),
+    ]
+
+
+_AS_OF = "coalesce(:as_of, current_timestamp())"
+_FROM = (
+    "if(:from_time > :to_time, raise_error('the times are reversed: from_time is after to_time'), "
+    "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00'))"
+)
+_TO = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
+
+
+def _asking(table: Table, function: str, parameters: dict[str, str], condition: str) -> str:
+    """The table function `function`; `:name` in the condition is a parameter, which no column can hide."""
+    moment = f"{table.pipeline}_moment(:known_at, :run)"
+    shown = [f"`{column}`" for column in tables.columns(table)]
+    if table.kind == "windows":
+        shown.append(questions.closed(f"{table.pipeline}_{table.name}_closed_up_to({moment})"))
+    every = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
+    condition = f"{questions.known_at(moment)} AND {condition}".replace('"timestamp"', "`timestamp`")
+    selected = ", ".join(shown)
+    for parameter in every:
+        place = f"{function}.{parameter}"
+        condition, selected = (text.replace(f":{parameter}", place) for text in (condition, selected))
+    declared = ", ".join(f"{parameter} {kind} DEFAULT NULL" for parameter, kind in every.items())
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {function}({declared}) RETURNS TABLE "  # noqa: S608  # names of ours
+        f"RETURN SELECT {selected} FROM {_path(table)} WHERE {condition}"
+    )
+
+
+def _moment(pipeline: str, runs: str) -> str:
+    """The function of the known-at that is meant."""
+    completed = f"FROM {runs} WHERE entry = 'completed'"
+    known = f"element_at((SELECT map_from_entries(collect_list(struct(run, knownAt))) {completed}), run)"
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}_moment(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
+        "RETURN CASE "
+        f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
+        f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "
+        "WHEN known_at > current_timestamp() "
+        "THEN raise_error(concat('what will be known at ', known_at, ' is not known yet')) "
+        "ELSE known_at END"
+    )
+
+
+def _closed_up_to(function: str, table: Table) -> str:
+    """The function of the moment up to which windows had closed, as known at another."""
+    last = f"CAST(max_by(get_json_object(detail, '$.tables.{table.name}.closedUpTo'), knownAt) AS TIMESTAMP)"
+    completed = f"FROM {_path(journal.table(table.warehouse, table.pipeline))} WHERE entry = 'completed'"
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {function}(moment TIMESTAMP) RETURNS TIMESTAMP "
+        f"RETURN (SELECT {last} {completed} AND knownAt <= {function}.moment)"
+    )
+
+
+def _path(table: Table) -> str:
+    return f"delta.`{table.path.replace('`', '``')}`"

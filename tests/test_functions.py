@@ -1,0 +1,81 @@
+"""Table functions of Spark SQL: the same answers as read.query gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from hindcast import functions, journal, read
+from hindcast.questions import BEGINNING, Question
+from pipelines import Pipeline, at
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def asking(restaurant: Pipeline, spark: SparkSession) -> SparkSession:
+    functions.register(spark, restaurant.warehouse, restaurant.contract)
+    return spark
+
+
+def moment(of: datetime) -> str:
+    return f"TIMESTAMP '{of.isoformat(' ')}'"
+
+
+FIRST = "<known-at of run 1>"
+THREE, FOUR = moment(at(3)), moment(at(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "table", "question", "run"),
+    [
+        ("restaurant_menu()", "menu", Question(from_time=BEGINNING), None),
+        ("restaurant_menu(run => 1)", "menu", Question(from_time=BEGINNING), 1),
+        ("restaurant_menu_as_of()", "menu", Question(), None),
+        (f"restaurant_menu_as_of({THREE})", "menu", Question(as_of=at(3)), None),
+        (f"restaurant_menu_as_of({THREE}, {FIRST})", "menu", Question(as_of=at(3)), 1),
+        (f"restaurant_menu_as_of({THREE}, run => 1)", "menu", Question(as_of=at(3)), 1),
+        (f"restaurant_menu_between(to_time => {THREE})", "menu", Question(to_time=at(3)), None),
+        (f"restaurant_menu_between({FOUR}, {FOUR}, run => 2)", "menu", Question(from_time=at(4), to_time=at(4)), 2),
+        ("restaurant_bills(run => 1)", "bills", Question(), 1),
+        (f"restaurant_bills_as_of({THREE})", "bills", Question(as_of=at(3)), None),
+        (f"restaurant_bills_between({THREE}, {THREE})", "bills", Question(from_time=at(3), to_time=at(3)), None),
+        (f"restaurant_menu_as_of({THREE}) WHERE item = 'curry'", "menu", Question(["curry"], as_of=at(3)), None),
+    ],
+)
+def test_a_function_answers_what_read_answers(
+    asking: SparkSession, restaurant: Pipeline, call: str, table: str, question: Question, run: int | None
+) -> None:
+    known = {r.number: r.known_at for r in journal.runs(restaurant.warehouse, restaurant.name)}
+    told = Question(**{**vars(question), "known_at": known[run] if run else None})
+    expected = read.frame(asking, restaurant.warehouse, restaurant.contract, table, told)
+    found = asking.sql(f"SELECT * FROM {call.replace(FIRST, moment(known[1]))}")
+    assert found.columns == expected.columns
+    assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
+    assert found.count() > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("restaurant_menu(run => 9)", "no completed run 9"),
+        ("restaurant_menu(TIMESTAMP '2999-01-01')", "is not known yet"),
+        (f"restaurant_menu_between({FOUR}, {THREE})", "the times are reversed"),
+    ],
+)
+def test_a_function_refuses_what_has_no_answer(asking: SparkSession, call: str, told: str) -> None:
+    with pytest.raises(PySparkException, match=told):
+        asking.sql(f"SELECT * FROM {call}").collect()
+
+
+def test_given_moments_reach_the_scan(asking: SparkSession, restaurant: Pipeline) -> None:
+    known = journal.runs(restaurant.warehouse, restaurant.name)[0].known_at
+    asked = asking.sql(f"EXPLAIN SELECT * FROM restaurant_menu_as_of({THREE}, {moment(known)})").collect()
+    plan = str(asked[0][0])
+    assert f"LessThanOrEqual(systemFrom,{known.strftime('%Y-%m-%d')}" in plan
+    assert "Subquery" not in plan
