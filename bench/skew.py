@@ -39,52 +39,47 @@ def main() -> None:
         spark = session("hindcast-bench-skew", {f"spark.eventLog.{name}": told for name, told in logged.items()})
         spark.conf.set("spark.sql.shuffle.partitions", str(TASKS))
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        events, versions = made(spark, args.events, f"{folder}/data")
+        tables = made(spark, args.events, f"{folder}/data")
         print(f"{args.events:,} events or versions, a tenth of them of one key; {TASKS} tasks")
         for name in args.operators:
-            measure(spark, name, lambda name=name: OPERATORS[name](events, versions), args.events, log)
+            measure(spark, name, lambda name=name: OPERATORS[name](*tables), args.events, log)
         spark.stop()
 
 
-def made(spark: SparkSession, rows: int, folder: str) -> tuple[DataFrame, DataFrame]:
-    """Events, and versions a tenth as many, in files: keys are equally frequent but for one."""
+def made(spark: SparkSession, rows: int, folder: str) -> tuple[DataFrame, ...]:
+    """Events, as many versions, and a tenth as many, in files; keys are equally frequent but for one.
+
+    A version lasts a second, and the times of a table are whole seconds apart: no two versions overlap.
+    """
     number = F.xxhash64("id")
     key = F.when(F.col("id") % 10 == 0, F.lit("hot")).otherwise(F.concat(F.lit("k"), F.pmod(number, F.lit(KEYS))))
-    at = F.timestamp_seconds(F.lit(1_700_000_000) + F.pmod(F.xxhash64("id", F.lit(1)), F.lit(10_000_000)))
-    for name, count in (("events", rows), ("versions", rows // 10)):
-        spark.range(count).select(
-            F.struct(key.alias("k")).alias("key"),
-            F.struct(F.pmod(number, F.lit(1_000)).alias("v")).alias("value"),
-            at.alias("timestamp"),
-            F.struct(F.lit(0).alias("epoch"), F.lit(0).alias("partition"), F.col("id").alias("offset")).alias(
-                "position"
-            ),
-        ).write.parquet(f"{folder}/{name}")
-    return spark.read.parquet(f"{folder}/events"), spark.read.parquet(f"{folder}/versions")
+    # Odd multiples modulo a power of two: another second for every row, in no order.
+    at = F.timestamp_seconds(F.lit(1_700_000_000) + F.pmod(F.col("id") * 2_654_435_761, F.lit(2**26)))
+    place = F.struct(F.lit(0).alias("epoch"), F.lit(0).alias("partition"), F.col("id").alias("offset"))
+    periods = [at.alias("validFrom"), (at + F.expr("INTERVAL '1' SECOND")).alias("validTo")]
+    kinds = {"events": [at.alias("timestamp"), place.alias("position")], "versions": periods, "fewer": periods}
+    for name, columns in kinds.items():
+        every = spark.range(rows // 10 if name == "fewer" else rows)
+        value = F.struct(F.pmod(number, F.lit(1_000)).alias("v")).alias("value")
+        every.select(F.struct(key.alias("k")).alias("key"), value, *columns).write.parquet(f"{folder}/{name}")
+    return tuple(spark.read.parquet(f"{folder}/{name}") for name in kinds)
 
 
-def versioned(records: DataFrame) -> DataFrame:
-    """Versions of one length each, no two of a key overlapping as far as it matters here."""
-    ended = F.col("timestamp") + F.expr("INTERVAL '1' SECOND")
-    distinct = records.dropDuplicates(["key", "timestamp"])
-    return distinct.select("key", "value", F.col("timestamp").alias("validFrom"), ended.alias("validTo"))
+def stream_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
+    return joins.stream_table(events, fewer, "left")
 
 
-def stream_table(events: DataFrame, versions: DataFrame) -> DataFrame:
-    return joins.stream_table(events, versioned(versions), "left")
+def table_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
+    return joins.table_table(versions, fewer, "left")
 
 
-def table_table(events: DataFrame, versions: DataFrame) -> DataFrame:
-    return joins.table_table(versioned(events), versioned(versions), "left")
-
-
-def of_table(events: DataFrame, versions: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
-    members = versioned(events).withColumns({"group": "key", "key": F.struct("key", "validFrom")})
+def of_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
+    members = versions.withColumns({"group": F.col("key"), "key": F.struct("key", "validFrom")})
     measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
     return aggregates.of_table(members, F.col("group"), measures)
 
 
-OPERATORS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+OPERATORS: dict[str, Callable[..., DataFrame]] = {
     "stream_table": stream_table,
     "table_table": table_table,
     "of_table": of_table,

@@ -13,7 +13,7 @@ from hindcast import aggregates, joins
 from hindcast.aggregates import Measure
 from hindcast.conformance import Vector, load, outcomes
 from hindcast.conformance.printing import failure
-from hindcast.session import FEW, MANY, ROWS_PER_SLICE, sized, temporarily
+from hindcast.session import MANY, ROWS_PER_SLICE, SLICES, sliced, temporarily
 from relations import records, rows, versions
 
 SLICED = ("stream_table_join", "table_table_join", "foreign_key_join", "table_aggregate")
@@ -48,7 +48,7 @@ def judge(spark: SparkSession, cases: list[Vector], every: int) -> None:
 
 
 def test_a_hot_key_lies_in_many_slices_and_a_cold_one_in_one(spark: SparkSession) -> None:
-    with sized(spark, MANY), temporarily(spark, {ROWS_PER_SLICE: "100"}):
+    with temporarily(spark, {ROWS_PER_SLICE: "100"}):
         orders = records(spark, [(0, "hot", 1, time) for time in range(2_000)] + [(0, "cold", 1, 1)])
         joined = joins.stream_table(orders, versions(spark, [("hot", 8, 0, 900), ("hot", 9, 900, None)]), "left")
         assert tasks(joined.where("key.k = 'hot'")) > 3
@@ -68,12 +68,19 @@ def test_a_sum_has_its_type_in_slices_too(spark: SparkSession) -> None:
         assert (sliced.schema, rows(sliced, *whole.columns)) == (whole.schema, rows(whole, *whole.columns))
 
 
-def test_a_step_of_few_rows_looks_for_no_cuts(spark: SparkSession) -> None:
-    prices = versions(spark, [("curry", 8, 0, None)])
-    with sized(spark, FEW):
-        assert "collect_set" not in plan(joins.table_table(prices, prices, "inner"))
-    with sized(spark, MANY):
-        assert "collect_set" in plan(joins.table_table(prices, prices, "inner"))
+def test_few_rows_and_keys_of_few_rows_are_not_sliced(spark: SparkSession) -> None:
+    hot = [("hot", n, n, n + 1) for n in range(100)]
+    even = [(f"k{n}", n, 0, None) for n in range(100)]
+    for rows_per_slice, kept, sliced_ in ((None, hot, False), ("10", even, False), ("10", hot, True)):
+        prices = versions(spark, kept)
+        with temporarily(spark, {} if rows_per_slice is None else {ROWS_PER_SLICE: rows_per_slice}):
+            assert ("_slice" in plan(joins.table_table(prices, prices, "inner"))) is sliced_
+
+
+def test_a_step_asks_for_slices_from_many_rows_on(spark: SparkSession) -> None:
+    for rows_read, asked in ((MANY - 1, None), (MANY, str(MANY // SLICES))):
+        with sliced(spark, rows_read):
+            assert spark.conf.get(ROWS_PER_SLICE, None) == asked
 
 
 def tasks(frame: DataFrame) -> int:

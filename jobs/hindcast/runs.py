@@ -24,7 +24,7 @@ from hindcast.contracts import Contract, find
 from hindcast.decode import decode
 from hindcast.errors import GateError, PlatformError, RecordError, RunError, TopicError
 from hindcast.plans import Plan
-from hindcast.session import sized
+from hindcast.session import sized, sliced
 from hindcast.settings import settings
 from hindcast.tables import Table
 
@@ -64,11 +64,12 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     sources = {name: _table(contract, name) for name in contract.views[view].inputs}
     if _settled(contract, *sources.values()):
         return _note(todo)
-    few = sized(spark, sum(map(tables.size, sources.values())))
-    with _told(f"{pipeline}.{view}"), analysis.told(settings().schemas, contract, view), few:
+    rows = sum(map(tables.size, sources.values()))
+    with _told(f"{pipeline}.{view}"), analysis.told(settings().schemas, contract, view), sized(spark, rows):
         inputs = {name: tables.believed(spark, table) for name, table in sources.items()}
         analysis.check(spark, contract, view, inputs)
-        derived = derive.view(contract, view, inputs)
+        with sliced(spark, rows):
+            derived = derive.view(contract, view, inputs)
         left_out = derive.left_out(contract, view, inputs)
         return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived), left_out)
 

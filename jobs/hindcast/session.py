@@ -50,7 +50,7 @@ ROWS_PER_SLICE = "hindcast.rowsPerSlice"
 """The setting that asks operators to cut keys with more rows than this into slices of time (slices.py)."""
 
 MANY, SLICES = 2_000_000, 256
-"""From so many input rows on, a step cuts keys that have more than about one in so many of them."""
+"""From so many input rows on, a slice holds about one in so many of them."""
 
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -93,8 +93,11 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    if rows <= FEW:
-        return temporarily(spark, SMALL)
+    return temporarily(spark, SMALL if rows <= FEW else {})
+
+
+def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
+    """Operators that are called meanwhile, with `rows` rows as input, slice the time of keys with a large share."""
     return temporarily(spark, {ROWS_PER_SLICE: str(rows // SLICES)} if rows >= MANY else {})
 
 

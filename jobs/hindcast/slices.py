@@ -11,6 +11,7 @@ cut; a key with few rows mostly has none, and is one slice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,19 +20,23 @@ from hindcast.session import ROWS_PER_SLICE
 
 
 def cuts(*moments: DataFrame) -> DataFrame | None:
-    """Where the slices of each key begin; None if the session does not ask for slices (`session.sized`).
+    """Where the slices of each key begin; None if the session does not ask for slices, or no key has many rows.
 
     `moments`: columns `_on` (the key) and `_at`, of all rows that are to be sliced. Returns `_on` and `_cuts`, an array
-    in order, of the keys that have some: few rows, whatever the data.
+    in order, of the keys that have some: few rows, whatever the data. To know whether there is a key with many rows
+    they are looked at here, once.
     """
     rows = moments[0].sparkSession.conf.get(ROWS_PER_SLICE, None)
     if rows is None:
         return None
-    chosen = [some.where(F.pmod(F.xxhash64("_on", "_at"), F.lit(int(rows))) == 0) for some in moments]
-    found = chosen[0]
-    for more in chosen[1:]:
-        found = found.unionByName(more)
-    return found.where("_on IS NOT NULL").groupBy("_on").agg(F.sort_array(F.collect_set("_at")).alias("_cuts"))
+    chosen = (some.where(F.pmod(F.xxhash64("_on", "_at"), F.lit(int(rows))) == 0) for some in moments)
+    found = reduce(DataFrame.unionByName, chosen).where("_on IS NOT NULL")
+    found = found.groupBy("_on").agg(F.sort_array(F.collect_set("_at")).alias("_cuts"))
+    return None if found.where(F.size("_cuts") >= MANY_CUTS).isEmpty() else found
+
+
+MANY_CUTS = 4
+"""A key with so many cuts has more than one core should do alone."""
 
 
 def with_cuts(rows: DataFrame, cuts: DataFrame | None) -> DataFrame:
