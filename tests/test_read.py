@@ -279,6 +279,7 @@ def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> No
     assert caught.value.mend == "give item"
     with pytest.raises(QueryError, match="as of one moment and between two"):
         Question(as_of=at(1), to_time=at(2))
+    assert Question(as_of=datetime(2026, 1, 1)).as_of == T0  # noqa: DTZ001  # a moment without a zone is UTC
     with pytest.raises(QueryError, match="the times are reversed"):
         Question(from_time=at(2), to_time=at(1))
     with pytest.raises(QueryError, match="rows cannot be ordered by 'tiem'") as caught:

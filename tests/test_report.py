@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from hindcast import functions, journal, read, report
+from hindcast.contracts import load
+from hindcast.plans import Plan, Share
 from hindcast.questions import Question
-from pipelines import Pipeline, pipeline
+from hindcast.topics import Offsets
+from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +121,31 @@ def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, 
     assert lines[1][2] == "  orders                        4 offsets: 4 accepted; 3 late; 1 without a value"
     assert lines[1][5] == "  by_five              1 row opened; left out: 1 without a value, 1 too late"
     assert lines[2][5] == "  by_five              unchanged; left out: 1 too late"
+
+
+@pytest.mark.parametrize(
+    ("times", "closed"),
+    [
+        ({"0": "2026-01-01T00:00:09Z", "1": "2026-01-01T00:00:08Z"}, "2026-01-01T00:00:06+00:00"),
+        ({"0": "2026-01-01T00:00:09Z"}, None),
+        ({}, None),
+    ],
+)
+def test_a_window_closes_when_every_partition_of_the_topic_has_gone_past_it(
+    tmp_path: Path, times: dict[str, str], closed: str | None
+) -> None:
+    """Also of a stream that was joined or re-keyed on the way: an event may come from any partition of the topic."""
+    (tmp_path / "windowed.yaml").write_text(
+        WINDOWED.replace(
+            "stream: orders\n    aggregate: {n: sum(quantity)}", "stream: few\n    aggregate: {n: count(*)}"
+        )
+        + "  few: {stream: orders, where: quantity < 5}\n"
+    )
+    share = Share("id", 0, {}, {partition: Offsets(0, 9) for partition in (0, 1)}, {})
+    plan = Plan("windowed", 1, "first", T0, None, "hash", {"orders": share})
+    note = {"leftOut": {"no_key": 0, "no_value": 0, "too_late": 2}, "streamTimes": times}
+    told = report.of_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", note, {"leftOut": {"too_late": 1}})
+    assert (told["closedUpTo"], told["newlyLeftOut"]["too_late"]) == (closed, 1)
 
 
 def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:

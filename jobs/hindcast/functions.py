@@ -42,7 +42,7 @@ def statements(warehouse: str, contract: Contract) -> list[str]:
 
 def _functions(table: Table) -> list[str]:
     name = f"{table.pipeline}_{table.name}"
-    made = [_closed_up_to(f"{name}_closed_up_to", table)] if table.kind == "windows" else []
+    made = [_closed_up_to(f"{name}__closed_up_to", table)] if table.kind == "windows" else []
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
     return [
         *made,
@@ -62,10 +62,10 @@ _TO = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
 
 def _asking(table: Table, function: str, parameters: dict[str, str], condition: str) -> str:
     """The table function `function`; `:name` in the condition is a parameter, which no column can hide."""
-    moment = f"{table.pipeline}_moment(:known_at, :run)"
+    moment = f"{table.pipeline}__moment(:known_at, :run)"
     shown = [f"`{column}`" for column in tables.columns(table)]
     if table.kind == "windows":
-        shown.append(questions.closed(f"{table.pipeline}_{table.name}_closed_up_to({moment})"))
+        shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))
     every = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
     condition = f"{questions.known_at(moment)} AND {condition}".replace('"timestamp"', "`timestamp`")
     selected = ", ".join(shown)
@@ -84,7 +84,7 @@ def _moment(pipeline: str, runs: str) -> str:
     completed = f"FROM {runs} WHERE entry = 'completed'"
     known = f"element_at((SELECT map_from_entries(collect_list(struct(run, knownAt))) {completed}), run)"
     return (
-        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}_moment(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}__moment(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
         "RETURN CASE "
         f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
         f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "

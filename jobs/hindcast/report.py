@@ -36,7 +36,7 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
         note = tables.notes(tables.located(warehouse, contract, name)).get(plan.run)
         changed[name] = note or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
         if name in contract.views and contract.views[name].aggregate is not None:
-            changed[name] |= _left_out(contract, plan, name, changed[name], earlier.get(name, {}))
+            changed[name] |= of_aggregate(contract, plan, name, changed[name], earlier.get(name, {}))
     return {
         "pipeline": contract.pipeline,
         "run": plan.run,
@@ -58,6 +58,30 @@ def before(warehouse: str, pipeline: str) -> dict[str, Any]:
 def besides(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
     """What a note or report tells of an aggregate beside its rows: what it left out, the stream times it reached."""
     return {kind: n for kind, n in table.get("leftOut", {}).items() if n}, table.get("streamTimes", {})
+
+
+def of_aggregate(
+    contract: Contract, plan: Plan, name: str, note: dict[str, Any], earlier: dict[str, Any]
+) -> dict[str, Any]:
+    """What an aggregate leaves out in all, and since the run before; of windows, up to where they have closed.
+
+    A run that did not change any of it has no note of it: then what the run before told is still so.
+    """
+    told = note if "leftOut" in note else earlier
+    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in _LEFT_OUT}
+    new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
+    found: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
+    window = contract.views[name].window
+    if window is not None:
+        source = name
+        while source in contract.views:
+            source = contract.views[source].first
+        times = told.get("streamTimes", {})
+        reached = [times.get(str(partition)) for partition in plan.topics[source].ranges]
+        moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
+        closed = windows.closed_up_to(window, min(moments)) if moments and len(moments) == len(reached) else None
+        found |= {"streamTimes": times, "closedUpTo": closed.isoformat() if closed else None}
+    return found
 
 
 def text(report: dict[str, Any]) -> str:
@@ -95,30 +119,6 @@ def _changed(table: dict[str, Any]) -> str:
     new = table.get("newlyLeftOut", {})
     left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in _LEFT_OUT.items() if new.get(kind, 0) > 0)
     return f"{changed}; left out: {left_out}" if left_out else changed
-
-
-def _left_out(
-    contract: Contract, plan: Plan, name: str, note: dict[str, Any], earlier: dict[str, Any]
-) -> dict[str, Any]:
-    """What an aggregate leaves out in all, and since the run before; of windows, up to where they have closed.
-
-    A run that did not change any of it has no note of it: then what the run before told is still so.
-    """
-    told = note if "leftOut" in note else earlier
-    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in _LEFT_OUT}
-    new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
-    found: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
-    window = contract.views[name].window
-    if window is not None:
-        source = name
-        while source in contract.views:
-            source = contract.views[source].first
-        times = told.get("streamTimes", {})
-        reached = [times.get(str(partition)) for partition in plan.topics[source].ranges]
-        moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
-        closed = windows.closed_up_to(window, min(moments)) if moments and len(moments) == len(reached) else None
-        found |= {"streamTimes": times, "closedUpTo": closed.isoformat() if closed else None}
-    return found
 
 
 def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
