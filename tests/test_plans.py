@@ -60,7 +60,7 @@ SOME, OTHER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 
 
 def claimed(anchor: int, since: datetime | None = None) -> Share:
-    return Share("id", 0, {0: anchor}, {0: Offsets(anchor, 8)}, {}, since)
+    return Share("id", 0, 1, {0: anchor}, {0: Offsets(anchor, 8)}, {}, since)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_the_anchor_of_a_partition(
 @pytest.mark.parametrize("end", [None, datetime(2026, 1, 2, tzinfo=UTC)])
 def test_a_plan_is_read_back_as_it_was_stored(end: datetime | None) -> None:
     known_at = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
-    menu = Share("id1", 2, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {})
-    orders = Share("id2", 0, {0: 1}, {0: Offsets(7, 9)}, {0: Offsets(1, 4)}, end)
+    menu = Share("id1", 2, 3, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {})
+    orders = Share("id2", 0, 0, {0: 1}, {0: Offsets(7, 9)}, {0: Offsets(1, 4)}, end)
     plan = Plan("restaurant", 7, "manual__1", known_at, end, "c0ffee", {"menu": menu, "orders": orders})
     assert orders.parts == [{0: (1, 4)}, {0: (7, 9)}]
     assert orders.planned == {0: 5}

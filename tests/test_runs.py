@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hindcast import journal, logs, plans, report, runs, tables
 from hindcast.errors import GateError, RecordError, RunError, TableError, TopicError
-from pipelines import CORRECTION, RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
+from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,64 +58,6 @@ def test_system_times_are_the_known_at_of_runs_which_grow(restaurant: Pipeline) 
 
 class CrashError(Exception):
     """What a test makes a step fail with."""
-
-
-def crashing(patch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """From now on every commit of a run fails twice, once before and once after it is made: tells which did."""
-    seen: list[str] = []
-
-    def once(place: str) -> None:
-        if place not in seen:
-            seen.append(place)
-            raise CrashError(place)
-
-    def wrap(owner: Any, name: str, place: Callable[..., str]) -> None:
-        real = getattr(owner, name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            once(f"before {place(*args, **kwargs)}")
-            done = real(*args, **kwargs)
-            once(f"after {place(*args, **kwargs)}")
-            return done
-
-        patch.setattr(owner, name, wrapped)
-
-    wrap(tables, "append", lambda _, table, run, *__, **___: f"appending to {table.name} in run {run}")
-    wrap(tables, "publish", lambda _, table, run, *__, **___: f"publishing {table.name} in run {run}")
-    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
-    return lambda: seen
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_before_and_after_each_commit_tells_the_same_in_the_end(
-    spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
-) -> None:
-    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
-        crashes = crashing(patch)
-        for run_id, brought in (("first", SEED), ("second", CORRECTION)):
-            tell(p, brought)
-            for _ in range(40):
-                try:
-                    p.run(run_id)
-                    break
-                except CrashError as crash:
-                    if str(crash).startswith("after noting completed"):
-                        break
-        assert p.states() == [(1, "completed"), (2, "completed")]
-        assert {name: p.history(name) for name in ("menu", "orders", "bills")} == {
-            name: restaurant.history(name) for name in ("menu", "orders", "bills")
-        }
-        assert p.versions() == restaurant.versions()
-        assert {
-            "before appending to menu in run 1",
-            "after appending to bills in run 1",
-            "after publishing menu in run 2",
-            "before publishing bills in run 2",
-            "after publishing bills in run 2",
-            "before noting planned of run 1",
-            "after noting planned of run 2",
-            "before noting completed of run 2",
-        } <= set(crashes())
 
 
 FATES = """

@@ -117,7 +117,9 @@ def _append(spark: SparkSession, cluster: Cluster, contract: Contract, todo: Pla
             empty.append(between.withColumns(why))
         rows = _union([judged, *empty]).withColumns(_origin(share, todo))
         tables.ensure(log, tables.nullable(rows.schema))
-        tables.append(rows, log, todo.run, {"run": todo.run, "refused": refused})
+        tables.append(
+            rows, log, todo.run, {"run": todo.run, "runId": todo.run_id, "refused": refused}, after=share.after
+        )
     finally:
         judged.unpersist()
 
@@ -223,7 +225,7 @@ def _quarantine(spark: SparkSession, contract: Contract, name: str, log: Table) 
     rows = tables.load(spark, log).where(~F.col("fate").isin("accepted", *gaps.FATES) & (F.col("run") > done))
     refused = rows.select(topic, *QUARANTINE[1:])
     tables.ensure(table, tables.nullable(refused.schema))
-    tables.append(refused, table, max(new), {"run": max(new)}, part=name)
+    tables.append(refused, table, max(new), {"run": max(new)}, part=name, after=done)
 
 
 def quarantine(warehouse: str, pipeline: str) -> Table:

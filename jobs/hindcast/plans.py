@@ -21,11 +21,13 @@ class Share:
 
     `anchors`: per partition the first offset that was or will be replayed, none while no record reached `from`.
     `ranges`: from where the last run ended. `earlier`: what an anchor that moved back adds before them. `epoch` counts
-    the changes of the partition count that runs have seen. `since`: the `from` that the anchors were found by.
+    the changes of the partition count that runs have seen. `after`: the run that claimed offsets last, 0 before the
+    first. `since`: the `from` that the anchors were found by.
     """
 
     topic_id: str
     epoch: int
+    after: int
     anchors: dict[int, int]
     ranges: dict[int, Offsets]
     earlier: dict[int, Offsets]
@@ -54,7 +56,7 @@ class Share:
                 {"partition": p, "anchor": self.anchors.get(p), "start": r.start, "end": r.end, **earlier}
             )
         since = {"from": self.since.isoformat()} if self.since else {}
-        return {"id": self.topic_id, "epoch": self.epoch, "partitions": partitions, **since}
+        return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **since}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Share:
@@ -63,6 +65,7 @@ class Share:
         return cls(
             told["id"],
             told["epoch"],
+            told["after"],
             {p["partition"]: p["anchor"] for p in parts if p["anchor"] is not None},
             {p["partition"]: Offsets(p["start"], p["end"]) for p in parts},
             {p["partition"]: Offsets(*p["earlier"]) for p in parts if "earlier" in p},
@@ -207,7 +210,7 @@ def _share(
     bound = cluster.reaching(kafka, interval_end, latest) if interval_end else {}
     ranges = bounded(held, {p: ends.get(p, anchors.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
-    share = Share(topic_id, epoch, anchors, ranges, earlier, topic.since)
+    share = Share(topic_id, epoch, last, anchors, ranges, earlier, topic.since)
     for part in share.parts:
         gaps.refuse(contract, name, gaps.lost(part, held), gaps.RETENTION)
     return share

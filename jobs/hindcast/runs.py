@@ -151,8 +151,9 @@ def _publish(
     `left_out` (derive.left_out) goes into the note. If that alone has changed, the commit has no rows.
     """
     table = _table(contract, name)
-    if tables.published(table) >= todo.run:
-        return tables.notes(table)[todo.run]
+    before = tables.published(table)
+    if before >= todo.run:
+        return tables.notes(table).get(todo.run, _note(todo))
     note = _note(todo)
     changes = changes.persist()
     try:
@@ -177,7 +178,7 @@ def _publish(
             entry = plans.current(table.warehouse, contract.pipeline, todo.run)
             journal.write(table.warehouse, replace(entry, state="stopped", detail={"table": name, **note}))
             raise
-        tables.publish(changes, table, todo.run, todo.known_at, closing=note["closed"] > 0, note=note)
+        tables.publish(changes, table, todo.run, todo.known_at, closing=note["closed"] > 0, note=note, after=before)
         return note
     finally:
         changes.unpersist()

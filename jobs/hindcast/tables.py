@@ -32,6 +32,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from hindcast import commits
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError, PlatformError, TableError
@@ -186,35 +187,44 @@ def belief(table: Table) -> Column:
     return F.when(ended, "past").otherwise("open")
 
 
-def append(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> None:
+def append(
+    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
+) -> None:
     """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
 
-    `part` names the commit among several that one run makes to the table.
+    `part` names the commit among several that one run makes to the table. `after`: as `commits.once` takes it.
     """
-    (
+    writer = (
         rows.write.format("delta")
         .mode("append")
         .option("txnAppId", _app(table, part))
         .option("txnVersion", str(run))
         .option("userMetadata", json.dumps(note))
-        .save(table.path)
     )
+    commits.once(lambda: writer.save(table.path), lambda: published(table, part), run, after, table.path)
 
 
 def publish(
-    changes: DataFrame, table: Table, run: int, known_at: datetime, *, closing: bool, note: dict[str, Any]
+    changes: DataFrame,
+    table: Table,
+    run: int,
+    known_at: datetime,
+    *,
+    closing: bool,
+    note: dict[str, Any],
+    after: int | None = None,
 ) -> None:
     """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
 
     `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
     Without anything to close (`closing` false) it is a plain append. A closed row keeps its valid period; it gets
-    systemTo = known_at.
+    systemTo = known_at. `after`: the run that had committed last when the changes were computed (`commits.once`).
     """
     now = F.lit(known_at)
     rows = changes.withColumns({"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)})
     columns = [c for c in rows.columns if c != "change"]
     if not closing:
-        append(rows.select(columns), table, run, note)
+        append(rows.select(columns), table, run, note, after=after)
         return
     spark = changes.sparkSession
     view = f"change_of_{table.pipeline}_{table.name}"
@@ -227,14 +237,15 @@ def publish(
         "spark.databricks.delta.write.txnVersion": str(run),
         "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
     }
+    merge = (
+        f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
+        f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
+        "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
+        f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+    )
     try:
         with temporarily(spark, confs):
-            spark.sql(
-                f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-                f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
-                "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
-                f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
-            ).collect()
+            commits.once(lambda: spark.sql(merge).collect(), lambda: published(table), run, after, table.path)
     finally:
         spark.catalog.dropTempView(view)
 

@@ -1,0 +1,54 @@
+"""Commits that are made once, whoever retries them, and whatever else commits to the table at the same time.
+
+A commit carries a Delta transaction identifier: the table's application id and the run's number. Delta refuses it where
+another writer has committed under the same id since the transaction began, and where another writer has removed what it
+read (OPTIMIZE does). Then nothing was written, and the commit can be tried again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from hindcast.errors import RunError
+
+TRIES = 8
+"""How often a commit is tried that conflicts with others."""
+
+_CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+|io\.delta\.\w*\.?Concurrent\w+Exception")
+
+
+def once(commit: Callable[[], object], published: Callable[[], int], run: int, after: int | None, where: str) -> None:
+    """Makes a commit of run `run`, unless it was made before; tries again while it conflicts with others.
+
+    `published`: the number of the run that committed last. It must be `after` (not asked if None): the change was
+    computed from what that run left. RunError if another run has committed since.
+    """
+    for tried in range(1, TRIES + 1):
+        last = published()
+        if last >= run:
+            return
+        if after is not None and last != after:
+            raise RunError(
+                f"run {last} has written to the table since run {run} read it",
+                where=where,
+                mend="retry the run; if it is refused again: hindcast abandon, and run again",
+            )
+        try:
+            commit()
+        except (PySparkException, Py4JJavaError) as error:
+            if tried == TRIES or not conflicting(error):
+                raise
+            time.sleep(random.uniform(0, 0.2 * 2**tried))  # noqa: S311  # no secret
+        else:
+            return
+
+
+def conflicting(error: Exception) -> bool:
+    """Whether a commit failed only because another one came first."""
+    return _CONFLICT.search(str(error)) is not None

@@ -1,0 +1,136 @@
+"""Runs that die: where the boundaries of a run's steps are, and a process that kills itself at one of them.
+
+Every durable effect of a run is a commit: to a log, to the quarantine, to a table, or to the journal. A boundary is the
+moment before or after one. As a script this is a process that carries out one run, with a JVM of its own:
+
+    python tests/crashes.py PIPELINE RUN_ID [SEEN]
+
+With SEEN (a file of boundaries, one on each line) it kills its whole process group with SIGKILL at the first boundary
+that is not in the file, which it then is. It prints `ready` when Spark is up, and `done`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hindcast import journal, runs, tables
+from pipelines import CORRECTION, SEED, Pipeline
+
+CONTRACT = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: "decimal(8,2)"}
+    history_retention: 10 seconds
+    max_malformed: 5
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    expect:
+      - expect_column_values_to_be_between: {column: amount, min_value: 0}
+  spent:
+    stream: bills
+    aggregate: {spent: sum(amount)}
+"""
+TABLES = ("menu", "orders", "bills", "spent")
+
+STORY: tuple[dict[str, list[Any]], ...] = (
+    {**SEED, "menu": [*SEED["menu"], ("cake", b"{", 4), (None, {"price": 1}, 4)]},
+    {"menu": [*CORRECTION["menu"], ("soup", {"price": 6}, 30), ("soup", {"price": 4}, 3)], "orders": []},
+)
+"""What each run brings: refused records, then a late record and an expired one."""
+
+
+def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """From now on `at` is called with the name of every boundary that a run passes."""
+
+    def wrap(owner: Any, name: str, place: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            at(f"before {place(*args, **kwargs)}")
+            done = real(*args, **kwargs)
+            at(f"after {place(*args, **kwargs)}")
+            return done
+
+        patch(owner, name, wrapped)
+
+    wrap(tables, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(tables, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+
+
+def boundaries(run: int) -> list[str]:
+    """Those of a run of the story, in the order in which it passes them."""
+    orders = ["logs/orders", "orders"] if run == 1 else []
+    commits = [f"committing to {name}" for name in ("logs/menu", "quarantine", "menu", *orders, "bills", "spent")]
+    every = ["noting planned of", *(f"{commit} in" for commit in commits), "noting completed of"]
+    return [f"{when} {commit} run {run}" for commit in every for when in ("before", "after")]
+
+
+def told(p: Pipeline) -> dict[str, Any]:
+    """Everything that a pipeline's tables say, with runs in place of the moments that they were known at."""
+    refused = sorted((row["topic"][-4:], row["offset"], row["fate"], row["run"]) for row in p.raw("quarantine"))
+    fates = {topic: p.fates(topic) for topic in p.contract.topics}
+    return {name: p.history(name) for name in TABLES} | fates | {"quarantine": refused, "states": p.states()}
+
+
+def started(p: Pipeline, run_id: str, seen: Path | None = None) -> subprocess.Popen[str]:
+    """A process, in a process group of its own, that carries out a run of a pipeline."""
+    command = [sys.executable, __file__, p.name, run_id, *([str(seen)] if seen else [])]
+    environ = {**os.environ, **p.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (p.folder / "crashes.log").open("a") as log:
+        return subprocess.Popen(
+            command, env=environ, start_new_session=True, stdout=subprocess.PIPE, stderr=log, text=True, cwd=p.folder
+        )
+
+
+def killed(process: subprocess.Popen[str]) -> bool:
+    """Whether a process ended by SIGKILL, rather than because it had done all."""
+    process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), "see crashes.log"
+    return process.returncode != 0
+
+
+def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
+    """The process of `started`."""
+    from hindcast.session import session
+    from hindcast.settings import settings
+
+    spark = session("crash", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
+
+    def die(place: str) -> None:
+        path = Path(str(seen))
+        if place not in path.read_text(encoding="utf-8").splitlines():
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{place}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.killpg(0, signal.SIGKILL)
+
+    if seen:
+        watched(die)
+    print("ready", flush=True)
+    past = journal.runs(settings().warehouse, pipeline)
+    if not any(run.run_id == run_id and run.state == "completed" for run in past):
+        runs.run(spark, pipeline, run_id)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,186 @@
+"""What else may commit at the same time: maintenance, a second process at the same run, a run that was given up."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake.exceptions import CommitFailedError
+from pyspark.errors import PySparkException
+
+from crashes import watched
+from hindcast import commits, logs, plans, runs, tables
+from hindcast.errors import HindcastError, RunError
+from hindcast.plans import Plan
+from hindcast.tables import Table
+from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONFLICT = PySparkException("[DELTA_CONCURRENT_DELETE_READ] This transaction attempted to read files that were deleted")
+OTHER = PySparkException("[PATH_NOT_FOUND] Path does not exist")
+
+
+def failing(*errors: Exception) -> tuple[Callable[[], None], list[int]]:
+    """A commit that fails with these errors in turn and then is made; and how often it was tried."""
+    left, tried = list(errors), [0]
+
+    def commit() -> None:
+        tried[0] += 1
+        if left:
+            raise left.pop(0)
+
+    return commit, tried
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits.time, "sleep", lambda _: None)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_commit_that_conflicts_is_tried_again() -> None:
+    commit, tried = failing(CONFLICT, CONFLICT)
+    commits.once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [3]
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_commit_is_not_tried_for_ever() -> None:
+    commit, tried = failing(*[CONFLICT] * 99)
+    with pytest.raises(PySparkException):
+        commits.once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [commits.TRIES]
+
+
+def test_another_failure_is_not_a_conflict() -> None:
+    commit, tried = failing(OTHER)
+    with pytest.raises(PySparkException, match="PATH_NOT_FOUND"):
+        commits.once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [1]
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_commit_that_another_process_made_is_not_made_again() -> None:
+    commit, tried = failing(CONFLICT)
+    published = iter([1, 2])
+    commits.once(commit, lambda: next(published), 2, 1, "menu")
+    assert tried == [1]
+
+
+def test_a_commit_after_one_that_it_does_not_know_of_is_refused() -> None:
+    commit, tried = failing()
+    with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
+        commits.once(commit, lambda: 3, 4, 2, "menu")
+    assert tried == [0]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        runs.plan(p.name, "first")
+        first = plans.current(p.warehouse, p.name, 1)
+        plans.abandon(p.warehouse, first, "by a test")
+        runs.plan(p.name, "second")
+        logs.claim(spark, p.contract, Plan.from_json(first.plan), "menu")  # the process of run 1 is still there
+        with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
+            p.run("second")
+        assert "abandon" in refused.value.mend
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        p.run("third")
+        logs.claim(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
+        assert p.fates("menu") == [(n, "accepted") for n in range(3)]
+        assert p.fates("orders") == [(n, "accepted") for n in range(4)]
+        assert p.believed("bills") == [("anna", "curry", 8, 1), ("bob", "curry", 20, 5), ("candace", "curry", 24, 3)]
+
+
+@pytest.mark.slow
+def test_two_processes_at_one_run_write_it_once(
+    spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        for run_id, brought in (("first", SEED), ("second", CORRECTION)):
+            tell(p, brought)
+            number = runs.plan(p.name, run_id)
+            failures: list[Exception] = []
+
+            def work(session: SparkSession, number: int = number, failures: list[Exception] = failures) -> None:
+                try:
+                    runs.carry_out(session, p.name, number)
+                except HindcastError as error:
+                    failures.append(error)
+
+            both = [threading.Thread(target=work, args=(spark.newSession(),)) for _ in range(2)]
+            for one in both:
+                one.start()
+            for one in both:
+                one.join()
+            assert len(failures) < 2, failures
+            p.run(run_id) if p.states()[-1] != (number, "completed") else None
+        names = ("menu", "orders", "bills")
+        assert {n: p.history(n) for n in names} == {n: restaurant.history(n) for n in names}
+        assert p.fates("menu") == restaurant.fates("menu")
+        assert p.fates("orders") == restaurant.fates("orders")
+
+
+def test_of_two_runs_at_once_one_is_refused_with_what_to_do(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "one")
+        with pytest.raises(RunError, match=r"run 1 \(one\) has not ended") as refused:
+            runs.plan(p.name, "two")
+        assert refused.value.mend == "wait for it or retry it; if it cannot be finished: hindcast abandon restaurant"
+        assert p.states() == [(1, "planned")]
+
+
+def maintained(table: Table, *, vacuum: bool) -> None:
+    """OPTIMIZE that rewrites all files, and VACUUM of everything that the newest version does not need."""
+    if (found := tables.opened(table)) is None or not found.file_uris():
+        return
+    column = next(f.name for f in found.schema().fields if f.name in ("item", "customer", "offset", "run"))
+    with contextlib.suppress(CommitFailedError):  # the run came first
+        found.optimize.z_order([column])
+    if vacuum:
+        found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+@pytest.mark.slow
+def test_maintenance_between_and_during_commits_does_no_harm(
+    spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        alongside: list[threading.Thread] = []
+
+        def during(name: str) -> None:
+            for _ in range(3):
+                maintained(Table(p.warehouse, p.name, name, "log"), vacuum=False)
+                maintained(Table(p.warehouse, p.name, "runs", "log"), vacuum=False)
+                time.sleep(0.3)
+
+        def maintain(place: str) -> None:
+            when, _, rest = place.partition(" committing to ")
+            name = rest.split(" in ")[0]
+            if rest and when == "before":
+                alongside.append(threading.Thread(target=during, args=(name,)))
+                alongside[-1].start()
+            elif rest:
+                alongside[-1].join()
+                maintained(Table(p.warehouse, p.name, name, "log"), vacuum=True)
+
+        tell(p, SEED)
+        p.run("first")
+        watched(maintain, patch.setattr)
+        tell(p, CORRECTION)
+        p.run("second")
+        p.run("third")
+        names = ("menu", "orders", "bills")
+        assert {n: p.history(n) for n in names} == {n: restaurant.history(n) for n in names}
+        assert p.states() == [(n, "completed") for n in (1, 2, 3)]

@@ -1,0 +1,148 @@
+"""Whatever a run dies of, and wherever: a retry, and its tables are those of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import crashes
+from crashes import CONTRACT, STORY, boundaries, killed, started, told, watched
+from pipelines import Pipeline, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CrashError(Exception):
+    """What a step fails with in this process."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """The story in two runs that nothing disturbs."""
+    with pipeline(spark, broker, tmp_path_factory.mktemp("undisturbed"), CONTRACT) as p:
+        for number, brought in enumerate(STORY, 1):
+            tell(p, brought)
+            p.run(f"run {number}")
+        yield p
+
+
+def test_the_story_has_something_to_lose(undisturbed: Pipeline) -> None:
+    rows = told(undisturbed)
+    assert all(rows[name] for name in crashes.TABLES)
+    assert [row[2] for row in rows["quarantine"]] == ["malformed", "null_key", "expired"]
+    assert any(row[-1] == 2 for row in rows["bills"]), "an answer is corrected"
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_at_every_boundary_tells_the_same_in_the_end(
+    undisturbed: Pipeline, spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    def fail(place: str) -> None:
+        if place not in seen:
+            seen.append(place)
+            raise CrashError(place)
+
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p, pytest.MonkeyPatch.context() as patch:
+        watched(fail, patch.setattr)
+        for number, brought in enumerate(STORY, 1):
+            tell(p, brought)
+            for _ in range(60):
+                try:
+                    p.run(f"run {number}")
+                    break
+                except CrashError as crash:
+                    if str(crash).startswith("after noting completed"):
+                        break
+        assert told(p) == told(undisturbed)
+        assert p.versions() == undisturbed.versions()
+        assert seen == [*boundaries(1), *boundaries(2)]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_finished_by_a_retry(
+    undisturbed: Pipeline, spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        for number, place in enumerate(
+            ("after committing to logs/menu in run 1", "before committing to bills in run 2"), 1
+        ):
+            tell(p, STORY[number - 1])
+            seen = tmp_path / "seen"
+            seen.write_text("\n".join([*boundaries(number), ""]).replace(f"{place}\n", ""))
+            assert killed(started(p, f"run {number}", seen))
+            assert seen.read_text().splitlines()[-1] == place
+            p.run(f"run {number}")
+        assert told(p) == told(undisturbed)
+
+
+@pytest.mark.long
+def test_processes_killed_at_every_boundary(undisturbed: Pipeline, broker: str, tmp_path: Path) -> None:
+    kills = 0
+    with pipeline(None, broker, tmp_path, CONTRACT) as p:
+        seen = tmp_path / "seen"
+        seen.touch()
+        for number, brought in enumerate(STORY, 1):
+            tell(p, brought)
+            while killed(started(p, f"run {number}", seen)):
+                kills += 1
+        assert told(p) == told(undisturbed)
+        assert p.versions() == undisturbed.versions()
+    assert seen.read_text().splitlines() == [*boundaries(1), *boundaries(2)]
+    assert kills == len(boundaries(1)) + len(boundaries(2)) >= 30
+
+
+@pytest.mark.long
+def test_processes_killed_at_random_moments(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("HINDCAST_TEST_SEED") or time.time_ns() % 2**31)
+    print(f"HINDCAST_TEST_SEED={seed}")
+    chance = random.Random(seed)  # noqa: S311
+    story = [*STORY, *(brought(chance, n) for n in range(2, 6))]
+    (tmp_path / "calm").mkdir()
+    with pipeline(spark, broker, tmp_path / "calm", CONTRACT) as calm:
+        took = 0.0
+        for number, records in enumerate(story, 1):
+            tell(calm, records)
+            begun = time.monotonic()
+            calm.run(f"run {number}")
+            took = max(took, time.monotonic() - begun)
+        expected = told(calm)
+    with pipeline(None, broker, tmp_path, CONTRACT) as p:
+        kills = 0
+        for number, records in enumerate(story, 1):
+            tell(p, records)
+            for _ in range(7):
+                if not killed_within(p, f"run {number}", chance.uniform(0, took), chance.random() < 0.3):
+                    break
+                kills += 1
+            assert not killed(started(p, f"run {number}"))
+        assert told(p) == expected
+    assert kills >= 28, "with those at every boundary, 60"
+
+
+def brought(chance: random.Random, n: int) -> dict[str, list[Any]]:
+    """Prices and orders of a further run, most of them late."""
+    dishes = ("curry", "soup", "cake")
+    prices = [(chance.choice(dishes), {"price": chance.randint(1, 9)}, 25 + chance.randint(0, 5 + n)) for _ in range(4)]
+    orders = [(f"guest{n}", {"item": chance.choice(dishes), "quantity": 1}, chance.randint(1, 35)) for _ in range(3)]
+    return {"menu": [*prices, ("cake", b"{", 30)], "orders": orders}
+
+
+def killed_within(p: Pipeline, run_id: str, seconds: float, alone: bool) -> bool:
+    """Starts a run and kills it so long after Spark is up: all of it, or Python `alone`, whose JVM ends as it can."""
+    process = started(p, run_id)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(seconds)
+    if process.poll() is None:
+        (os.kill if alone else os.killpg)(process.pid, signal.SIGKILL)
+    return killed(process)
