@@ -129,6 +129,28 @@ def _runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _ledger(arguments: argparse.Namespace) -> int:
+    import pyarrow as pa
+
+    from hindcast import ledger, rebuild
+    from hindcast.contracts.load import load_all
+
+    if arguments.rebuild and arguments.pipeline is None:
+        raise QueryError("no pipeline was named", mend="hindcast ledger PIPELINE --rebuild")
+    if arguments.rebuild:
+        anew = rebuild.rebuild(settings().warehouse, _contract(arguments.pipeline))
+        told = f"run {', '.join(map(str, anew))} written anew" if anew else "as the logs have it; nothing was written"
+        print(f"{arguments.pipeline}: {told}")
+        return 0
+    if arguments.pipeline:
+        _runs_of(arguments.pipeline)
+    pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings().schemas))
+    rows = pa.concat_tables([ledger.fates(settings().warehouse, name) for name in pipelines])
+    empty = [fate for fate in ledger.FATES[1:] if not any(rows.column(fate).to_pylist())]
+    _print(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from hindcast import report
 
@@ -258,6 +280,9 @@ def _parser() -> argparse.ArgumentParser:
     preview.add_argument("pipeline")
     preview.add_argument("--until", metavar="T", help="a run up to this moment; of all there is if left out")
     formatted(add("runs", _runs, "List the runs of a pipeline.")).add_argument("pipeline")
+    ledger = formatted(add("ledger", _ledger, "Show which offsets each run brought, and how many had which fate."))
+    ledger.add_argument("pipeline", nargs="?", help="all if left out")
+    ledger.add_argument("--rebuild", action="store_true", help="make the journal of runs again, from logs and tables")
     report = formatted(add("report", _report, "Show what a run did; the last completed one if none is named."))
     report.add_argument("pipeline")
     report.add_argument("run", nargs="?", type=int)

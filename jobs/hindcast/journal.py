@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -92,18 +92,42 @@ def write(warehouse: str, run: Run) -> None:
     """Appends one entry; BusyError if another writer planned this number at the same time."""
     pipeline = run.plan["pipeline"]
     found = ensure(table(warehouse, pipeline), SCHEMA)
-    row = [run.number], [run.state], [datetime.now(UTC)], [run.run_id], [run.known_at], [json.dumps(run.detail)]
     version = run.number if run.state == "planned" else None
-    ids = [Transaction(f"hindcast/{pipeline}/plan", version)] if version else []
+    ids = [Transaction(_app(pipeline), version)] if version else []
     if version and (found.transaction_version(ids[0].app_id) or 0) >= version:
         raise _taken(pipeline, run)
-    data = pa.table([pa.array(column, field.type) for column, field in zip(row, _ARROW, strict=True)], schema=_ARROW)
+    data = pa.Table.from_pylist([_row(run, datetime.now(UTC))], schema=_ARROW)
     try:
         write_deltalake(found, data, mode="append", commit_properties=CommitProperties(app_transactions=ids))
     except CommitFailedError:
         raise _taken(pipeline, run) from None
     except (DeltaError, OSError) as error:
         raise unwritten(error, table(warehouse, pipeline).path) from None
+
+
+def replace(warehouse: str, pipeline: str, entries: list[Run]) -> None:
+    """Puts entries in place of all that the journal has of their runs, in one commit; what was stays in its history."""
+    found = ensure(table(warehouse, pipeline), SCHEMA)
+    numbers = {run.number for run in entries}
+    kept = [row for row in found.to_pyarrow_table().to_pylist() if row["run"] not in numbers]
+    now = datetime.now(UTC)
+    rows = [_row(run, now + timedelta(microseconds=n)) for n, run in enumerate(entries)]
+    data = pa.Table.from_pylist([*kept, *rows], schema=_ARROW)
+    last = Transaction(_app(pipeline), max(row["run"] for row in [*kept, *rows]))
+    try:
+        properties = CommitProperties(app_transactions=[last])
+        write_deltalake(found, data, mode="overwrite", commit_properties=properties)
+    except (DeltaError, OSError) as error:
+        raise unwritten(error, table(warehouse, pipeline).path) from None
+
+
+def _row(run: Run, at: datetime) -> dict[str, Any]:
+    told = {"run": run.number, "entry": run.state, "at": at, "runId": run.run_id, "knownAt": run.known_at}
+    return {**told, "detail": json.dumps(run.detail)}
+
+
+def _app(pipeline: str) -> str:
+    return f"hindcast/{pipeline}/plan"
 
 
 def _taken(pipeline: str, run: Run) -> BusyError:

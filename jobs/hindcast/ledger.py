@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import duckdb
+import pyarrow as pa
 
-from hindcast import tables
+from hindcast import journal, plans, tables
 from hindcast.tables import Table
+
+FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew", "gone", "no_record")
+"""Every fate that an offset can have."""
 
 _PIECES = """
     WITH placed AS (
@@ -57,3 +61,47 @@ def pieces(log: Table, run: int | None = None) -> list[Piece]:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("log", found.to_pyarrow_dataset())
         return [Piece(*row) for row in engine.execute(_PIECES, [run, run]).fetchall()]
+
+
+def fates(warehouse: str, pipeline: str) -> pa.Table:
+    """What every run of a pipeline brought: a row for each run, topic and piece of a partition, in this order.
+
+    Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), partition, first and last offset,
+    and a count for each fate. A run that brought nothing is a row with null from `topic` on.
+    """
+    runs = journal.runs(warehouse, pipeline)
+    topics = sorted({name for run in runs for name in run.plan["topics"]})
+    brought = [(name, piece) for name in topics for piece in pieces(plans.log(warehouse, pipeline, name))]
+    rows = []
+    for run in runs:
+        told = {
+            "pipeline": pipeline,
+            "run": run.number,
+            "state": run.state,
+            "knownAt": run.known_at,
+            "runId": run.run_id,
+        }
+        own = [(name, piece) for name, piece in brought if piece.run == run.number]
+        rows += [told | _told(name, piece) for name, piece in own] or [told]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+_SCHEMA = pa.schema(
+    [
+        ("pipeline", pa.string()),
+        ("run", pa.int64()),
+        ("state", pa.string()),
+        ("knownAt", pa.timestamp("us", "UTC")),
+        ("runId", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        *((fate, pa.int64()) for fate in FATES),
+    ]
+)
+
+
+def _told(topic: str, piece: Piece) -> dict[str, object]:
+    place = {"topic": topic, "partition": piece.partition, "first": piece.start, "last": piece.end - 1}
+    return place | {fate: piece.fates.get(fate, 0) for fate in FATES}

@@ -1,0 +1,106 @@
+"""The journal of runs, made again from the logs and the transaction identifiers of the tables: it is a view of them.
+
+What only the journal knew is lost where it was: the names of runs whose commits are too old to be told, the moments of
+intervals, and whether the last run was completed. It is given up then; the next run derives what it left.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from hindcast import journal, ledger, plans, tables
+from hindcast.contracts import Contract
+from hindcast.journal import Run
+from hindcast.ledger import Piece
+from hindcast.plans import Plan, Share
+from hindcast.topics import Offsets
+
+
+def rebuild(warehouse: str, contract: Contract) -> list[int]:
+    """Makes a pipeline's journal agree with its logs and tables, in one commit; the numbers of the runs it wrote anew.
+
+    Runs that the journal tells as the logs do are left as they are. Nothing is written if that is true of all.
+    """
+    known = {run.number: run for run in journal.runs(warehouse, contract.pipeline)}
+    brought = {name: ledger.pieces(plans.log(warehouse, contract.pipeline, name)) for name in contract.topics}
+    moments = {piece.run: piece.known_at for pieces in brought.values() for piece in pieces}
+    moments |= {n: at for n, at in _published(warehouse, contract).items() if n not in moments}
+    every = sorted({*moments, *known})
+    anew = [n for n in every if n not in known or not _agrees(known[n], brought)]
+    written = []
+    for number in anew:
+        plan = _plan(warehouse, contract, number, moments.get(number) or known[number].known_at, brought)
+        written.append(Run(number, plan.run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
+        given_up = number == every[-1] or number not in moments
+        detail = {"reason": "its journal was rebuilt"} if given_up else {"pipeline": contract.pipeline, "rebuilt": True}
+        state = "abandoned" if given_up else "completed"
+        written.append(Run(number, plan.run_id, plan.known_at, state, plan.as_json(), detail))
+    if written:
+        journal.replace(warehouse, contract.pipeline, written)
+    return anew
+
+
+def _agrees(run: Run, brought: dict[str, list[Piece]]) -> bool:
+    """Whether the logs have of a run what it was planned to bring; what has not been completed may be missing."""
+    planned = Plan.from_json(run.plan).topics
+    for name, pieces in brought.items():
+        own = {(piece.partition, piece.start, piece.end) for piece in pieces if piece.run == run.number}
+        parts = planned[name].parts if name in planned else []
+        wanted = {(p, r.start, r.end) for part in parts for p, r in part.items()}
+        if own != wanted and (own or run.state == "completed"):
+            return False
+    return True
+
+
+def _published(warehouse: str, contract: Contract) -> dict[int, datetime]:
+    """The last run that committed to each table, and its known-at: the latest moment on the table's system axis."""
+    found = {}
+    for name in (*contract.topics, *contract.views):
+        table = tables.located(warehouse, contract, name)
+        number, delta = tables.published(table), tables.opened(table)
+        if number and delta:
+            with duckdb.connect() as engine:
+                engine.execute("SET TimeZone = 'UTC'")
+                engine.register("rows", delta.to_pyarrow_dataset())
+                row = engine.execute("SELECT max(greatest(systemFrom, coalesce(systemTo, systemFrom))) FROM rows")
+                [moment] = row.fetchone() or [None]
+            if moment:
+                found[number] = moment
+    return found
+
+
+def _plan(warehouse: str, contract: Contract, number: int, known_at: datetime, brought: dict[str, list[Piece]]) -> Plan:
+    """The plan that a run must have had to bring what the logs have of it; of no known contract."""
+    shares, run_id = {}, f"rebuilt__{number}"
+    for name, pieces in brought.items():
+        share = _share([piece for piece in pieces if piece.run <= number], number)
+        if share:
+            shares[name] = share
+        note: dict[str, Any] = tables.notes(plans.log(warehouse, contract.pipeline, name)).get(number, {})
+        run_id = note.get("runId", run_id)
+    return Plan(contract.pipeline, number, run_id, known_at, None, "", shares)
+
+
+def _share(pieces: list[Piece], number: int) -> Share | None:
+    """What a run took of a topic whose log has these pieces of it and of the runs before; None if none has any."""
+    if not pieces:
+        return None
+    anchors: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    earlier: dict[int, Offsets] = {}
+    starts: dict[int, int] = {}
+    for piece in pieces:
+        p = piece.partition
+        before = p in anchors and piece.end <= anchors[p]
+        if piece.run == number and before:
+            earlier[p] = Offsets(piece.start, anchors[p])
+        elif piece.run == number:
+            starts[p] = piece.start
+        anchors[p] = min(piece.start, anchors.get(p, piece.start))
+        ends[p] = max(piece.end, ends.get(p, piece.end))
+    ranges = {p: Offsets(starts.get(p, end), end) for p, end in ends.items()}
+    after = max((piece.run for piece in pieces if piece.run < number), default=0)
+    return Share(pieces[-1].topic_id, pieces[-1].epoch, after, anchors, ranges, earlier)

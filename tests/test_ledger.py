@@ -1,0 +1,97 @@
+"""The ledger and the journal: views of the logs and tables, that can be made again from them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast import cli, journal, ledger, plans, rebuild, runs
+from pipelines import RESTAURANT, Pipeline, pipeline
+
+LEDGER = [  # run, state, topic, partition, first, last, accepted
+    (1, "completed", "menu", 0, 0, 2, 3),
+    (1, "completed", "orders", 0, 0, 3, 4),
+    (2, "completed", "menu", 0, 3, 3, 1),
+    (3, "completed", None, None, None, None, None),
+]
+
+
+@pytest.fixture
+def copy(restaurant: Pipeline, tmp_path: Path) -> Pipeline:
+    """The restaurant after three runs, its own to break."""
+    made = Pipeline(None, restaurant.servers, tmp_path, RESTAURANT)
+    made.prefix = restaurant.prefix
+    made.write(RESTAURANT)
+    shutil.copytree(restaurant.warehouse, made.warehouse)
+    return made
+
+
+def told(p: Pipeline) -> list[tuple[Any, ...]]:
+    columns = ("run", "state", "topic", "partition", "first", "last", "accepted")
+    return [tuple(row[c] for c in columns) for row in ledger.fates(p.warehouse, p.name).to_pylist()]
+
+
+def test_the_ledger_has_every_run_with_its_offsets_and_fates(restaurant: Pipeline) -> None:
+    assert told(restaurant) == LEDGER
+
+
+def test_the_command_prints_it(copy: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    with copy.here():
+        assert cli.main(["ledger"]) == 0
+        text = capsys.readouterr().out
+        assert text.splitlines()[0].split()[-4:] == ["partition", "first", "last", "accepted"]
+        assert cli.main(["ledger", copy.name, "--format", "json"]) == 0
+        assert [row["gone"] for row in json.loads(capsys.readouterr().out)] == [0, 0, 0, None]
+        assert cli.main(["ledger", copy.name, "--rebuild"]) == 0
+        assert "as the logs have it; nothing was written" in capsys.readouterr().out
+
+
+def test_a_journal_that_agrees_is_left_as_it_is(copy: Pipeline) -> None:
+    before = journal.runs(copy.warehouse, copy.name)
+    assert rebuild.rebuild(copy.warehouse, copy.contract) == []
+    assert journal.runs(copy.warehouse, copy.name) == before
+
+
+def test_a_lost_journal_is_made_again_and_runs_go_on_after_it(copy: Pipeline) -> None:
+    before = {run.number: run for run in journal.runs(copy.warehouse, copy.name)}
+    shutil.rmtree(Path(copy.warehouse) / copy.name / "runs")
+    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1, 2]
+    after = {run.number: run for run in journal.runs(copy.warehouse, copy.name)}
+    assert [(run.run_id, run.known_at) for run in after.values()] == [
+        (before[n].run_id, before[n].known_at) for n in (1, 2)
+    ]
+    assert copy.states() == [(1, "completed"), (2, "abandoned")], "what the last one left is the next one's"
+    for number in (1, 2):
+        now, then = (plans.Plan.from_json(of[number].plan).topics for of in (after, before))
+        assert now["menu"] == then["menu"]
+        assert now["orders"].ranges == then["orders"].ranges
+    with copy.here():
+        assert runs.plan(copy.name, "next") == 3
+    [_, _, planned] = journal.runs(copy.warehouse, copy.name)
+    assert planned.known_at > before[2].known_at
+    assert [share.ranges[0] for share in plans.Plan.from_json(planned.plan).topics.values()] == [(4, 4), (4, 4)]
+
+
+def test_a_journal_that_disagrees_with_the_logs_is_put_right(copy: Pipeline) -> None:
+    shutil.rmtree(Path(copy.warehouse) / copy.name / "logs" / "orders")
+    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1]
+    plan = plans.Plan.from_json(journal.runs(copy.warehouse, copy.name)[0].plan)
+    assert list(plan.topics) == ["menu"]
+
+
+def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
+    """Each has a log, a journal and offsets of its own; what one replays the other still has to."""
+    with pipeline(None, broker, tmp_path / "one") as one:
+        one.send("menu", ("curry", {"price": 8}, 0))
+        runs.plan(one.name, "first")
+        two = Pipeline(None, broker, tmp_path / "one", RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
+        two.prefix = one.prefix
+        two.write(RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
+        assert runs.plan(two.name, "first") == 1
+        shares = [plans.Plan.from_json(plans.current(p.warehouse, p.name, 1).plan).topics["menu"] for p in (one, two)]
+        assert shares[0] == shares[1]
+        assert one.states() == two.states() == [(1, "planned")]
