@@ -189,7 +189,7 @@ class _Asked:
         up_to = None
         for run in journal.runs(self.table.warehouse, self.table.pipeline):
             if run.state == "completed" and run.known_at <= self.known:
-                up_to = run.detail["tables"].get(self.table.name, {}).get("closedUpTo")
+                up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
         return [questions.closed(questions.literal(datetime.fromisoformat(up_to)) if up_to else "NULL")]
 
     def answered(self, condition: str, order: Sequence[str] = (), besides: Sequence[str] = ()) -> pa.Table:

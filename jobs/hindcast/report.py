@@ -33,10 +33,13 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
     earlier = before(warehouse, contract.pipeline)
     changed = {}
     for name in (*contract.topics, *contract.views):
-        note = tables.notes(tables.located(warehouse, contract, name)).get(plan.run)
-        changed[name] = note or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
+        notes = tables.notes(tables.located(warehouse, contract, name))
+        changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
         if name in contract.views and contract.views[name].aggregate is not None:
-            changed[name] |= of_aggregate(contract, plan, name, changed[name], earlier.get(name, {}))
+            # A journal that was made again from the tables has no reports; the tables' own notes tell the same.
+            noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
+            past = earlier.get(name) or next(noted, {})
+            changed[name] |= of_aggregate(contract, plan, name, changed[name], past)
     return {
         "pipeline": contract.pipeline,
         "run": plan.run,
@@ -52,7 +55,7 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
 def before(warehouse: str, pipeline: str) -> dict[str, Any]:
     """The tables of the last completed run's report; none before the first."""
     completed = [run.detail for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
-    return dict(completed[-1]["tables"]) if completed else {}
+    return dict(completed[-1].get("tables", {})) if completed else {}
 
 
 def besides(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
