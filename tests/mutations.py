@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import histories
 from hindcast.conformance import Vector, load, outcomes
+from hindcast.session import ROWS_PER_SLICE, temporarily
 
 VECTORS = Path(__file__).parent / "conformance"
 TABLES = ("table_transform",)
@@ -233,6 +234,34 @@ MUTATIONS = (
     ),
     Mutation("an event with a pair also stands alone", "joins", '"left_anti"', '"left_outer"', ("stream_stream_join",)),
     Mutation(
+        "sliced: a version without an end does not last into later slices",
+        "slices",
+        "end.isNull() | (cut < end)",
+        "end.isNotNull() & (cut < end)",
+        ("stream_table_join", "table_table_join"),
+    ),
+    Mutation(
+        "sliced: a row lasts over the next slice",
+        "slices",
+        'F.get("_cuts", number)',
+        'F.get("_cuts", number + 1)',
+        ("table_table_join", "table_aggregate"),
+    ),
+    Mutation(
+        "sliced: versions do not start anew in later slices",
+        "joins",
+        "F.when(is_start, slices.before(end)).otherwise(first)",
+        "first",
+        ("table_table_join",),
+    ),
+    Mutation(
+        "sliced: a group begins each slice without members",
+        "aggregates",
+        'carried.where("_slice > 0")',
+        'carried.where("_slice < 0")',
+        ("table_aggregate",),
+    ),
+    Mutation(
         "members that end are not taken out of their group",
         "aggregates",
         'F.lit(-1).alias("_sign")',
@@ -365,7 +394,8 @@ def main() -> int:
 
 def _caught(spark: SparkSession, mutation: Mutation, vectors: list[Vector], cases: list[Vector]) -> str | None:
     """The first vector or history that fails under a mutation."""
-    with _applied(mutation):
+    sliced = {ROWS_PER_SLICE: "1"} if mutation.reading.startswith("sliced") else {}
+    with _applied(mutation), temporarily(spark, sliced):
         for kind, candidates in (("vector", vectors), ("history", cases)):
             concerned = [one for one in candidates if one.operation["type"] in mutation.operations][:150]
             for outcome in outcomes(spark, concerned):
