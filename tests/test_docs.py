@@ -163,3 +163,16 @@ def _blocks(language: str) -> list[str]:
     """The page's examples, asked in the story's third second instead of the demo's second minute."""
     page = text("docs/reading.md").replace("00:02:00", "00:00:03")
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def test_every_promise_names_tests_that_are_there() -> None:
+    promises = [row for row in cells(text("docs/guarantees.md")) if row[0] != "promise"]
+    assert len(promises) > 20
+    for promise, held in promises:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", held)
+        assert named, promise
+        for file, test in named:
+            source = text(f"tests/{file}")
+            found = re.search(rf"((?:^@.*\n(?:^[ )\]].*\n)*)*)^def {test}\(", source, re.MULTILINE)
+            assert found, f"{file}::{test}"
+            assert ("@pytest.mark.long" in found[1]) == ("†" in promise), f"{test} is long, or is not"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def test_a_journal_that_disagrees_with_the_logs_is_put_right(copy: Pipeline) -> 
     assert rebuild.rebuild(copy.warehouse, copy.contract) == [1]
     plan = plans.Plan.from_json(journal.runs(copy.warehouse, copy.name)[0].plan)
     assert list(plan.topics) == ["menu"]
+
+
+def test_without_logs_the_tables_tell_of_their_last_runs(copy: Pipeline) -> None:
+    before = {run.number: run.known_at for run in journal.runs(copy.warehouse, copy.name)}
+    for lost in ("runs", "logs"):
+        shutil.rmtree(Path(copy.warehouse) / copy.name / lost)
+    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1, 2], "orders was published last by run 1, menu by run 2"
+    after = {run.number: run.known_at for run in journal.runs(copy.warehouse, copy.name)}
+    assert all(abs(after[n] - before[n]) < timedelta(milliseconds=1) for n in after)
 
 
 def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
