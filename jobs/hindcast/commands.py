@@ -1,0 +1,270 @@
+"""What each command of `hindcast` does, given its arguments; the exit code. `cli` parses them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from hindcast.errors import HindcastError, QueryError
+from hindcast.settings import settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hindcast.contracts import Contract
+    from hindcast.journal import Run
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check contracts: all of schemas/, or the files given."""
+    from hindcast import gates
+    from hindcast.contracts import load, paths
+
+    problems = 0
+    for path in arguments.files or paths(settings().schemas):
+        try:
+            contract = load(path)
+            for name in (*contract.topics, *contract.views):
+                gates.known(contract.expectations(name), f"{path}, {name}")
+            told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
+            print(f"{path}: {', '.join(told)}, fine")
+        except HindcastError as error:
+            problems += 1
+            print(f"hindcast: {error}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of contracts, for editors."""
+    from hindcast.contracts.load import schema
+
+    print(schema(), end="")
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a pipeline here, all steps; what a run of this command left behind it finishes."""
+    from hindcast import report, runs
+    from hindcast.session import session
+
+    past = _runs_of(arguments.pipeline)
+    mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
+    run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
+    # What is wrong with the contract, the broker or the topics shows before Spark starts.
+    number = runs.plan(arguments.pipeline, run_id, until)
+    _share_spark()
+    told = runs.carry_out(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, number)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
+    return 0
+
+
+def preview(arguments: argparse.Namespace) -> int:
+    """Say what a run would change, past answers above all; write nothing."""
+    from hindcast import preview
+    from hindcast.session import session
+
+    until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
+    _share_spark()
+    told = preview.preview(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, until)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else preview.text(told))
+    return 0
+
+
+def _share_spark() -> None:
+    """Uses the Spark Connect server of `hindcast up`, if it runs, rather than a JVM of our own."""
+    from hindcast.local import stack
+
+    if remote := stack.shared_spark(settings()):
+        os.environ.setdefault("SPARK_REMOTE", remote)
+
+
+def runs(arguments: argparse.Namespace) -> int:
+    """List the runs of a pipeline."""
+    import pyarrow as pa
+
+    runs = _runs_of(arguments.pipeline)
+    rows = [{"run": r.number, "state": r.state, "knownAt": r.known_at, "runId": r.run_id} for r in runs]
+    columns = pa.schema(
+        [("run", pa.int64()), ("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), ("runId", pa.string())]
+    )
+    _print(pa.Table.from_pylist(rows, schema=columns), arguments.format)
+    return 0
+
+
+def ledger(arguments: argparse.Namespace) -> int:
+    """Show which offsets each run brought, and how many had which fate."""
+    import pyarrow as pa
+
+    from hindcast import ledger, rebuild
+    from hindcast.contracts.load import load_all
+
+    if arguments.rebuild and arguments.pipeline is None:
+        raise QueryError("no pipeline was named", mend="hindcast ledger PIPELINE --rebuild")
+    if arguments.rebuild:
+        anew = rebuild.rebuild(settings().warehouse, _contract(arguments.pipeline))
+        told = f"run {', '.join(map(str, anew))} written anew" if anew else "as the logs have it; nothing was written"
+        print(f"{arguments.pipeline}: {told}")
+        return 0
+    if arguments.pipeline:
+        _runs_of(arguments.pipeline)
+    pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings().schemas))
+    rows = pa.concat_tables([ledger.fates(settings().warehouse, name) for name in pipelines])
+    empty = [fate for fate in ledger.FATES[1:] if not any(rows.column(fate).to_pylist())]
+    _print(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Show what a run did; the last completed one if none is named."""
+    from hindcast import report
+
+    runs = [r for r in _runs_of(arguments.pipeline) if r.state == "completed"]
+    found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
+    if found is None:
+        known = ", ".join(str(r.number) for r in runs) or "none"
+        raise QueryError("no such completed run", where=arguments.pipeline, mend=f"completed: {known}")
+    print(json.dumps(found.detail, indent=2) if arguments.format == "json" else report.text(found.detail))
+    return 0
+
+
+def abandon(arguments: argparse.Namespace) -> int:
+    """Give up a run that cannot be finished."""
+    from hindcast import plans
+
+    open_ = [r for r in _runs_of(arguments.pipeline) if not r.finished]
+    found = next((r for r in open_ if arguments.run in (None, r.number)), None)
+    if found is None:
+        known = ", ".join(str(r.number) for r in open_) or "none"
+        raise QueryError("no such run that has not ended", where=arguments.pipeline, mend=f"not ended: {known}")
+    plans.abandon(settings().warehouse, found, "by hand")
+    print(f"{arguments.pipeline}: run {found.number} ({found.run_id}) is given up; the next run takes what it left")
+    return 0
+
+
+def query(arguments: argparse.Namespace) -> int:
+    """Show what was true at a moment, as known at another."""
+    from hindcast import read
+    from hindcast.questions import Question
+
+    pipeline, name = _table(arguments.table)
+    contract, warehouse = _contract(pipeline), settings().warehouse
+    table = read.locate(warehouse, contract, name)
+    key = read.key_of(table, arguments.key) if arguments.key is not None else None
+    if arguments.command is history:
+        _print(read.history(warehouse, contract, name, key=key), arguments.format)
+        return 0
+    as_of, start, end, known = (
+        _moment(pipeline, text) if text is not None else None
+        for text in (arguments.as_of, arguments.start, arguments.end, arguments.known_at)
+    )
+    lower, upper = (
+        read.bound_of(table, text) if text is not None else () for text in (arguments.from_key, arguments.to_key)
+    )
+    order = arguments.order.split(",") if arguments.order else ()
+    question = Question(key, lower, upper, as_of, start, end, known, order)
+    rows = read.query(warehouse, contract, name, question)
+    _print(rows, arguments.format)
+    first = next((run.known_at for run in _runs_of(pipeline)), None)
+    if known and first and known < first:
+        print(f"hindcast: nothing was known yet: the first run is known at {first.isoformat()}", file=sys.stderr)
+    return 0
+
+
+def history(arguments: argparse.Namespace) -> int:
+    """Show every row ever believed, with both periods."""
+    return query(arguments)
+
+
+def sql(arguments: argparse.Namespace) -> int:
+    """Print the statements that make a pipeline's table functions in Spark SQL."""
+    from hindcast import functions
+
+    for statement in functions.statements(settings().warehouse, _contract(arguments.pipeline)):
+        print(f"{statement};")
+    return 0
+
+
+def produce(arguments: argparse.Namespace) -> int:
+    """Send JSON lines to a Kafka topic, made if it is not there."""
+    from hindcast import produce
+
+    records = produce.lines(arguments.file)
+    produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
+    sent = produce.send(settings().kafka, arguments.topic, records)
+    print(f"{_counted(sent, 'record')} sent to {arguments.topic}")
+    return 0
+
+
+def up(_: argparse.Namespace) -> int:
+    """Start the broker, Spark and Airflow here, and say where to look."""
+    from hindcast.local import stack
+
+    stack.up(settings())
+    return 0
+
+
+def down(_: argparse.Namespace) -> int:
+    """Stop what `hindcast up` started."""
+    from hindcast.local import stack
+
+    stack.down(settings())
+    return 0
+
+
+def demo(_: argparse.Namespace) -> int:
+    """Run both example pipelines through Airflow, twice, and show what was believed when."""
+    from hindcast import demo
+
+    return demo.main()
+
+
+def conformance(arguments: argparse.Namespace) -> int:
+    """Run the conformance vectors of a folder through the operators."""
+    from hindcast.conformance import conformance
+    from hindcast.session import session
+
+    return conformance(session("hindcast conformance"), arguments.directory, arguments.out)
+
+
+def _contract(pipeline: str) -> Contract:
+    from hindcast.contracts import find
+
+    return find(settings().schemas, pipeline)
+
+
+def _runs_of(pipeline: str) -> list[Run]:
+    """The runs of a pipeline, also of one whose contract is gone; ContractError where there never was one."""
+    from hindcast import journal
+
+    past = journal.runs(settings().warehouse, pipeline)
+    if not past:
+        _contract(pipeline)
+    return past
+
+
+def _table(text: str) -> tuple[str, str]:
+    pipeline, dot, name = text.partition(".")
+    if not dot:
+        raise QueryError(f"'{text}' does not name a table", mend="write PIPELINE.TABLE: restaurant.bills")
+    return pipeline, name
+
+
+def _moment(pipeline: str, text: str) -> datetime:
+    from hindcast import read
+
+    return read.moment_of(settings().warehouse, pipeline, text)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def _print(rows: pa.Table, format_: str) -> None:
+    from hindcast import show
+
+    print(show.as_json(rows) if format_ == "json" else show.aligned(rows))
