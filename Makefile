@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long mutate check fix lock clean
+.PHONY: help setup demo up down test test-long mutate bench-increment check fix lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## everything that the other commands need, in .venv (they call it themselves)
 	@$(PYTHON) scripts/setup.py
@@ -28,6 +28,9 @@ test-long: setup ## the tests, with those that take minutes
 
 mutate: setup ## wrong readings of every operator, and what catches each
 	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
+
+bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
+	@PYTHONPATH=jobs $(BIN)/python bench/increment.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

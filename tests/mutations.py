@@ -25,7 +25,12 @@ from hindcast.session import ROWS_PER_SLICE, temporarily
 VECTORS = Path(__file__).parent / "conformance"
 TABLES = ("table_transform",)
 WINDOWS = ("windowed_aggregate",)
-_USED_BY = {"aggregates": ("windows",), "order": ("joins", "windows")}
+TIMED = ("table_table_join", "foreign_key_join", "table_aggregate", "stream_aggregate")
+_USED_BY = {
+    "aggregates": ("windows",),
+    "order": ("joins", "windows"),
+    "islands": ("increments", "conformance.relations"),
+}
 """Modules that hold functions of another by name."""
 
 
@@ -368,6 +373,125 @@ MUTATIONS = (
         "windows",
         '.withColumn("_log", F.col("position.partition"))',
         '.withColumn("_log", F.lit(0))',
+        WINDOWS,
+    ),
+    Mutation(
+        "increments: a version that only ends elsewhere changes nothing",
+        "islands",
+        "F.when(same, F.least(*ends))",
+        "F.when(same, F.greatest(*ends))",
+        TIMED,
+    ),
+    Mutation(
+        "increments: an island begins a millisecond late",
+        "islands",
+        'start.alias("start"), F.greatest(*ends)',
+        """(start + F.expr("INTERVAL '0.001' SECOND")).alias("start"), F.greatest(*ends)""",
+        TIMED,
+    ),
+    Mutation(
+        "increments: an island ends a millisecond early",
+        "islands",
+        'F.greatest(*ends).alias("end")',
+        """(F.greatest(*ends) - F.expr("INTERVAL '0.001' SECOND")).alias("end")""",
+        TIMED,
+    ),
+    Mutation(
+        "increments: islands that touch stay apart",
+        "islands",
+        '(F.col("start") > reached)',
+        '(F.col("start") >= reached)',
+        TIMED,
+    ),
+    Mutation(
+        "increments: islands are merged with the last one only",
+        "islands",
+        'F.max("end").over(in_time',
+        'F.last("end").over(in_time',
+        TIMED,
+    ),
+    Mutation(
+        "increments: the scope does not grow by the rows it touches",
+        "islands",
+        "merged(learnt.unionByName(met))",
+        "merged(learnt)",
+        TIMED,
+    ),
+    Mutation(
+        "increments: rows that only touch an island are not looked at",
+        "islands",
+        'touch = (F.col("validFrom") <= F.col("_end")) & (F.col("_start") <= until("validTo"))',
+        'touch = (F.col("validFrom") < F.col("_end")) & (F.col("_start") < until("validTo"))',
+        TIMED,
+    ),
+    Mutation(
+        "increments: results are not clipped to the scope",
+        "islands",
+        '.withColumns({"validFrom": start, "validTo": F.when(end < forever(), end)})',
+        "",
+        TIMED,
+    ),
+    Mutation(
+        "increments: tombstones of the log are forgotten",
+        "increments",
+        'return log.where("value IS NULL").unionByName(rivals)',
+        "return rivals",
+        TABLES,
+    ),
+    Mutation(
+        "increments: rivals of equal timestamps are forgotten",
+        "increments",
+        'return log.where("value IS NULL").unionByName(rivals)',
+        'return log.where("value IS NULL")',
+        TABLES,
+    ),
+    Mutation(
+        "increments: a late record splits nothing but the open row",
+        "increments",
+        'until("validTo") > F.col("_start")',
+        'F.col("validTo").isNull()',
+        TABLES,
+    ),
+    Mutation(
+        "increments: what a foreign key names may change unseen",
+        "increments",
+        'merged(own.unionByName(shared(lefts, other, F.col("_named"), "key")))',
+        "merged(own)",
+        ("foreign_key_join",),
+    ),
+    Mutation(
+        "increments: events that look into an island are passed over",
+        "increments",
+        "todo = opened.unionByName(looking)",
+        "todo = opened",
+        ("stream_table_join",),
+    ),
+    Mutation(
+        "increments: an event changes its own instant only",
+        "increments",
+        'F.min("timestamp").alias("start")).withColumn("end", forever())\n    same',
+        'F.min("timestamp").alias("start"), F.max("timestamp").alias("end"))\n    same',
+        ("stream_aggregate",),
+    ),
+    Mutation(
+        "increments: whether a match has other matches is not looked up",
+        "increments",
+        "windows_around(1), windows_around(2)",
+        "windows_around(1), windows_around(1)",
+        ("stream_stream_join",),
+    ),
+    Mutation(
+        "increments: windows hold what came with the run only",
+        "increments",
+        "needed = merged(around(concerned, length + _tick(), length + _tick()))",
+        "needed = merged(around(concerned, _nothing(), _nothing()))",
+        WINDOWS,
+    ),
+    Mutation(
+        "increments: sessions are not joined with those that were",
+        "increments",
+        "return merged(sessions.unionByName(around(concerned, _nothing(), window.gap)))",
+        "return merged(around(concerned, _nothing(), window.gap))",
         WINDOWS,
     ),
 )

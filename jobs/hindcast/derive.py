@@ -19,7 +19,7 @@ from hindcast.contracts import Contract, Join, Shape, View, Window, shapes
 from hindcast.contracts.expressions import aggregate, resolve
 from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 
-_PLACES = {
+PLACES = {
     "position": ("_partition", "_offset"),
     "left_position": ("_partition", "_offset"),
     "right_position": ("_rightPartition", "_rightOffset"),
@@ -32,7 +32,12 @@ def versions(log: DataFrame, ttl: timedelta | None = None) -> DataFrame:
     `log`: accepted records of the whole log with `key` and `value` decoded. Returns the flat rows: the key's and the
     value's columns, validFrom, validTo, _partition, _offset.
     """
-    return _flat(plane.versions(_positioned(log), _interval(ttl) if ttl else None), PERIODS["versions"])
+    return rectangles(positioned(log), ttl)
+
+
+def rectangles(records: DataFrame, ttl: timedelta | None = None) -> DataFrame:
+    """`versions` of records that have their `position` (`positioned`)."""
+    return _flat(plane.versions(records, interval(ttl) if ttl else None), PERIODS["versions"])
 
 
 def events(log: DataFrame) -> DataFrame:
@@ -41,7 +46,7 @@ def events(log: DataFrame) -> DataFrame:
     `log`: accepted records with `key` and `value` decoded. Returns the flat rows: the key's columns (all null for a
     record without a key) and the value's, timestamp, _partition, _offset.
     """
-    return _flat(_positioned(log).where("value IS NOT NULL"), PERIODS["events"])
+    return _flat(positioned(log).where("value IS NOT NULL"), PERIODS["events"])
 
 
 def view(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -52,6 +57,11 @@ def view(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> Data
     """
     it, known = contract.views[name], shapes(contract)
     relations = {i: relation(inputs[i], known[i]) for i in it.inputs}
+    return made(it, name, relations, known)
+
+
+def made(it: View, name: str, relations: Mapping[str, DataFrame], known: Mapping[str, Shape]) -> DataFrame:
+    """The rows of a view from the relations of its inputs. Those of windows may be judged already (`taken`)."""
     if it.aggregate is not None:
         return _flat(_aggregated(it, relations[it.first], known), PERIODS[known[name].kind])
     if it.join is None:
@@ -76,16 +86,28 @@ def left_out(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> 
     it, known = contract.views[name], shapes(contract)
     if it.aggregate is None:
         return None
-    rows = _grouped(it, relation(inputs[it.first], known[it.first]), known)
-    keyless, valueless = F.col("key").isNull(), F.col("value").isNull()
-    late = F.lit(False)
+    rows = grouped(it, relation(inputs[it.first], known[it.first]), known)
     if it.window is not None:
-        rows = windows.judge(order.with_stream_time(rows), _shape(it.window))
-        late = ~F.col("taken")
+        rows = windows.judge(order.with_stream_time(rows), lengths(it.window))
+    return count_left_out(it, rows)
+
+
+def count_left_out(it: View, rows: DataFrame) -> DataFrame:
+    """`left_out` of rows as an aggregate looks at them (`grouped`), of windows with `taken`.
+
+    With a column `change` it is what a change makes of it: what is closed counts -1.
+    """
+    keyless, valueless = F.col("key").isNull(), F.col("value").isNull()
+    late = F.lit(False) if it.window is None else ~F.col("taken")
+    one = F.when(F.col("change") == "close", -1).otherwise(1) if "change" in rows.columns else F.lit(1)
+
+    def counted(condition: Column) -> Column:
+        return F.coalesce(F.sum(F.when(condition, one)), F.lit(0)).cast("bigint")
+
     counts = F.struct(
-        F.count_if(keyless).alias("no_key"),
-        F.count_if(~keyless & valueless).alias("no_value"),
-        F.count_if(late).alias("too_late"),
+        counted(keyless).alias("no_key"),
+        counted(~keyless & valueless).alias("no_value"),
+        counted(late).alias("too_late"),
     ).alias("leftOut")
     if it.window is None:
         return rows.agg(counts)
@@ -95,21 +117,24 @@ def left_out(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> 
 
 def relation(rows: DataFrame, shape: Shape) -> DataFrame:
     """Flat rows of a table as a relation: `key` struct or null, `value` struct, periods, and events' `position`."""
-    position = [_position(*_PLACES["position"])] if shape.kind == "events" else []
+    places = [position(*PLACES["position"])] if shape.kind == "events" else []
     return rows.select(
         _key({column: F.col(column) for column in shape.key}).alias("key"),
         F.struct(*shape.columns).alias("value"),
         *PERIODS[shape.kind],
-        *position,
+        *places,
+        *(name for name in ("change",) if name in rows.columns and name not in shape.columns),
     )
 
 
 def _joined(it: View, relations: Mapping[str, DataFrame], known: Mapping[str, Shape]) -> DataFrame:
     """The operator that the view's join is: `key`, `left`, `right`, periods and positions."""
-    join, on = it.join or Join(), _looked_up(it, known)
+    join, on = it.join or Join(), looked_up(it, known)
     left, right = relations[it.first], relations[it.second or ""]
+    if on is None:
+        right = alike(right, left)
     if join.stream:
-        return joins.stream_stream(left, right, join.how, _interval(join.before), _interval(join.after))
+        return joins.stream_stream(left, right, join.how, interval(join.before), interval(join.after))
     if it.table and on is None:
         return joins.table_table(left, right, join.how)
     how: Literal["inner", "left"] = "inner" if join.how == "inner" else "left"
@@ -122,12 +147,18 @@ def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFr
     """The operator that the view's aggregate is: `key`, `value` and the periods."""
     measures = _measures(it, known)
     if it.table:
-        return aggregates.of_table(_passing(it, rows, known), _group(it, known), measures)
-    events = _grouped(it, rows, known)
+        return aggregates.of_table(_passing(it, rows, known), group(it, known), measures)
+    events = grouped(it, rows, known)
     if it.window is None:
         return aggregates.of_stream(events, measures)
-    shape = _shape(it.window)
-    return windows.aggregate(windows.judge(order.with_stream_time(events), shape), shape, measures)
+    window = lengths(it.window)
+    judged = events if "taken" in rows.columns else windows.judge(order.with_stream_time(events), window)
+    return windows.aggregate(judged, window, measures)
+
+
+def members(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+    """The rows that an aggregate looks at: of a table those that pass, of a stream with their group as key."""
+    return _passing(it, rows, known) if it.table else grouped(it, rows, known)
 
 
 def _passing(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
@@ -137,8 +168,8 @@ def _passing(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame
     return rows.where(F.expr(resolve(it.where, scope(it, known), {it.first: "value"})))
 
 
-def _group(it: View, known: Mapping[str, Shape]) -> Column:
-    """The group of a row: a struct, null where one of its expressions is."""
+def group(it: View, known: Mapping[str, Shape]) -> Column:
+    """The group of a row that an aggregate looks at: a struct, null where one of its expressions is."""
     if it.group_by is None:
         return F.col("key")
     texts = {c: resolve(text, scope(it, known), {it.first: "value"}) for c, text in it.group_by.items()}
@@ -150,10 +181,10 @@ def _measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
     return {column: Measure(function, F.expr(argument)) for column, (function, argument) in told.items()}
 
 
-def _grouped(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+def grouped(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """What an aggregate counts, and what it leaves out: `key` is the group, `value` null if none is to aggregate."""
     value = F.when(aggregates.measurable(_measures(it, known)), F.col("value"))
-    return _passing(it, rows, known).withColumns({"key": _group(it, known), "value": value})
+    return _passing(it, rows, known).withColumns({"key": group(it, known), "value": value})
 
 
 def _summed(partitions: DataFrame) -> DataFrame:
@@ -166,21 +197,28 @@ def _summed(partitions: DataFrame) -> DataFrame:
     return partitions.agg(F.struct(*counts).alias("leftOut"), times)
 
 
-def _shape(window: Window) -> windows.Shape:
-    grace = _interval(window.grace)
+def lengths(window: Window) -> windows.Shape:
+    """The window of a view, as the operators take it."""
+    grace = interval(window.grace)
     if window.sliding is not None:
-        return windows.Sliding(_interval(window.sliding), grace)
+        return windows.Sliding(interval(window.sliding), grace)
     if window.session is not None:
-        return windows.Session(_interval(window.session), grace)
+        return windows.Session(interval(window.session), grace)
     size = window.hopping or window.tumbling
-    return windows.Hopping(_interval(size), _interval(window.advance or size), grace)
+    return windows.Hopping(interval(size), interval(window.advance or size), grace)
 
 
-def _interval(length: timedelta | None) -> Column:
+def interval(length: timedelta | None) -> Column:
+    """A length of time as the operators take it; none is zero."""
     return F.lit(length or timedelta(0)).cast("interval day to second")
 
 
-def _looked_up(it: View, known: Mapping[str, Shape]) -> Column | None:
+def alike(right: DataFrame, left: DataFrame) -> DataFrame:
+    """The right side of a join on the key, with the key's columns named as on the left."""
+    return right.withColumn("key", F.col("key").cast(left.schema["key"].dataType))
+
+
+def looked_up(it: View, known: Mapping[str, Shape]) -> Column | None:
     """The joined table's key as a struct over the first input's rows; null where one of the expressions is."""
     if it.join is None or it.join.on is None:
         return None
@@ -197,14 +235,15 @@ def _key(columns: Mapping[str, Column], *, whole: bool = False) -> Column:
     return F.when(there, F.struct(*(column.alias(name) for name, column in columns.items())))
 
 
-def _positioned(log: DataFrame) -> DataFrame:
+def positioned(log: DataFrame) -> DataFrame:
+    """Records of a log with their `position`, the order that breaks ties."""
     epoch = F.col("epoch") if "epoch" in log.columns else F.lit(0)
     return log.select(
         "key", "value", "timestamp", F.struct(epoch.alias("epoch"), "partition", "offset").alias("position")
     )
 
 
-def _position(partition: str, offset: str) -> Column:
+def position(partition: str, offset: str) -> Column:
     """The place of a record in its topic; a change of the partition count would begin a new epoch."""
     parts = F.lit(0).alias("epoch"), F.col(partition).alias("partition"), F.col(offset).alias("offset")
     return F.struct(*parts).alias("position")
@@ -217,8 +256,8 @@ def _flat(rows: DataFrame, periods: Sequence[str]) -> DataFrame:
 def _lineage(rows: DataFrame) -> list[Column]:
     """The places of the records that a row comes from, as flat columns."""
     return [
-        F.col(f"{position}.{part}").alias(name)
-        for position, names in _PLACES.items()
-        if position in rows.columns
+        F.col(f"{place}.{part}").alias(name)
+        for place, names in PLACES.items()
+        if place in rows.columns
         for part, name in zip(("partition", "offset"), names, strict=True)
     ]

@@ -200,7 +200,7 @@ class _Asked:
         )
         with duckdb.connect() as engine:
             engine.execute("SET TimeZone = 'UTC'")
-            engine.register("rows", self.found.to_pyarrow_dataset())
+            engine.register("rows", tables.arrow(self.found))
             text = f"SELECT {shown} FROM rows WHERE {condition} ORDER BY {by}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()
 

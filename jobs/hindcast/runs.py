@@ -15,17 +15,17 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import analysis, derive, gaps, gates, journal, logs, plane, plans, report, tables
+from hindcast import analysis, changes, gaps, gates, journal, logs, plans, report, tables
+from hindcast.changes import Found, located
 from hindcast.contracts import Contract, find
-from hindcast.decode import decode
 from hindcast.errors import GateError, PlatformError, RecordError, RunError, TopicError
 from hindcast.plans import Plan
-from hindcast.session import sized, sliced
+from hindcast.session import sized
 from hindcast.settings import settings
+from hindcast.sources import Sources
 from hindcast.tables import Table
 
 
@@ -49,9 +49,10 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
     with _told(f"{pipeline}.{topic}"), sized(spark, rows):
         logs.claim(spark, contract, todo, topic)
-        if _settled(contract, log):
-            return _note(todo)
-        return _publish(contract, todo, topic, _topic_changes(spark, contract, todo, topic))
+        if (done := _done(contract, todo, topic, log)) is not None:
+            return done
+        with Sources(spark) as sources:
+            return _publish(contract, todo, topic, changes.of_topic(spark, sources, contract, todo, topic))
 
 
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
@@ -61,17 +62,13 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     GateError if a gate stopped it; then nothing of it is published.
     """
     contract, todo = _planned(pipeline, run)
-    sources = {name: _table(contract, name) for name in contract.views[view].inputs}
-    if _settled(contract, *sources.values()):
-        return _note(todo)
-    rows = sum(map(tables.size, sources.values()))
-    with _told(f"{pipeline}.{view}"), analysis.told(settings().schemas, contract, view), sized(spark, rows):
-        inputs = {name: tables.believed(spark, table) for name, table in sources.items()}
-        analysis.check(spark, contract, view, inputs)
-        with sliced(spark, rows):
-            derived = derive.view(contract, view, inputs)
-        left_out = derive.left_out(contract, view, inputs)
-        return _publish(contract, todo, view, _changes(spark, _table(contract, view), derived), left_out)
+    inputs = [located(contract, name) for name in contract.views[view].inputs]
+    if (done := _done(contract, todo, view, *inputs)) is not None:
+        return done
+    few = sized(spark, sum(map(tables.size, inputs)))
+    told = analysis.told(settings().schemas, contract, view)
+    with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
+        return _publish(contract, todo, view, changes.of_view(spark, sources, contract, view))
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
@@ -118,59 +115,31 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
     return contract, todo
 
 
-def _table(contract: Contract, name: str) -> Table:
-    return tables.located(settings().warehouse, contract, name)
-
-
-def _topic_changes(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
-    """What the log changes in the topic's table: of a stream the records not yet in it, of a table the whole."""
-    topic, table = contract.topics[name], _table(contract, name)
-    accepted = logs.accepted(spark, contract, name, after=tables.published(table) if topic.read == "stream" else 0)
-    decoded = logs.undisputed(decode(accepted, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
-    if topic.read == "stream":
-        derived = derive.events(decoded)
-        tables.ensure(table, _schema(derived))
-        return derived.withColumn("change", F.lit("open"))
-    return _changes(spark, table, derive.versions(decoded, topic.ttl))
-
-
-def _changes(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
-    """What makes the rows believed now into the derived ones; the table is made if it is not there."""
-    tables.ensure(table, _schema(derived))
-    if not tables.size(table):
-        return derived.withColumn("change", F.lit("open"))
-    content = [c for c in derived.columns if c not in table.identity and not c.startswith("_")]
-    return plane.changes(tables.believed(spark, table).select(*derived.columns), derived, table.identity, content)
-
-
-def _publish(
-    contract: Contract, todo: Plan, name: str, changes: DataFrame, left_out: DataFrame | None = None
-) -> dict[str, Any]:
+def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:
     """Counts a change, gates what it opens, commits it; nothing is written where nothing changed.
 
-    `left_out` (derive.left_out) goes into the note. If that alone has changed, the commit has no rows.
+    What an aggregate left out goes into the note. If that alone has changed, the commit has no rows.
     """
-    table = _table(contract, name)
-    before = tables.published(table)
-    if before >= todo.run:
-        return tables.notes(table).get(todo.run, _note(todo))
-    note = _note(todo)
-    changes = changes.persist()
+    table, note = located(contract, name), _note(todo)
+    change = found.changes.persist()
     try:
         ended = "validTo IS NOT NULL" if table.kind == "versions" else "true"
-        counted = changes.agg(
+        counted = change.agg(
             F.count_if(F.col("change") == "open").alias("opened"),
             F.count_if(F.col("change") == "close").alias("closed"),
             F.count_if(F.expr(f"change = 'close' AND {ended}")).alias("corrected"),
+            tables.closing(table),
         )
-        row = (counted if left_out is None else counted.crossJoin(left_out)).first()
-        note |= row.asDict(recursive=True) if row else {}
+        row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
+        told: dict[str, Any] = row.asDict(recursive=True) if row else {}
+        closing = told.pop("closing")
+        note |= told if found.left_out is None else told | found.besides(told)
         if not note["opened"] + note["closed"]:
-            told = report.before(table.warehouse, contract.pipeline).get(name, {})
-            if report.besides(note) != report.besides(told):
-                tables.publish(changes, table, todo.run, todo.known_at, closing=False, note=note)
+            before = report.before(table.warehouse, contract.pipeline).get(name, {})
+            if report.besides(note) != report.besides(before):
+                tables.publish(change, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
             return note
-        verdicts = gates.check(changes.where("change = 'open'").drop("change"), contract.expectations(name))
+        verdicts = gates.check(change.where("change = 'open'").drop("change"), contract.expectations(name))
         note["gates"] = [v._asdict() for v in verdicts]
         try:
             gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", verdicts)
@@ -178,32 +147,32 @@ def _publish(
             entry = plans.current(table.warehouse, contract.pipeline, todo.run)
             journal.write(table.warehouse, replace(entry, state="stopped", detail={"table": name, **note}))
             raise
-        tables.publish(changes, table, todo.run, todo.known_at, closing=note["closed"] > 0, note=note, after=before)
+        met = closing if note["closed"] else None
+        tables.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
         return note
     finally:
-        changes.unpersist()
+        change.unpersist()
 
 
-def _settled(contract: Contract, *sources: Table) -> bool:
-    """Whether a completed run of this very contract has seen these sources as they are: nothing can have changed."""
-    completed = [run for run in journal.runs(settings().warehouse, contract.pipeline) if run.state == "completed"]
+def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
+    """The note of a table that needs nothing any more: this run has published it, or nothing can have changed in it.
+
+    That is so if a completed run of this very contract has seen its sources as they are.
+    """
+    table = located(contract, name)
+    if tables.published(table) >= todo.run:
+        note: dict[str, Any] = tables.notes(table).get(todo.run, _note(todo))
+        return note
+    completed = [run for run in journal.runs(table.warehouse, contract.pipeline) if run.state == "completed"]
     if not completed or completed[-1].plan["contract"] != contract.hash:
-        return False
-    return all(tables.published(source) <= completed[-1].number for source in sources)
+        return None
+    settled = all(tables.published(source) <= completed[-1].number for source in sources)
+    return _note(todo) if settled else None
 
 
 def _note(todo: Plan) -> dict[str, Any]:
     """What a commit notes, of a run that changes nothing."""
     return {"run": todo.run, "opened": 0, "closed": 0, "corrected": 0, "gates": []}
-
-
-def _schema(derived: DataFrame) -> StructType:
-    """The columns of a table of these rows."""
-    fields = tables.nullable(derived.schema).fields
-    moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]
-    own = [field for field in fields if not field.name.startswith("_")]
-    lineage = [field for field in fields if field.name.startswith("_")]
-    return StructType([*own, *moments, *lineage, StructField("_belief", StringType())])
 
 
 @contextmanager

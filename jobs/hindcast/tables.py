@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.dataset import Dataset
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -41,6 +42,9 @@ from hindcast.session import temporarily
 Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
 FORMAT = 1
 """The store format that this code writes."""
+
+LARGE = 1_000_000
+"""From so many rows on a table has deletion vectors."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
                 table.path,
                 schema=Schema.from_json(schema.json()),
                 partition_by=partitions,
+                configuration=_STATISTICS,
                 name=f"{table.pipeline}.{table.name}",
                 description=table.description,
             )
@@ -181,10 +186,28 @@ def load(spark: SparkSession, table: Table) -> DataFrame:
     return spark.read.format("delta").load(table.path)
 
 
+def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
+    """All rows of a table for DuckDB, without Spark; of one with deletion vectors as a stream, to be read once."""
+    if _VECTORS not in found.metadata().configuration:
+        return found.to_pyarrow_dataset()
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
+
+
 def belief(table: Table) -> Column:
     """`_belief` of a believed row."""
     ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
     return F.when(ended, "past").otherwise("open")
+
+
+def period(table: Table) -> tuple[str, str]:
+    """The columns from which and to which a row is true."""
+    match table.kind:
+        case "versions":
+            return "validFrom", "validTo"
+        case "windows":
+            return "windowStart", "windowEnd"
+        case _:
+            return "timestamp", "timestamp"
 
 
 def append(
@@ -204,29 +227,49 @@ def append(
     commits.once(lambda: writer.save(table.path), lambda: published(table, part), run, after, table.path)
 
 
+def closing(table: Table) -> Column:
+    """What a change closes, for `publish`: an aggregate over plane.changes, `closing`.
+
+    Where the closed rows lie: how many are `open`, how many `past`, and the latter's first and last start and first
+    end, in microseconds since 1970.
+    """
+    start, end = period(table)
+    closed = F.col("change") == "close"
+    past = closed & (belief(table) == "past")
+    return F.struct(
+        F.count_if(closed & ~past).alias("open"),
+        F.count_if(past).alias("past"),
+        F.min(F.when(past, F.unix_micros(start))).alias("first"),
+        F.max(F.when(past, F.unix_micros(start))).alias("last"),
+        F.min(F.when(past, F.unix_micros(end))).alias("end"),
+    ).alias("closing")
+
+
 def publish(
     changes: DataFrame,
     table: Table,
     run: int,
     known_at: datetime,
     *,
-    closing: bool,
+    closing: Mapping[str, Any] | None,
     note: dict[str, Any],
     after: int | None = None,
 ) -> None:
     """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
 
     `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
-    Without anything to close (`closing` false) it is a plain append. A closed row keeps its valid period; it gets
-    systemTo = known_at. `after`: the run that had committed last when the changes were computed (`commits.once`).
+    `closing`: where what is closed lies; with nothing to close (None) it is a plain append. A closed row keeps its
+    valid period; it gets systemTo = known_at. `after`: the run that had committed last when the changes were computed
+    (`commits.once`).
     """
     now = F.lit(known_at)
     rows = changes.withColumns({"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)})
     columns = [c for c in rows.columns if c != "change"]
-    if not closing:
-        append(rows.select(columns), table, run, note, after=after)
+    if closing is None:
+        append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
         return
     spark = changes.sparkSession
+    _mark_rows_only(spark, table)
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
@@ -239,7 +282,7 @@ def publish(
     }
     merge = (
         f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-        f"ON s.change = 'close' AND t._belief <> 'superseded' AND t.systemTo IS NULL AND {same} "
+        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_reached(table, closing)} AND {same} "
         "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
         f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
     )
@@ -276,6 +319,45 @@ def nullable(schema: StructType) -> StructType:
 
 _ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"
 _NEEDED = 64 << 20
+_PER_FILE = 250_000
+_STATISTICS = {"delta.dataSkippingNumIndexedCols": "-1"}  # of all columns: the periods come after the user's
+_VECTORS = "delta.enableDeletionVectors"
+
+
+def _laid_out(rows: DataFrame, table: Table, count: int) -> DataFrame:
+    """Many rows at once in files of their own times, as runs bring them: so that files can be passed over."""
+    if count < 2 * _PER_FILE:
+        return rows
+    by = "_belief", period(table)[0]
+    return rows.repartitionByRange(count // _PER_FILE, *by).sortWithinPartitions(*by)
+
+
+def _reached(table: Table, closing: Mapping[str, Any]) -> str:
+    """The files that a merge has to look at, as a condition that Delta can judge by partitions and statistics."""
+    lying = [belief for belief in ("open", "past") if closing[belief]]
+    reached = f"t._belief IN ({', '.join(map(repr, lying))})"
+    start, end = period(table)
+    first, last, ended = (_moment(closing[name]) for name in ("first", "last", "end"))
+    if not closing["past"] or first is None or last is None or ended is None:
+        return reached
+    past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
+    return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"
+
+
+def _moment(micros: int | None) -> str | None:
+    """A moment as an SQL literal; None where there is none that Python knows."""
+    try:
+        moment = datetime(1970, 1, 1) + timedelta(microseconds=micros or 0)  # noqa: DTZ001  # the literal says UTC
+    except OverflowError:
+        return None
+    return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
+
+
+def _mark_rows_only(spark: SparkSession, table: Table) -> None:
+    """From `LARGE` rows on a closed row is marked (a deletion vector), and its file is not written anew."""
+    found = opened(table)
+    if found is not None and _VECTORS not in found.metadata().configuration and size(table) > LARGE:
+        spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('{_VECTORS}' = 'true')").collect()
 
 
 def _app(table: Table, part: str) -> str:

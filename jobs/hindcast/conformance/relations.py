@@ -15,9 +15,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import aggregates, joins, order, plane, windows
+from hindcast import aggregates, increments, joins, order, plane, windows
 from hindcast.aggregates import Measure
+from hindcast.conformance import stepwise
+from hindcast.conformance.stepwise import Known
 from hindcast.conformance.vectors import Json, Shape, Table, Understood, Vector
+from hindcast.islands import over_time
 
 _LOG = pa.schema(
     [
@@ -37,6 +40,8 @@ _LOG = pa.schema(
 _STEPS = pa.list_(pa.struct([("op", pa.string()), ("operand", pa.string())]))
 _NUMBER = "decimal(38,6)"
 _MAPPED = ("key", "value")
+_VERSION = ("key", "validFrom")
+_WINDOW = ("key", "windowStart", "windowEnd")
 _FOREVER = 10**14
 """In milliseconds; longer spans mean the same, and must not overflow."""
 
@@ -57,8 +62,8 @@ class Batch:
         `value` is JSON text; `start` and `end` are the row's period in ms, or its timestamp and null. `last` is the
         last run that believes it.
         """
-        believed = _COMPUTE[self._shape.type](self)
-        content = [name for name in believed.columns if name != "s"]
+        believed = self._with_knobs(_COMPUTE[self._shape.type](self), "runs", vector="vector").where("s <= runs")
+        content = [name for name in believed.columns if name not in ("s", "runs")]
         number = F.col("s") - F.row_number().over(Window.partitionBy(*content).orderBy("s"))
         stretches = believed.withColumn("_stretch", number).groupBy(*content, "_stretch")
         return stretches.agg(F.min("s").alias("systemFrom"), F.max("s").alias("last")).drop("_stretch")
@@ -84,37 +89,65 @@ class Batch:
             "fate",
             _interval("retention").alias("retention"),
             "runs",
+            "run",
         )
-        return order.judge(log, F.col("retention")) if self._shape.tables else log
+        return (order.judge(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
 
     def _records(self, topic: str, *, refused: bool = False) -> DataFrame:
         wanted = (F.col("partition.topic") == topic) & (F.lit(refused) | (F.col("fate") == "accepted"))
         position = F.struct(F.lit(0).alias("epoch"), "partition", "offset").alias("position")
-        return self._judged.where(wanted).select("key", "value", "timestamp", position, "partition", "fate", "runs")
+        return self._judged.where(wanted).select(
+            "key", "value", "timestamp", position, "partition", "fate", "runs", "run"
+        )
 
-    def _table(self, table: Table) -> DataFrame:
+    def _table(self, table: Table) -> Known:
         """A table as versions whose value is JSON text."""
-        if table.topic:
-            ttl = f"{table.path}.ttlMs"
-            with_ttl = ttl in self._knobs.columns
-            records = self._with_knobs(self._records(table.topic), *([ttl] if with_ttl else []))
-            rows = plane.versions(records, _interval(f"`{ttl}`") if with_ttl else None)
-        else:
-            rows = self._joined(table).withColumn("value", F.struct(_pair().alias("json")))
+        known = self._versions(table) if table.topic else self._joined(table)
         steps = f"{table.path}.steps"
         if steps not in self._knobs.columns:
-            return rows
-        mapped = self._with_knobs(rows, steps).withColumn("_mapped", _mapped(F.col(f"`{steps}`")))
-        return mapped.where("_mapped IS NOT NULL").withColumns({name: F.col(f"_mapped.{name}") for name in _MAPPED})
+            return known
 
-    def _joined(self, table: Table) -> DataFrame:
+        def transformed(rows: DataFrame) -> DataFrame:
+            mapped = self._with_knobs(rows, steps).withColumn("_mapped", _mapped(F.col(f"`{steps}`")))
+            columns = {name: F.col(f"_mapped.{name}") for name in _MAPPED}
+            return mapped.where("_mapped IS NOT NULL").withColumns(columns).select(*rows.columns)
+
+        return Known(transformed(known.whole), known.source.mapped(transformed))
+
+    def _versions(self, table: Table) -> Known:
+        knob = f"{table.path}.ttlMs"
+        knobs = [knob] if knob in self._knobs.columns else []
+        ttl = _interval(f"`{knob}`") if knobs else None
+        records = self._records(table.topic)
+        whole = stepwise.first_places(plane.versions(self._with_knobs(records, *knobs), ttl)).localCheckpoint()
+        was = stepwise.before(whole)
+        new, earlier = (records.where(text) for text in ("run = partition.s", "run < partition.s"))
+        near, rows = increments.versions(new, lambda _: was, lambda _: increments.hidden(earlier, new))
+        versions = plane.versions(self._with_knobs(near, *knobs), ttl)
+        whole, was, rows, versions = (part.drop("position") for part in (whole, was, rows, versions))
+        return stepwise.stepped(whole, was, rows, versions, _VERSION)
+
+    def _joined(self, table: Table) -> Known:
         left, right = (self._table(side) for side in table.sides)
         if table.join == "table_table_join":
-            return joins.table_table(left, right, cast(Any, table.how))
-        knob = f"{table.path}.foreignKeyField"
-        left = self._with_knobs(left, knob)
-        on = _key("key", _found(F.col(f"`{knob}`")))
-        return joins.foreign_key(left, right, cast(Any, table.how), on)
+
+            def join(left: DataFrame, right: DataFrame) -> DataFrame:
+                return joins.table_table(left, right, cast(Any, table.how))
+
+            lefts, rights, learnt = increments.table_table(left.source, right.source)
+        else:
+            knob = f"{table.path}.foreignKeyField"
+            named = _key("key", _found(F.col(f"`{knob}`")))
+            left = Known(
+                self._with_knobs(left.whole, knob), left.source.mapped(lambda rows: self._with_knobs(rows, knob))
+            )
+
+            def join(left: DataFrame, right: DataFrame) -> DataFrame:
+                return joins.foreign_key(left, right, cast(Any, table.how), named)
+
+            lefts, rights, learnt = increments.foreign_key(left.source, right.source, named)
+        whole = _paired(join(left.whole, right.whole)).localCheckpoint()
+        return _in_time(whole, learnt, _paired(join(lefts, rights)))
 
     def _with_knobs(self, rows: DataFrame, *names: str, vector: str = "key.vector") -> DataFrame:
         if not names:
@@ -133,45 +166,80 @@ class Batch:
         return picked
 
     def table_rows(self) -> DataFrame:
-        rows = self._table(self._shape.tables[0])
+        rows = self._table(self._shape.tables[0]).believed
         return rows.select(*_run("key"), F.col("value.json").alias("value"), *_period("validFrom", "validTo"))
 
     def stream_table_rows(self) -> DataFrame:
-        events, versions = self._records("stream"), self._table(self._shape.tables[0])
-        on = None
+        records, versions, on = self._records("stream"), self._table(self._shape.tables[0]), None
         if self._shape.on_field:
-            events = self._with_knobs(events, "onField", vector="partition.vector")
+            records = self._with_knobs(records, "onField", vector="partition.vector")
             on = _key("partition", _found(F.col("onField")))
-        joined = joins.stream_table(events, versions, cast(Literal["inner", "left"], self._shape.how), on)
-        records = F.array("position.offset").alias("records")
-        return joined.select(*_run("position.partition"), _pair().alias("value"), *_period("timestamp"), records)
+        events = stepwise.events(records.where("value IS NOT NULL"))
+        how = cast(Literal["inner", "left"], self._shape.how)
+
+        def join(events: DataFrame, versions: DataFrame) -> DataFrame:
+            joined = joins.stream_table(events, versions, how, on)
+            return joined.select("key", "position", "timestamp", _pair().alias("value"))
+
+        whole = join(events.whole, versions.whole).localCheckpoint()
+        was = stepwise.before(whole)
+        todo, needed, scope = increments.stream_table(events.source, versions.source, on, lambda _: was)
+        known = stepwise.stepped(whole, was, scope.rows, scope.of(join(todo, needed)), ["position"])
+        offsets = F.array("position.offset").alias("records")
+        return known.believed.select(*_run("position.partition"), "value", *_period("timestamp"), offsets)
 
     def stream_stream_rows(self) -> DataFrame:
         left, right = (
-            self._with_knobs(self._records(topic), "beforeMs", "afterMs", vector="partition.vector")
+            stepwise.events(
+                self._with_knobs(
+                    self._records(topic).where("value IS NOT NULL"), "beforeMs", "afterMs", vector="partition.vector"
+                )
+            )
             for topic in ("left", "right")
         )
         how = cast(Literal["inner", "left", "outer"], self._shape.how)
-        joined = joins.stream_stream(left, right, how, _interval("beforeMs"), _interval("afterMs"))
+        window = _interval("beforeMs"), _interval("afterMs")
+        places = "left_position", "right_position"
+
+        def join(left: DataFrame, right: DataFrame) -> DataFrame:
+            joined = joins.stream_stream(left, right, how, *window)
+            return joined.select("key", *places, "timestamp", _pair().alias("value"))
+
+        whole = join(left.whole, right.whole).localCheckpoint()
+        was = stepwise.before(whole)
+        lefts, rights, scope = increments.stream_stream(left.source, right.source, *window, lambda _: was)
+        known = stepwise.stepped(whole, was, scope.rows, scope.of(join(lefts, rights)), places)
         place = F.coalesce("left_position.partition", "right_position.partition")
         records = F.array("left_position.offset", "right_position.offset").alias("records")
-        return joined.withColumn("place", place).select(
-            *_run("place"), _pair().alias("value"), *_period("timestamp"), records
-        )
+        return known.believed.withColumn("place", place).select(*_run("place"), "value", *_period("timestamp"), records)
 
     def table_aggregate_rows(self) -> DataFrame:
-        members = self._with_knobs(self._table(self._shape.tables[0]), "group", "counted")
         named, counted = (_found(F.col(knob)) for knob in ("group", "counted"))
-        rows = aggregates.of_table(members, _key("key", named), self._measures(counted))
-        return self._aggregated(rows, "validFrom", "validTo")
+        group, measures = _key("key", named), self._measures(counted)
+
+        def members(rows: DataFrame) -> DataFrame:
+            return self._with_knobs(rows, "group", "counted")
+
+        table = self._table(self._shape.tables[0])
+        rows, learnt = increments.of_table(table.source.mapped(members), group)
+        whole, result = (aggregates.of_table(part, group, measures) for part in (members(table.whole), rows))
+        return self._aggregated(_in_time(whole.localCheckpoint(), learnt, result).believed, "validFrom", "validTo")
 
     def stream_aggregate_rows(self) -> DataFrame:
-        rows = aggregates.of_stream(self._records("stream"), self._measures(F.col("value.json")))
-        return self._aggregated(rows, "validFrom", "validTo")
+        measures = self._measures(F.col("value.json"))
+        events = stepwise.events(self._records("stream"))
+        rows, learnt = increments.of_stream(events.source)
+        whole, result = (aggregates.of_stream(part, measures) for part in (events.whole, rows))
+        return self._aggregated(_in_time(whole.localCheckpoint(), learnt, result).believed, "validFrom", "validTo")
 
     def windowed_rows(self) -> DataFrame:
         measures = self._measures(F.col("value.json"))
-        return self._aggregated(windows.aggregate(self._windowed, self._window, measures), "windowStart", "windowEnd")
+        whole = windows.aggregate(self._windowed, self._window, measures).localCheckpoint()
+        was, source = stepwise.before(whole), stepwise.events(self._windowed.drop("streamTime", "taken")).source
+        judged, scope = increments.windowed(source, self._window, lambda _: was, appended=True)
+        result = scope.of(windows.aggregate(judged, self._window, measures))
+        known = stepwise.stepped(whole, was, scope.rows, result, _WINDOW)
+        return self._aggregated(known.believed, "windowStart", "windowEnd")
 
     def _aggregated(self, rows: DataFrame, start: str, end: str) -> DataFrame:
         rows = self._with_knobs(rows, "aggregation")
@@ -182,7 +250,7 @@ class Batch:
         knobs = {"hopping": ("sizeMs", "advanceMs"), "sliding": ("timeDifferenceMs",), "session": ("inactivityGapMs",)}
         names = ("graceMs", *knobs[self._shape.window])
         events = self._with_knobs(self._records("stream", refused=True), *names, vector="partition.vector")
-        return windows.judge(order.with_stream_time(events), self._window)
+        return windows.judge(order.with_stream_time(events), self._window).localCheckpoint()
 
     @property
     def _window(self) -> windows.Shape:
@@ -246,9 +314,12 @@ def _knobs(vectors: Sequence[tuple[Vector, Understood]]) -> pa.Table:
         for name in names
     }
     lines = [
-        {"vector": vector.name, **{name: _bounded(value) for name, value in it.knobs.items()}} for vector, it in vectors
+        {"vector": vector.name, "runs": vector.runs, **{name: _bounded(value) for name, value in it.knobs.items()}}
+        for vector, it in vectors
     ]
-    return pa.Table.from_pylist(lines, schema=pa.schema([("vector", pa.string()), *types.items()]))
+    return pa.Table.from_pylist(
+        lines, schema=pa.schema([("vector", pa.string()), ("runs", pa.int32()), *types.items()])
+    )
 
 
 def _bounded(value: Json) -> Json:
@@ -265,6 +336,18 @@ def _plain(value: Json) -> Json:
         case list():
             return [_plain(one) for one in value]
     return value
+
+
+def _in_time(whole: DataFrame, learnt: DataFrame, result: DataFrame) -> Known:
+    """A result whose rows are true for a period, by increments."""
+    was = stepwise.before(whole)
+    scope = over_time(learnt, lambda _: was)
+    return stepwise.stepped(whole, was, scope.rows, scope.of(result), _VERSION)
+
+
+def _paired(joined: DataFrame) -> DataFrame:
+    """A join of tables as a table whose value is JSON text."""
+    return joined.select("key", F.struct(_pair().alias("json")).alias("value"), "validFrom", "validTo")
 
 
 def _run(place: str) -> list[Column]:

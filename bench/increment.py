@@ -1,0 +1,261 @@
+"""What a run costs as the tables grow: the same 100,000 records into tables of 1, 4 and 16 million rectangles.
+
+    PYTHONPATH=jobs .venv/bin/python bench/increment.py [--sizes 1,4,16] [--keys 100000] [--records 100000] [--evenly]
+
+For each size a pipeline is made whose tables hold so many million rectangles, by the steps of a run: a first run of
+records that Spark makes, in place of Kafka's. Then come runs of `--records` records: of ten four prices, two of stock
+and four orders. One in a hundred is late, by an exponential delay whose mean is a hundredth of the history; with
+`--evenly` by any delay up to the whole history. The first of these runs warms up; of the rest the median counts.
+
+Writes bench/results/increment.json: seconds and bytes of data files by table and run, and `time_ratio` and
+`bytes_ratio`, of the largest size to the smallest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+CONTRACT = """
+pipeline: increment
+start: 2026-01-01
+topics:
+  prices: {read: table, key: {id: int}, value: {price: int, category: int}}
+  stock: {read: table, key: {id: int}, value: {n: int}}
+  orders: {read: stream, key: {customer: int}, value: {id: int, quantity: int}}
+views:
+  bills: {stream: orders, join: {table: prices, on: orders.id}, select: {amount: quantity * price}}
+  stocked: {table: prices, join: {table: stock, how: left}, select: {price: price, n: n}}
+  categories: {table: prices, aggregate: {items: count(*), worth: sum(price)}, group_by: {category: category}}
+"""
+SHARES = {"prices": 4, "stock": 2, "orders": 4}
+"""Of ten records."""
+GROUPS = 1_000
+T0 = datetime(2020, 1, 1, tzinfo=UTC)
+TICK = timedelta(milliseconds=250)
+"""Between two records of the history."""
+RESULTS = Path(__file__).parent / "results" / "increment.json"
+
+
+def main() -> None:
+    """Measures every size and writes the results."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--sizes", default="1,4,16", help="millions of rectangles in the table of prices")
+    options.add_argument("--keys", type=int, default=100_000)
+    options.add_argument("--records", type=int, default=100_000, help="records that a run brings")
+    options.add_argument("--runs", type=int, default=4, help="runs of each size, the first of which warms up")
+    options.add_argument("--evenly", action="store_true", help="late records are dated evenly over the history")
+    options.add_argument("--memory", default="10g")
+    options.add_argument("--folder", type=Path, default=Path("var/bench-increment"))
+    options.add_argument("--out", type=Path, default=RESULTS)
+    told = options.parse_args()
+    shutil.rmtree(told.folder, ignore_errors=True)
+    (told.folder / "schemas").mkdir(parents=True)
+    (told.folder / "schemas" / "increment.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
+    os.environ["HINDCAST_SCHEMAS"] = str(told.folder / "schemas")
+    os.environ["HINDCAST_VAR"] = str(told.folder / "var")
+
+    from hindcast.session import session
+
+    spark = session("hindcast-bench-increment", {"spark.driver.memory": told.memory})
+    spark.sparkContext.setLogLevel("ERROR")
+    sizes = [measure(spark, told, float(size)) for size in told.sizes.split(",")]
+    ratios = {
+        f"{name}_ratio": round(sizes[-1][f"median_{name}"] / sizes[0][f"median_{name}"], 3)
+        for name in ("time", "bytes")
+    }
+    result = {
+        "keys": told.keys,
+        "records": told.records,
+        "late": "evenly over the history" if told.evenly else "exponentially, mean a hundredth of the history",
+        **ratios,
+        "sizes": sizes,
+    }
+    told.out.parent.mkdir(parents=True, exist_ok=True)
+    told.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(ratios))
+
+
+def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> dict[str, Any]:
+    """The runs of one size."""
+    from hindcast.contracts import load
+    from hindcast.session import temporarily
+
+    warehouse = told.folder / f"warehouse-{millions:g}"
+    os.environ["HINDCAST_WAREHOUSE"] = str(warehouse)
+    contract = load(told.folder / "schemas" / "increment.yaml")
+    # Of the history there are as many prices as rectangles.
+    history = int(millions * 1_000_000 * 10 / SHARES["prices"])
+    brought = [(0, history)]
+    for _ in range(told.runs):
+        start = brought[-1][1]
+        brought.append((start, start + told.records))
+    runs = []
+    for number, (start, end) in enumerate(brought, 1):
+        before = files(warehouse)
+        begun = time.monotonic()
+        with temporarily(spark, {"spark.sql.shuffle.partitions": "32"} if number == 1 else {}):
+            steps = run(spark, told, contract, number, (start, end), late=number > 1)
+        seconds = time.monotonic() - begun
+        written = sum(size for path, size in files(warehouse).items() if path not in before)
+        runs.append({"seconds": round(seconds, 2), "bytes": written, "steps": steps})
+        print(f"{millions:g} million, run {number}: {seconds:6.1f} s {written / 1e6:8.2f} MB {steps}", flush=True)
+    counted = runs[2:]
+    counts = rows(contract)
+    shutil.rmtree(warehouse)
+    return {
+        "millions": millions,
+        "rows": counts,
+        "median_time": statistics.median(run["seconds"] for run in counted),
+        "median_bytes": statistics.median(run["bytes"] for run in counted),
+        "runs": runs,
+    }
+
+
+def run(
+    spark: SparkSession, told: argparse.Namespace, contract: Any, number: int, span: tuple[int, int], *, late: bool
+) -> dict[str, float]:
+    """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds."""
+    from hindcast import journal, runs
+    from hindcast.plans import Plan, Share
+    from hindcast.settings import settings
+    from hindcast.topics import Offsets
+
+    warehouse = settings().warehouse
+    ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
+    known_at = T0 + timedelta(days=3650, hours=number)
+    shares = {t: Share(t, 0, {0: 0}, {0: Offsets(*ends[t])}, {}) for t in SHARES}
+    plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
+    entry = journal.Run(number, plan.run_id, known_at, "planned", plan.as_json(), plan.as_json())
+    journal.write(warehouse, entry)
+    steps = {}
+    for topic in contract.topics:
+        begun = time.monotonic()
+        claim(spark, told, contract, plan, topic, span, late=late)
+        steps[f"log {topic}"] = round(time.monotonic() - begun, 2)
+        begun = time.monotonic()
+        runs.replay(spark, contract.pipeline, number, topic)
+        steps[topic] = round(time.monotonic() - begun, 2)
+    for view in contract.ordered:
+        begun = time.monotonic()
+        runs.build(spark, contract.pipeline, number, view)
+        steps[view] = round(time.monotonic() - begun, 2)
+    journal.write(warehouse, replace(entry, state="completed", detail={"tables": {}}))
+    return steps
+
+
+def claim(
+    spark: SparkSession,
+    told: argparse.Namespace,
+    contract: Any,
+    plan: Any,
+    topic: str,
+    span: tuple[int, int],
+    *,
+    late: bool,
+) -> None:
+    """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
+    from hindcast import logs, order, plans, tables
+    from hindcast.settings import settings
+
+    table = plans.log(settings().warehouse, contract.pipeline, topic)
+    raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
+    retention = F.lit(None).cast("interval day to second")
+    judged = order.judge(*logs._with_stream_time(spark, table, raw, retention, plan.topics[topic].ranges))  # noqa: SLF001
+    rows = judged.select(
+        "partition",
+        "offset",
+        F.lit(1).cast("long").alias("offsets"),
+        "timestamp",
+        F.lit(0).alias("timestampType"),
+        "key",
+        "value",
+        F.lit(None).cast("array<struct<key: string, value: binary>>").alias("headers"),
+        "fate",
+        F.lit(None).cast("string").alias("reason"),
+        "streamTime",
+        F.lit(topic).alias("topicId"),
+        F.lit(0).alias("epoch"),
+        F.lit(plan.run).cast("long").alias("run"),
+        F.lit(plan.known_at).alias("systemFrom"),
+    )
+    tables.ensure(table, tables.nullable(rows.schema))
+    tables.append(rows, table, plan.run, {"run": plan.run, "refused": 0})
+
+
+def records(
+    spark: SparkSession, told: argparse.Namespace, topic: str, span: tuple[int, int], *, late: bool
+) -> DataFrame:
+    """The records of one topic among those of the numbers `span`, as Kafka would give them."""
+    first = sum(share for name, share in SHARES.items() if list(SHARES).index(name) < list(SHARES).index(topic))
+    last = first + SHARES[topic]
+    number, turn = F.col("id"), F.col("id") % 10
+    history = span[0] * TICK.total_seconds()
+    delay = -F.log(1 - chance("delay")) * (history / 100)
+    if told.evenly:
+        delay = chance("delay") * history
+    behind = F.when(chance("late") < 0.01, F.least(delay, F.lit(history))).otherwise(0) if late else F.lit(0)
+    micros = (number * int(TICK.total_seconds() * 1e6) - (behind * 1_000_000).cast("long")).cast("long")
+    key = (chance("key") * told.keys).cast("int")
+    drawn = {name: (chance(name) * 9 + 1).cast("int") for name in ("price", "n", "quantity")}
+    item = (chance("item") * told.keys).cast("int")
+    values = {
+        "prices": F.struct(drawn["price"].alias("price"), (key % GROUPS).alias("category")),
+        "stock": F.struct(drawn["n"].alias("n")),
+        "orders": F.struct(item.alias("id"), drawn["quantity"].alias("quantity")),
+    }
+    return (
+        spark.range(*span)
+        .where((turn >= first) & (turn < last))
+        .select(
+            F.lit(0).alias("partition"),
+            (F.floor(number / 10) * SHARES[topic] + turn - first).cast("long").alias("offset"),
+            F.timestamp_millis(F.lit(int(T0.timestamp() * 1000)) + F.floor(micros / 1000)).alias("timestamp"),
+            key.cast("string").cast("binary").alias("key"),
+            F.to_json(values[topic]).cast("binary").alias("value"),
+        )
+    )
+
+
+def chance(name: str) -> Column:
+    """A number from 0 to 1 that a record's number gives, the same every time."""
+    return F.pmod(F.xxhash64(F.col("id"), F.lit(name)), F.lit(1_000_003)) / 1_000_003
+
+
+def position(topic: str, number: int) -> int:
+    """The offset in a topic at which the record of a number would stand; numbers are multiples of ten."""
+    return number // 10 * SHARES[topic]
+
+
+def files(folder: Path) -> dict[str, int]:
+    """The data files of all tables with their sizes, deletion vectors included; logs of Delta are left out."""
+    found = (
+        path for path in folder.rglob("*") if path.suffix in (".parquet", ".bin") and "_delta_log" not in path.parts
+    )
+    return {str(path): path.stat().st_size for path in found}
+
+
+def rows(contract: Any) -> dict[str, int]:
+    """How many rectangles each table holds."""
+    from hindcast import tables
+    from hindcast.settings import settings
+
+    return {
+        name: tables.size(tables.located(settings().warehouse, contract, name))
+        for name in (*contract.topics, *contract.views)
+    }
+
+
+if __name__ == "__main__":
+    main()

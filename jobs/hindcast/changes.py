@@ -1,0 +1,148 @@
+"""What a run has to change in a table: by increments, or by deriving it whole.
+
+Whole: the first time, after the contract has changed, and where the inputs are so few (`WHOLE`) that finding out what
+a change concerns would take longer. Both give the same; how they do is told in `increments`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from hindcast import analysis, derive, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast.contracts import Contract, shapes
+from hindcast.decode import decode
+from hindcast.journal import Run
+from hindcast.plans import Plan
+from hindcast.session import FEW, sliced
+from hindcast.settings import settings
+from hindcast.sources import Sources
+from hindcast.tables import Table
+
+WHOLE = FEW
+"""Up to so many rows of its inputs a table is derived whole."""
+
+
+class Found(NamedTuple):
+    """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
+
+    `after`: the last run that had published the table when it was looked at.
+    """
+
+    changes: DataFrame
+    after: int
+    left_out: DataFrame | None = None
+    before: dict[str, Any] | None = None
+
+    def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
+        """What was counted of `left_out` and what there was before, as one."""
+        if not self.before:
+            return counted
+        old, new = self.before["leftOut"], counted["leftOut"]
+        told: dict[str, Any] = {"leftOut": {kind: n + old.get(kind, 0) for kind, n in new.items()}}
+        if "streamTimes" in counted:
+            times = dict(self.before.get("streamTimes", {}))
+            for partition, reached in counted["streamTimes"].items():
+                times[partition] = max(reached, times.get(partition, reached))
+            told["streamTimes"] = times
+        return told
+
+
+def of_topic(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
+    """What a topic's log changes in its table: of a stream the records not yet in it."""
+    topic, table = contract.topics[name], located(contract, name)
+    after = tables.published(table)
+
+    def decoded(records: DataFrame) -> DataFrame:
+        return logs.undisputed(decode(records, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
+
+    if topic.read == "stream":
+        derived = derive.events(decoded(logs.accepted(spark, contract, name, after=after)))
+        tables.ensure(table, _schema(derived))
+        return Found(derived.withColumn("change", F.lit("open")), after)
+    seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
+    if seen is None:
+        whole = derive.versions(decoded(logs.accepted(spark, contract, name, after=0)), topic.ttl)
+        return Found(_whole(spark, table, whole), after)
+    new = decoded(logs.accepted(spark, contract, name, after=seen.number))
+    earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
+
+    def log(periods: DataFrame | None) -> DataFrame:
+        near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
+        return decoded(increments.hidden(near, new))
+
+    found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log)
+    return Found(_compared(table, found.believed, found.right), after)
+
+
+def of_view(spark: SparkSession, sources: Sources, contract: Contract, name: str) -> Found:
+    """What its inputs, as they are believed now, change in a view."""
+    table = located(contract, name)
+    after = tables.published(table)
+    inputs = {i: located(contract, i) for i in contract.views[name].inputs}
+    believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
+    analysis.check(spark, contract, name, believed)
+    seen = _seen(contract, table, *inputs.values())
+    found = None
+    if seen is not None:
+        changed = {i: sources.source(it, seen.known_at) for i, it in inputs.items()}
+        found = refresh.view(contract, name, changed, sources.near(table))
+    if seen is None or found is None:
+        with sliced(spark, sum(map(tables.size, inputs.values()))):
+            whole = _whole(spark, table, derive.view(contract, name, believed))
+        return Found(whole, after, derive.left_out(contract, name, believed))
+    changes, before = _compared(table, found.believed, found.right), _left_out(table, name, seen)
+    if found.left_out is None or before is None:
+        return Found(changes, after, derive.left_out(contract, name, believed))
+    return Found(changes, after, found.left_out, before)
+
+
+def located(contract: Contract, name: str) -> Table:
+    """The table of a topic or view."""
+    return tables.located(settings().warehouse, contract, name)
+
+
+def _seen(contract: Contract, table: Table, *inputs: Table) -> Run | None:
+    """The last run that brought a table up to what it is made of; None if it is to be derived whole.
+
+    That is the last one that published it, or that was completed; but only of this very contract.
+    """
+    if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
+        return None
+    past = journal.runs(table.warehouse, table.pipeline)
+    last = max([tables.published(table), *(run.number for run in past if run.state == "completed")])
+    run = next((run for run in past if run.number == last), None)
+    return run if run is not None and run.plan["contract"] == contract.hash else None
+
+
+def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
+    """What an aggregate left out before, as its last commit or report tells it; None if neither does."""
+    noted = tables.notes(table).get(seen.number, {})
+    told = noted if "leftOut" in noted else report.before(table.warehouse, table.pipeline).get(name, {})
+    return told if "leftOut" in told else None
+
+
+def _whole(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
+    """What makes the rows believed now into the derived ones; the table is made if it is not there."""
+    tables.ensure(table, _schema(derived))
+    if not tables.size(table):
+        return derived.withColumn("change", F.lit("open"))
+    return _compared(table, tables.believed(spark, table), derived)
+
+
+def _compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
+    tables.ensure(table, _schema(right))
+    content = [c for c in right.columns if c not in table.identity and not c.startswith("_")]
+    return plane.changes(believed.select(*right.columns), right, table.identity, content)
+
+
+def _schema(derived: DataFrame) -> StructType:
+    """The columns of a table of these rows."""
+    fields = tables.nullable(derived.schema).fields
+    moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]
+    own = [field for field in fields if not field.name.startswith("_")]
+    lineage = [field for field in fields if field.name.startswith("_")]
+    return StructType([*own, *moments, *lineage, StructField("_belief", StringType())])

@@ -1,0 +1,94 @@
+"""Runs by increments on the real parts: after every run every table is what deriving it whole would give."""
+
+from __future__ import annotations
+
+import os
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from hindcast import changes, derive, logs, plane, tables
+from hindcast.decode import decode
+from pipelines import Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SEED = int(os.environ.get("HINDCAST_SEED", "1"))
+SHOP = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int, dish: string}, ttl: 9 seconds}
+  dishes: {read: table, key: {dish: string}, value: {name: string}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+views:
+  dues: {stream: orders, join: {table: menu, on: item}, select: {due: quantity * price, item: orders.item}}
+  named: {table: menu, join: {table: dishes, on: dish, how: left}, select: {price: price, name: name}}
+  groups: {table: named, aggregate: {n: count(*), most: max(price)}, group_by: {name: name}}
+  totals: {stream: dues, aggregate: {sum: sum(due)}, group_by: {item: item}}
+  hours: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 6 seconds, advance: 3 seconds, grace: 4 seconds}}
+  visits: {stream: dues, aggregate: {n: sum(due)}, window: {session: 2 seconds, grace: 3 seconds}}
+"""
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        pytest.param(False, marks=pytest.mark.long, id="files are written anew"),
+        pytest.param(True, marks=pytest.mark.slow, id="rows are marked"),
+    ],
+)
+def test_after_every_run_each_table_is_what_the_whole_would_give(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    print(f"HINDCAST_SEED={SEED}")
+    dice = random.Random(f"{SEED}/{large}")  # noqa: S311 - histories, not secrets
+    monkeypatch.setattr(changes, "WHOLE", 0)
+    monkeypatch.setattr(tables, "LARGE", 0 if large else 10**9)
+    with pipeline(spark, broker, tmp_path, SHOP, partitions=2) as p:
+        known: dict[str, dict[Any, list[tuple[Any, ...]]]] = {}
+        for number in range(3):
+            for topic in p.contract.topics:
+                p.send(topic, *(_record(dice, topic, number) for _ in range(dice.randint(1, 9))))
+            moment = p.run()["knownAt"]
+            for name in (*p.contract.topics, *p.contract.views):
+                rows = tables.load(spark, p.table(name))
+                for earlier, then in known.setdefault(name, {}).items():
+                    assert _rows(plane.known_at(rows, F.lit(datetime.fromisoformat(earlier)))) == then
+                known[name][moment] = _rows(tables.believed(spark, p.table(name)))
+            for name in ("menu", "dishes", *p.contract.views):
+                assert known[name][moment] == _rows(_whole(spark, p, name)), (number, name)
+
+
+def _record(dice: random.Random, topic: str, run: int) -> tuple[Any, Any, float]:
+    second = dice.randint(0, 12) + 4 * run * (dice.random() < 0.7)
+    if topic == "menu":
+        value = None if dice.random() < 0.2 else {"price": dice.randint(1, 9), "dish": dice.choice("xy")}
+        return dice.choice(["curry", "naan", "soup"]), value, second
+    if topic == "dishes":
+        return dice.choice("xy"), None if dice.random() < 0.2 else {"name": dice.choice("abc")}, second
+    return (
+        dice.choice(["anna", "bob"]),
+        {"item": dice.choice(["curry", "naan"]), "quantity": dice.randint(1, 5)},
+        second,
+    )
+
+
+def _whole(spark: SparkSession, p: Pipeline, name: str) -> DataFrame:
+    if name in p.contract.topics:
+        topic = p.contract.topics[name]
+        with p.here():
+            log = logs.accepted(spark, p.contract, name, after=0)
+        return derive.versions(decode(log, topic, datetime(2099, 1, 1, tzinfo=UTC)), topic.ttl)
+    inputs = {i: tables.believed(spark, p.table(i)) for i in p.contract.views[name].inputs}
+    return derive.view(p.contract, name, inputs)
+
+
+def _rows(rows: DataFrame) -> list[tuple[Any, ...]]:
+    columns = [c for c in rows.columns if not c.startswith("_") and not c.startswith("system")]
+    return sorted((tuple(row) for row in rows.select(columns).collect()), key=str)
