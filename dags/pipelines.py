@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, TaskGroup, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast import steps
@@ -43,7 +43,6 @@ def pipeline_dag(contract: Contract) -> DAG:
         params={"preview": Param(False, type="boolean", title="Preview only", description=PREVIEW)},
         tags=["hindcast"],
     ) as dag:
-        _spark_task("preview", "preview", contract, UNTIL, pre_execute=steps.only_if_preview)
         plan = task.sensor(task_id="plan", **PATIENCE)(steps.plan)(contract.pipeline)
         with TaskGroup("replay", tooltip="Kafka to log and table"):
             tables = {name: _spark_task(name, "replay", contract, RUN, name) for name in contract.topics}
@@ -52,6 +51,7 @@ def pipeline_dag(contract: Contract) -> DAG:
                 tables[name] = _spark_task(name, "build", contract, RUN, name)
         for name, view in contract.views.items():
             [tables[i] for i in view.inputs] >> tables[name]
+        plan >> _spark_task("preview", "preview", contract, UNTIL, trigger_rule=TriggerRule.ALL_SKIPPED)
         plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
     return dag
 

@@ -80,7 +80,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]) -> None:
     assert dags["errors"] == {}
     assert dags["dags"]["restaurant"]["tasks"] == {
-        "plan": ["build.bills", "replay.menu", "replay.orders", "report"],
+        "plan": ["build.bills", "preview", "replay.menu", "replay.orders", "report"],
         "replay.menu": ["build.bills", "report"],
         "replay.orders": ["build.bills", "report"],
         "build.bills": ["report"],

@@ -28,12 +28,14 @@ SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it."""
+"""Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it; what is
+kept in memory is read three times, soon: it is not worth compressing."""
 
 SMALL = {
     "spark.sql.adaptive.enabled": "false",

@@ -73,14 +73,6 @@ def preview(pipeline: str, until: str, spark: SparkSession) -> None:
         print(previews.text(previews.preview(spark, pipeline, datetime.fromisoformat(until) if until else None)))
 
 
-def only_if_preview(context: Any) -> None:
-    """Skips a task of a run that was not asked for a preview."""
-    if not context["params"]["preview"]:
-        from airflow.sdk.exceptions import AirflowSkipException
-
-        raise AirflowSkipException("no preview was asked for")
-
-
 def finish(pipeline: str, run: int) -> None:
     """Makes the run's report and completes the run."""
     with _failing_for_good():

@@ -77,22 +77,20 @@ def is_running(process: Process) -> bool:
 
 
 def stop(processes: Sequence[Process], *, patience: float = 20.0) -> None:
-    """Stop these and all that came of them: SIGINT to each, time to end, then SIGTERM to what is left, then SIGKILL.
+    """Stop these and all that came of them: SIGINT to each, then SIGTERM to what is left of all, then SIGKILL.
 
-    What has not ended after three seconds gets SIGINT again: Airflow then stops waiting for what it has under way.
-    `patience` is how many seconds the processes themselves get; children that they leave behind get two. Returns when
-    nothing is left of them. PlatformError names what cannot be stopped.
+    Three seconds are between the first two: then Airflow's triggerer still waits for a child that does not listen.
+    `patience` is how many seconds SIGTERM gets. Returns when nothing is left. PlatformError names what cannot be
+    stopped.
     """
-    for seconds in (min(3.0, patience), max(0.0, patience - 3.0)):
-        for process in processes:
-            if is_running(process):
-                _send(process.pid, signal.SIGINT)
-        _until(lambda: not any(map(is_running, processes)), seconds)
-    left = _wait(processes, 2.0)
-    for sign in (signal.SIGTERM, signal.SIGKILL):
+    for process in processes:
+        if is_running(process):
+            _send(process.pid, signal.SIGINT)
+    left = _wait(processes, 3.0)
+    for sign, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         for pid in left:
             _send(pid, sign)
-        left = _wait(processes, 5.0) if left else left
+        left = _wait(processes, seconds) if left else left
     if left:
         raise PlatformError(
             f"processes {', '.join(map(str, left))} do not end", mend="look at them with `ps`, and end them yourself"
