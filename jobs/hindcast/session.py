@@ -34,8 +34,9 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it; what is
-kept in memory is read three times, soon: it is not worth compressing."""
+"""Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it;
+what is kept in memory is read three times, soon: compressing it would take longer.
+"""
 
 SMALL = {
     "spark.sql.adaptive.enabled": "false",
