@@ -138,12 +138,15 @@ def demo(restaurant: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("demo")
 def test_the_examples_for_python_and_duckdb_run(capsys: pytest.CaptureFixture[str]) -> None:
-    ours, plain = _blocks("python")
+    ours, plain, stream = _blocks("python")
     exec(ours, {})  # noqa: S102  # a page of ours
     assert "[10.00]" in re.sub(r"\s", "", capsys.readouterr().out)
     exec(plain, {})  # noqa: S102
     shown = capsys.readouterr().out
     assert [shown.count(price) for price in ("5.00", "8.00", "9.00", "10.00")] == [1, 2, 1, 1], shown
+    exec(stream, {})  # noqa: S102
+    shown = capsys.readouterr().out
+    assert [shown.count(price) for price in ("5.00", "8.00", "9.00", "10.00")] == [1, 1, 1, 1], shown
 
 
 def test_the_examples_for_spark_run(demo: Path, restaurant: Pipeline, spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast import changes, derive, logs, plane, tables
+from hindcast import changes, derive, logs, questions, tables
 from hindcast.decode import decode
 from pipelines import Pipeline, pipeline
 
@@ -59,7 +59,8 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
             for name in (*p.contract.topics, *p.contract.views):
                 rows = tables.load(spark, p.table(name))
                 for earlier, then in known.setdefault(name, {}).items():
-                    assert _rows(plane.known_at(rows, F.lit(datetime.fromisoformat(earlier)))) == then
+                    asked = questions.known_at(questions.literal(datetime.fromisoformat(earlier)))
+                    assert _rows(rows.where(F.expr(questions.spark(asked)))) == then
                 known[name][moment] = _rows(tables.believed(spark, p.table(name)))
             for name in ("menu", "dishes", *p.contract.views):
                 assert known[name][moment] == _rows(_whole(spark, p, name)), (number, name)
