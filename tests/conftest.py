@@ -25,6 +25,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "2g",
         "spark.local.dir": str(work / "tmp"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        # Tests that take minutes outlive a machine that sleeps meanwhile.
+        "spark.network.timeout": "3600s",
+        "spark.executor.heartbeatInterval": "60s",
     }
     spark = session("hindcast-tests", conf, small=True)
     yield spark
