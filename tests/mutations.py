@@ -25,7 +25,7 @@ from hindcast.session import ROWS_PER_SLICE, temporarily
 VECTORS = Path(__file__).parent / "conformance"
 TABLES = ("table_transform",)
 WINDOWS = ("windowed_aggregate",)
-TIMED = ("table_table_join", "foreign_key_join", "table_aggregate", "stream_aggregate")
+TIMED = ("table_table_join",)
 _USED_BY = {
     "aggregates": ("windows",),
     "order": ("joins", "windows"),

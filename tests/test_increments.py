@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 from pyspark.sql import functions as F
 
@@ -37,25 +38,28 @@ views:
 
 
 @pytest.mark.parametrize(
-    "large",
+    ("large", "views"),
     [
-        pytest.param(False, marks=pytest.mark.long, id="files are written anew"),
-        pytest.param(True, marks=pytest.mark.slow, id="rows are marked"),
+        pytest.param(True, 2, marks=pytest.mark.slow, id="rows are marked"),
+        pytest.param(True, 6, marks=pytest.mark.long, id="rows are marked, all views"),
+        pytest.param(False, 6, marks=pytest.mark.long, id="files are written anew, all views"),
     ],
 )
 def test_after_every_run_each_table_is_what_the_whole_would_give(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool, views: int
 ) -> None:
     print(f"HINDCAST_SEED={SEED}")
     dice = random.Random(f"{SEED}/{large}")  # noqa: S311 - histories, not secrets
     monkeypatch.setattr(changes, "WHOLE", 0)
     monkeypatch.setattr(tables, "LARGE", 0 if large else 10**9)
-    with pipeline(spark, broker, tmp_path, SHOP, partitions=2) as p:
+    text = "\n".join(SHOP.splitlines()[: SHOP.splitlines().index("views:") + 1 + views])
+    with pipeline(spark, broker, tmp_path, text, partitions=2) as p:
         known: dict[str, dict[Any, list[tuple[Any, ...]]]] = {}
-        for number in range(3):
+        for number in range(3 if views > 2 else 2):
             for topic in p.contract.topics:
                 p.send(topic, *(_record(dice, topic, number) for _ in range(dice.randint(1, 9))))
-            moment = p.run()["knownAt"]
+            told = p.run()
+            moment = told["knownAt"]
             for name in (*p.contract.topics, *p.contract.views):
                 rows = tables.load(spark, p.table(name))
                 for earlier, then in known.setdefault(name, {}).items():
@@ -64,6 +68,23 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
                 known[name][moment] = _rows(tables.believed(spark, p.table(name)))
             for name in ("menu", "dishes", *p.contract.views):
                 assert known[name][moment] == _rows(_whole(spark, p, name)), (number, name)
+                assert _read(p, name) == tables.load(spark, p.table(name)).count(), "read without Spark"
+            for name, view in p.contract.views.items():
+                if view.aggregate is not None:
+                    inputs = {view.first: tables.believed(spark, p.table(view.first))}
+                    counted = derive.left_out(p.contract, name, inputs)
+                    assert counted is not None
+                    wanted = counted.first().asDict(recursive=True)
+                    assert {key: told["tables"][name][key] for key in wanted} == wanted
+
+
+def _read(p: Pipeline, name: str) -> int:
+    """How many rows DuckDB finds."""
+    found = tables.opened(p.table(name))
+    assert found is not None
+    with duckdb.connect() as engine:
+        engine.register("rows", tables.arrow(found))
+        return len(engine.sql("SELECT * FROM rows").fetchall())
 
 
 def _record(dice: random.Random, topic: str, run: int) -> tuple[Any, Any, float]:
