@@ -81,7 +81,7 @@ def test_a_commit_after_one_that_it_does_not_know_of_is_refused() -> None:
     assert tried == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
         assert p.believed("bills") == [("anna", "curry", 8, 1), ("bob", "curry", 20, 5), ("candace", "curry", 24, 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_at_one_run_write_it_once(
     spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
 ) -> None:
@@ -152,7 +152,7 @@ def maintained(table: Table, *, vacuum: bool) -> None:
         found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_maintenance_between_and_during_commits_does_no_harm(
     spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline
 ) -> None:

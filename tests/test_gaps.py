@@ -82,7 +82,7 @@ def test_gaps_between_records(spark: SparkSession) -> None:
     assert sorted(tuple(row) for row in gap.collect()) == [(0, 5, 4), (0, 10, 2), (3, 7, 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_aborted_records_and_markers_are_accounted_for_and_bring_nothing(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_an_open_transaction_ends_the_log(broker: str, tmp_path: Path) -> None:
             assert cluster.available(p.kafka("menu")) == {0: Offsets(0, 4)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -152,7 +152,7 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
         assert ranges(p, "menu", 3) == [(10, 12, {"gone": 2})]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_which(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -173,7 +173,7 @@ def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_w
         assert p.raw("logs/menu") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     compact = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     with pipeline(spark, broker, tmp_path, MENU) as p:
@@ -213,7 +213,7 @@ def compacted_away(p: Pipeline) -> int:
     return 10 - seen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_added_partitions_begin_an_epoch_that_breaks_ties(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, MENU, partitions=2) as p:
         send(p, 1, ("curry", 8, 0))
@@ -241,7 +241,7 @@ def send(p: Pipeline, partition: int, *records: tuple[str, int, float]) -> None:
     assert producer.flush(20) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -273,7 +273,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
         assert "into a new pipeline" in refused.value.mend
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
     port = ports.free()
     started = brokers.start(tmp_path / "kafka", port, tmp_path / "broker.log")
@@ -303,7 +303,7 @@ def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSessi
         process.stop(again or [started])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -322,7 +322,7 @@ def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
         assert p.believed("menu") == [("curry", 8, 0, 1), ("curry", 9, 1, None)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stream_begins_at_its_from_and_one_moved_back_replays_what_lies_before(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

@@ -37,12 +37,13 @@ views:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("large", "views"),
     [
-        pytest.param(True, 2, marks=pytest.mark.slow, id="rows are marked"),
-        pytest.param(True, 6, marks=pytest.mark.long, id="rows are marked, all views"),
-        pytest.param(False, 6, marks=pytest.mark.long, id="files are written anew, all views"),
+        pytest.param(True, 2, id="rows are marked"),
+        pytest.param(True, 6, id="rows are marked, all views"),
+        pytest.param(False, 6, id="files are written anew, all views"),
     ],
 )
 def test_after_every_run_each_table_is_what_the_whole_would_give(

@@ -86,7 +86,7 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("view", SAMPLE)
 def test_a_changed_view_equals_the_view_of_what_changed(spark: SparkSession, shop: Contract, view: str) -> None:
     wrong = differences(spark, shop, view, SEED, 150)

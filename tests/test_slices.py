@@ -25,7 +25,7 @@ VECTORS = Path(__file__).parent / "conformance"
 @pytest.mark.parametrize(
     ("count", "every"),
     [
-        pytest.param(300, 2, marks=pytest.mark.slow),
+        pytest.param(300, 2, marks=pytest.mark.long),
         *(pytest.param(4_000, n, marks=pytest.mark.long) for n in (1, 2, 5)),
     ],
 )
@@ -34,7 +34,7 @@ def test_histories_are_the_same_in_slices(spark: SparkSession, count: int, every
 
 
 @pytest.mark.parametrize(
-    ("step", "every"), [pytest.param(30, 1, marks=pytest.mark.slow), pytest.param(1, 1, marks=pytest.mark.long)]
+    ("step", "every"), [pytest.param(30, 1, marks=pytest.mark.long), pytest.param(1, 1, marks=pytest.mark.long)]
 )
 def test_vectors_are_the_same_in_slices(spark: SparkSession, step: int, every: int) -> None:
     corrected = [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
