@@ -141,7 +141,7 @@ def test_a_window_closes_when_every_partition_of_the_topic_has_gone_past_it(
         )
         + "  few: {stream: orders, where: quantity < 5}\n"
     )
-    share = Share("id", 0, {}, {partition: Offsets(0, 9) for partition in (0, 1)}, {})
+    share = Share("id", 0, 0, {}, {partition: Offsets(0, 9) for partition in (0, 1)}, {})
     plan = Plan("windowed", 1, "first", T0, None, "hash", {"orders": share})
     note = {"leftOut": {"no_key": 0, "no_value": 0, "too_late": 2}, "streamTimes": times}
     told = report.of_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", note, {"leftOut": {"too_late": 1}})
