@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,38 +20,69 @@ from hindcast.conformance import Outcome, Vector, outcomes
 from hindcast.conformance.printing import failure
 
 SEED = int(os.environ.get("HINDCAST_SEED", "1"))
-LONG = pytest.mark.long
-NORMAL = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [pytest.param(250, marks=NORMAL), pytest.param(50_000, marks=LONG)])
-def test_every_table_equals_its_definition_at_every_known_at(spark: SparkSession, count: int) -> None:
-    """Invariants 1 (definition), 4 (tiling) and 5 (conservation)."""
-    print(f"HINDCAST_SEED={SEED}")
-    for start in range(0, count, 10_000):
-        cases = histories.histories(SEED + start, min(count, 10_000))
-        done = outcomes(spark, cases)
-        wrong = next((outcome for outcome in done if outcome.state != "passed"), None)
-        assert wrong is None, _shown(spark, wrong)
-        for outcome in done:
-            tiled(outcome)
-            conserved(outcome)
+class Done(NamedTuple):
+    """What became of histories, and of pairs that must be believed alike."""
+
+    histories: list[Outcome]
+    pairs: list[tuple[Outcome, Outcome]]
 
 
-@pytest.mark.parametrize("count", [pytest.param(100, marks=NORMAL), pytest.param(5_000, marks=LONG)])
-def test_what_is_believed_now_does_not_depend_on_runs_or_arrival(spark: SparkSession, count: int) -> None:
-    """Invariant 3 (arrival): cut into other runs; and, where nothing expires, in another order."""
-    print(f"HINDCAST_SEED={SEED}")
-    dice = random.Random(SEED)  # noqa: S311 - histories, not secrets
-    cut = [(case, histories.recut(dice, case.records)) for case in histories.histories(SEED, count)]
+def worked(spark: SparkSession, seed: int, count: int, arrivals: int) -> Done:
+    """`count` histories, and `arrivals` twice: cut into other runs; and, where nothing expires, in another order."""
+    dice = random.Random(seed)  # noqa: S311 - histories, not secrets
+    cases = histories.histories(seed, count)
+    cut = [(case, histories.recut(dice, case.records)) for case in cases[:arrivals]]
     moved = [
         (case, histories.shuffled(dice, case.records))
-        for case in histories.histories(SEED + 1, count, expiring=False)
+        for case in histories.histories(-1 - seed, arrivals, expiring=False)
         if case.operation["type"] not in {"stream_table_join", "stream_stream_join"}  # their rows name offsets
     ]
-    first = outcomes(spark, [case for case, _ in (*cut, *moved)])
-    again = outcomes(spark, [histories.vector(case.name, case.operation, log) for case, log in (*cut, *moved)])
-    for one, other in zip(first, again, strict=True):
+    again = [histories.vector(f"{case.name} again", case.operation, log) for case, log in (*cut, *moved)]
+    done = outcomes(spark, [*cases, *(case for case, _ in moved), *again])
+    first = [*done[:arrivals], *done[count : count + len(moved)]]
+    return Done(done[:count], list(zip(first, done[count + len(moved) :], strict=True)))
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession) -> Done:
+    """One go for both tests: as many histories take little longer than a few."""
+    return worked(spark, SEED, 2_000, 200)
+
+
+def test_every_table_equals_its_definition_at_every_known_at(spark: SparkSession, done: Done) -> None:
+    """Invariants 1 (definition), 4 (tiling) and 5 (conservation)."""
+    right(spark, done.histories)
+
+
+def test_what_is_believed_now_does_not_depend_on_runs_or_arrival(done: Done) -> None:
+    """Invariant 3 (arrival)."""
+    alike(done.pairs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(5))
+def test_ten_thousand_histories_and_a_thousand_arrivals(spark: SparkSession, part: int) -> None:
+    """Invariants 1, 3, 4 and 5, five times over: 50,000 histories."""
+    done = worked(spark, SEED + 1 + part, 10_000, 1_000)
+    right(spark, done.histories)
+    alike(done.pairs)
+
+
+def right(spark: SparkSession, done: Sequence[Outcome]) -> None:
+    """Every table as the reference defines it, tiled, and every record with its fate."""
+    print(f"HINDCAST_SEED={SEED}")
+    wrong = next((outcome for outcome in done if outcome.state != "passed"), None)
+    assert wrong is None, _shown(spark, wrong)
+    for outcome in done:
+        tiled(outcome)
+        conserved(outcome)
+
+
+def alike(pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
+    print(f"HINDCAST_SEED={SEED}")
+    for one, other in pairs:
         assert believed(one) == believed(other), f"{failure(one)}\n{failure(other)}"
 
 

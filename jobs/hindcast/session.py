@@ -30,12 +30,17 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.sql.ui.retainedExecutions": "1",
 }
 """Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it;
-what is kept in memory is read three times, soon: compressing it would take longer.
+what is kept in memory is read three times, soon: compressing it would take longer. Without debugging no Python call
+looks up the line that made it: errors name the contract's. Without a UI nothing asks for past plans, which are large.
 """
 
 SMALL = {
@@ -44,7 +49,7 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Over `SETTINGS` while a step reads few rows: it would spend its time on compiling code, not on running it."""
+"""Over `SETTINGS` while a step reads few rows: it would spend its time on planning and compiling, not on running."""
 
 FEW = 50_000
 """Up to so many input rows a step is small."""
@@ -55,7 +60,7 @@ ROWS_PER_SLICE = "hindcast.rowsPerSlice"
 MANY, SLICES = 2_000_000, 256
 """From so many input rows on, a slice holds about one in so many of them."""
 
-_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseParallelGC")
 
 
 def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, small: bool = False) -> SparkSession:

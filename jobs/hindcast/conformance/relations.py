@@ -7,7 +7,7 @@ the records of runs up to it, so that one Spark job computes what every vector b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -24,7 +24,6 @@ from hindcast.islands import over_time
 
 _LOG = pa.schema(
     [
-        ("vector", pa.string()),
         ("number", pa.int32()),
         ("offset", pa.int64()),
         ("topic", pa.string()),
@@ -32,7 +31,6 @@ _LOG = pa.schema(
         ("value", pa.string()),
         ("timestamp", pa.int64()),
         ("run", pa.int32()),
-        ("runs", pa.int32()),
         ("retention", pa.int64()),
         ("fate", pa.string()),
     ]
@@ -52,9 +50,10 @@ class Batch:
     def __init__(self, spark: SparkSession, shape: Shape, vectors: Sequence[tuple[Vector, Understood]]) -> None:
         self._shape = shape
         self._aggregations = sorted({it.knobs["aggregation"] for _, it in vectors if "aggregation" in it.knobs})
+        self._knobs = {name for _, it in vectors for name in it.knobs}
         lines = [line for vector, it in vectors for line in _lines(vector, it)]
-        self._log = spark.createDataFrame(pa.Table.from_pylist(lines, schema=_LOG))
-        self._knobs = spark.createDataFrame(_knobs(vectors))
+        schema = _LOG.append(pa.field("vector", _vector(self._knobs)))
+        self._log = spark.createDataFrame(pa.Table.from_pylist(lines, schema=schema))
 
     def rows(self) -> DataFrame:
         """Every row ever believed: `vector, key, value, start, end, records, systemFrom, last`.
@@ -62,11 +61,12 @@ class Batch:
         `value` is JSON text; `start` and `end` are the row's period in ms, or its timestamp and null. `last` is the
         last run that believes it.
         """
-        believed = self._with_knobs(_COMPUTE[self._shape.type](self), "runs", vector="vector").where("s <= runs")
-        content = [name for name in believed.columns if name not in ("s", "runs")]
+        believed = _COMPUTE[self._shape.type](self).where("s <= vector.runs")
+        content = [name for name in believed.columns if name != "s"]
         number = F.col("s") - F.row_number().over(Window.partitionBy(*content).orderBy("s"))
         stretches = believed.withColumn("_stretch", number).groupBy(*content, "_stretch")
-        return stretches.agg(F.min("s").alias("systemFrom"), F.max("s").alias("last")).drop("_stretch")
+        seen = stretches.agg(F.min("s").alias("systemFrom"), F.max("s").alias("last")).drop("_stretch")
+        return seen.withColumn("vector", F.col("vector.name"))
 
     def fates(self) -> DataFrame:
         """How many records of each `vector` and `topic` had each `fate`, as known after the last run."""
@@ -74,13 +74,13 @@ class Batch:
         if self._shape.window:
             taken = F.when(~F.col("taken"), F.lit("expired")).otherwise(F.col("fate"))
             fates = self._windowed.withColumn("fate", taken)
-        last = fates.where("partition.s = runs")
-        return last.groupBy("partition.vector", "partition.topic", "fate").count()
+        last = fates.where("partition.s = partition.vector.runs")
+        return last.groupBy("partition.vector.name", "partition.topic", "fate").count()
 
     @cached_property
     def _judged(self) -> DataFrame:
         """The records as each run knows them, with their fates."""
-        log = self._log.withColumn("s", F.explode(F.sequence("run", "runs"))).select(
+        log = self._log.withColumn("s", F.explode(F.sequence("run", "vector.runs"))).select(
             F.struct("vector", "s", "topic", "number").alias("partition"),
             "offset",
             F.timestamp_millis("timestamp").alias("timestamp"),
@@ -88,7 +88,6 @@ class Batch:
             F.when(F.col("value").isNotNull(), F.struct(F.col("value").alias("json"))).alias("value"),
             "fate",
             _interval("retention").alias("retention"),
-            "runs",
             "run",
         )
         return (order.judge(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
@@ -96,19 +95,17 @@ class Batch:
     def _records(self, topic: str, *, refused: bool = False) -> DataFrame:
         wanted = (F.col("partition.topic") == topic) & (F.lit(refused) | (F.col("fate") == "accepted"))
         position = F.struct(F.lit(0).alias("epoch"), "partition", "offset").alias("position")
-        return self._judged.where(wanted).select(
-            "key", "value", "timestamp", position, "partition", "fate", "runs", "run"
-        )
+        return self._judged.where(wanted).select("key", "value", "timestamp", position, "partition", "fate", "run")
 
     def _table(self, table: Table) -> Known:
         """A table as versions whose value is JSON text."""
         known = self._versions(table) if table.topic else self._joined(table)
         steps = f"{table.path}.steps"
-        if steps not in self._knobs.columns:
+        if steps not in self._knobs:
             return known
 
         def transformed(rows: DataFrame) -> DataFrame:
-            mapped = self._with_knobs(rows, steps).withColumn("_mapped", _mapped(F.col(f"`{steps}`")))
+            mapped = _with_knobs(rows, steps).withColumn("_mapped", _mapped(F.col(f"`{steps}`")))
             columns = {name: F.col(f"_mapped.{name}") for name in _MAPPED}
             return mapped.where("_mapped IS NOT NULL").withColumns(columns).select(*rows.columns)
 
@@ -116,14 +113,14 @@ class Batch:
 
     def _versions(self, table: Table) -> Known:
         knob = f"{table.path}.ttlMs"
-        knobs = [knob] if knob in self._knobs.columns else []
+        knobs = [knob] if knob in self._knobs else []
         ttl = _interval(f"`{knob}`") if knobs else None
         records = self._records(table.topic)
-        whole = stepwise.first_places(plane.versions(self._with_knobs(records, *knobs), ttl)).localCheckpoint()
+        whole = stepwise.first_places(plane.versions(_with_knobs(records, *knobs), ttl)).localCheckpoint()
         was = stepwise.before(whole)
         new, earlier = (records.where(text) for text in ("run = partition.s", "run < partition.s"))
         near, rows = increments.versions(new, lambda _: was, lambda _: increments.hidden(earlier, new))
-        versions = plane.versions(self._with_knobs(near, *knobs), ttl)
+        versions = plane.versions(_with_knobs(near, *knobs), ttl)
         whole, was, rows, versions = (part.drop("position") for part in (whole, was, rows, versions))
         return stepwise.stepped(whole, was, rows, versions, _VERSION)
 
@@ -138,9 +135,7 @@ class Batch:
         else:
             knob = f"{table.path}.foreignKeyField"
             named = _key("key", _found(F.col(f"`{knob}`")))
-            left = Known(
-                self._with_knobs(left.whole, knob), left.source.mapped(lambda rows: self._with_knobs(rows, knob))
-            )
+            left = Known(_with_knobs(left.whole, knob), left.source.mapped(lambda rows: _with_knobs(rows, knob)))
 
             def join(left: DataFrame, right: DataFrame) -> DataFrame:
                 return joins.foreign_key(left, right, cast(Any, table.how), named)
@@ -148,12 +143,6 @@ class Batch:
             lefts, rights, learnt = increments.foreign_key(left.source, right.source, named)
         whole = _paired(join(left.whole, right.whole)).localCheckpoint()
         return _in_time(whole, learnt, _paired(join(lefts, rights)))
-
-    def _with_knobs(self, rows: DataFrame, *names: str, vector: str = "key.vector") -> DataFrame:
-        if not names:
-            return rows
-        knobs = self._knobs.select(F.col("vector").alias("_vector"), *(F.col(f"`{name}`") for name in names))
-        return rows.join(F.broadcast(knobs), F.col(vector) == F.col("_vector")).drop("_vector")
 
     def _measures(self, text: Column) -> dict[str, Measure]:
         return {name: Measure(name, text if name == "count" else _number(text)) for name in self._aggregations}
@@ -172,7 +161,7 @@ class Batch:
     def stream_table_rows(self) -> DataFrame:
         records, versions, on = self._records("stream"), self._table(self._shape.tables[0]), None
         if self._shape.on_field:
-            records = self._with_knobs(records, "onField", vector="partition.vector")
+            records = _with_knobs(records, "onField", of="partition")
             on = _key("partition", _found(F.col("onField")))
         events = stepwise.events(records.where("value IS NOT NULL"))
         how = cast(Literal["inner", "left"], self._shape.how)
@@ -191,9 +180,7 @@ class Batch:
     def stream_stream_rows(self) -> DataFrame:
         left, right = (
             stepwise.events(
-                self._with_knobs(
-                    self._records(topic).where("value IS NOT NULL"), "beforeMs", "afterMs", vector="partition.vector"
-                )
+                _with_knobs(self._records(topic).where("value IS NOT NULL"), "beforeMs", "afterMs", of="partition")
             )
             for topic in ("left", "right")
         )
@@ -218,7 +205,7 @@ class Batch:
         group, measures = _key("key", named), self._measures(counted)
 
         def members(rows: DataFrame) -> DataFrame:
-            return self._with_knobs(rows, "group", "counted")
+            return _with_knobs(rows, "group", "counted")
 
         table = self._table(self._shape.tables[0])
         rows, learnt = increments.of_table(table.source.mapped(members), group)
@@ -242,14 +229,14 @@ class Batch:
         return self._aggregated(known.believed, "windowStart", "windowEnd")
 
     def _aggregated(self, rows: DataFrame, start: str, end: str) -> DataFrame:
-        rows = self._with_knobs(rows, "aggregation")
+        rows = _with_knobs(rows, "aggregation")
         return rows.select(*_run("key"), self._measured().alias("value"), *_period(start, end))
 
     @cached_property
     def _windowed(self) -> DataFrame:
         knobs = {"hopping": ("sizeMs", "advanceMs"), "sliding": ("timeDifferenceMs",), "session": ("inactivityGapMs",)}
         names = ("graceMs", *knobs[self._shape.window])
-        events = self._with_knobs(self._records("stream", refused=True), *names, vector="partition.vector")
+        events = _with_knobs(self._records("stream", refused=True), *names, of="partition")
         return windows.judge(order.with_stream_time(events), self._window).localCheckpoint()
 
     @property
@@ -279,6 +266,8 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
     shape = understood.shape
     unmatched = {"left": {"stream", "left"}, "outer": {"left", "right"}}.get(shape.how, set())
     unmatched |= {"stream"} if shape.on_field else set()
+    identity = {"name": vector.name, "runs": vector.runs}
+    knobs = {name: _bounded(value) for name, value in understood.knobs.items()}
     lines = []
     for offset, record in enumerate(vector.records):
         topic, key = record["topic"], record["key"]
@@ -291,7 +280,7 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
         value = record["value"]
         lines.append(
             {
-                "vector": vector.name,
+                "vector": {**identity, **knobs},
                 "number": record.get("partition", 0),
                 "offset": offset,
                 "topic": topic,
@@ -299,7 +288,6 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
                 "value": None if value is None else json.dumps(_plain(value), sort_keys=True, separators=(",", ":")),
                 "timestamp": record["timestamp"],
                 "run": record["run"],
-                "runs": vector.runs,
                 "retention": None if is_stream else min(understood.retentions[topic], _FOREVER),
                 "fate": fate,
             }
@@ -307,19 +295,13 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
     return lines
 
 
-def _knobs(vectors: Sequence[tuple[Vector, Understood]]) -> pa.Table:
-    names = sorted({name for _, it in vectors for name in it.knobs})
+def _vector(knobs: Set[str]) -> pa.DataType:
+    """What stands for a vector in every key and partition: its name, its last run, its knobs."""
     types = {
         name: pa.int64() if name.endswith("Ms") else _STEPS if name.endswith(".steps") else pa.string()
-        for name in names
+        for name in sorted(knobs)
     }
-    lines = [
-        {"vector": vector.name, "runs": vector.runs, **{name: _bounded(value) for name, value in it.knobs.items()}}
-        for vector, it in vectors
-    ]
-    return pa.Table.from_pylist(
-        lines, schema=pa.schema([("vector", pa.string()), ("runs", pa.int32()), *types.items()])
-    )
+    return pa.struct({"name": pa.string(), "runs": pa.int32(), **types})
 
 
 def _bounded(value: Json) -> Json:
@@ -348,6 +330,11 @@ def _in_time(whole: DataFrame, learnt: DataFrame, result: DataFrame) -> Known:
 def _paired(joined: DataFrame) -> DataFrame:
     """A join of tables as a table whose value is JSON text."""
     return joined.select("key", F.struct(_pair().alias("json")).alias("value"), "validFrom", "validTo")
+
+
+def _with_knobs(rows: DataFrame, *names: str, of: str = "key") -> DataFrame:
+    """Rows with knobs of their vector as columns."""
+    return rows.withColumns({name: F.col(f"{of}.vector.`{name}`") for name in names}) if names else rows
 
 
 def _run(place: str) -> list[Column]:

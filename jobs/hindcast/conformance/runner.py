@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,8 @@ from hindcast.session import SMALL, temporarily
 State = Literal["passed", "failed", "declined", "unjudged"]
 """Unjudged: run, but the vector does not say what it expects."""
 
-_INTERPRETED = {**SMALL, "spark.sql.shuffle.partitions": "2"}
+_AT_ONCE = 3
+"""So many batches: while one is planned, another runs."""
 _FATES = ("accepted", "expired", "null_key")
 
 
@@ -48,22 +50,26 @@ def run(spark: SparkSession, directory: Path) -> dict[str, Json]:
 
 
 def outcomes(spark: SparkSession, vectors: Sequence[Vector]) -> list[Outcome]:
-    """Run vectors, those of one family and like operations as one Spark job, and return them in their order."""
+    """Run vectors, those of like operations as one Spark job, and return them in their order."""
     done: dict[int, Outcome] = {}
-    batches: dict[tuple[str, Shape], list[tuple[int, Understood]]] = defaultdict(list)
+    batches: dict[Shape, list[tuple[int, Understood]]] = defaultdict(list)
     for number, vector in enumerate(vectors):
         try:
             understood = understand(vector)
-            batches[vector.family, understood.shape].append((number, understood))
+            batches[understood.shape].append((number, understood))
         except Declined as reason:
             done[number] = Outcome(vector, {"declined": str(reason)}, 0.0)
-    with temporarily(spark, _INTERPRETED):
-        for (_, shape), members in batches.items():
-            started = time.monotonic()
-            computed = _compute(spark, shape, [(vectors[number], understood) for number, understood in members])
-            seconds = (time.monotonic() - started) / len(members)
-            for (number, _), value in zip(members, computed, strict=True):
-                done[number] = Outcome(vectors[number], value, seconds)
+
+    def compute(batch: tuple[Shape, list[tuple[int, Understood]]]) -> None:
+        shape, members = batch
+        started = time.monotonic()
+        computed = _compute(spark, shape, [(vectors[number], understood) for number, understood in members])
+        seconds = (time.monotonic() - started) / len(members)
+        for (number, _), value in zip(members, computed, strict=True):
+            done[number] = Outcome(vectors[number], value, seconds)
+
+    with temporarily(spark, SMALL), ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(compute, batches.items()))
     return [done[number] for number in range(len(vectors))]
 
 
@@ -80,7 +86,7 @@ def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, 
     rows_of: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         rows_of[row["vector"]].append(row)
-    counted = Counter({(row["vector"], row["topic"], row["fate"]): row["count"] for row in fates})
+    counted = Counter({(row["name"], row["topic"], row["fate"]): row["count"] for row in fates})
     return [
         {
             "rows": sorted((_row(row, shape, vector.runs) for row in rows_of[vector.name]), key=_order),
