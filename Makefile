@@ -21,7 +21,7 @@ down: setup ## stop what `make up` started
 	@$(BIN)/hindcast down
 
 test: setup ## the tests
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest

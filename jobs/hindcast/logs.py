@@ -39,6 +39,9 @@ QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate
 
 DISPUTED = "a record of the log was accepted before and does not decode now"
 DISPUTE_MEND = "put the column's type in the contract back, or give the topic's entry another name (a new table)"
+_NEAR = 10_000
+"""So many offsets before a range tell how far stream time had come at least."""
+
 _EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, run long"
 
 
@@ -181,10 +184,29 @@ def _with_stream_time(
     """Records with the stream time that the log has before each partition's range, as `order.judge` takes them."""
     if tables.opened(log) is None:
         return decoded, retention, None
-    preceding = reduce(or_, ((F.col("partition") == p) & (F.col("offset") < r.start) for p, r in ranges.items()))
-    before = tables.load(spark, log).where((F.col("fate") == "accepted") & preceding)
-    reached = before.groupBy("partition").agg(F.max("timestamp").alias("_reached"))
+    before = tables.load(spark, log).where(
+        (F.col("fate") == "accepted")
+        & _any((F.col("partition") == p) & (F.col("offset") < r.start) for p, r in ranges.items())
+    )
+    latest = F.max("timestamp").alias("_reached")
+    if tables.size(log) > tables.LARGE:
+        # What the last offsets reached is seldom passed before them: Delta passes over nearly all files.
+        near = before.where(
+            _any((F.col("partition") == p) & (F.col("offset") >= r.start - _NEAR) for p, r in ranges.items())
+        )
+        least = {row["partition"]: row["_reached"] for row in near.groupBy("partition").agg(latest).collect()}
+        before = before.where(
+            _any(
+                (F.col("partition") == p) & (F.col("timestamp") >= F.lit(least[p]) if p in least else F.lit(True))
+                for p in ranges
+            )
+        )
+    reached = before.groupBy("partition").agg(latest)
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
+
+
+def _any(conditions: Iterable[Column]) -> Column:
+    return reduce(or_, conditions)
 
 
 def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[dict[int, int], int]:

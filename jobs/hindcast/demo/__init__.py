@@ -24,14 +24,14 @@ from hindcast.settings import Settings, settings
 
 PIPELINES = ("restaurant", "votes", "flights")
 _PORTS_AWAY = 100
-_BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC"
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC"
 """For JVMs that live two minutes: the second compiler would take a third of both cores and give it back too late."""
 
 
 def main() -> int:
     """The demo, in a folder and on ports of its own (<var>/demo, the configured ports + 100), which it makes anew."""
     now = _own(settings())
-    os.environ.update({**now.environment, "JDK_JAVA_OPTIONS": _BRIEF})
+    os.environ.update({**now.environment, "JDK_JAVA_OPTIONS": BRIEF})
     if now.var.exists():
         stack.down(now)
     shutil.rmtree(now.var, ignore_errors=True)
