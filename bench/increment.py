@@ -101,7 +101,7 @@ def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> d
     for _ in range(told.runs):
         start = brought[-1][1]
         brought.append((start, start + told.records))
-    runs = []
+    runs: list[dict[str, Any]] = []
     for number, (start, end) in enumerate(brought, 1):
         before = files(warehouse)
         begun = time.monotonic()
@@ -135,7 +135,7 @@ def run(
     warehouse = settings().warehouse
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
     known_at = T0 + timedelta(days=3650, hours=number)
-    shares = {t: Share(t, 0, {0: 0}, {0: Offsets(*ends[t])}, {}) for t in SHARES}
+    shares = {t: Share(t, 0, number - 1, {0: 0}, {0: Offsets(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
     entry = journal.Run(number, plan.run_id, known_at, "planned", plan.as_json(), plan.as_json())
     journal.write(warehouse, entry)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ def main() -> None:
         tables = made(spark, args.events, f"{folder}/data")
         print(f"{args.events:,} events or versions, a tenth of them of one key; {TASKS} tasks")
         for name in args.operators:
-            measure(spark, name, lambda name=name: OPERATORS[name](*tables), args.events, log)
+            measure(spark, name, partial(OPERATORS[name], *tables), args.events, log)
         spark.stop()
 
 
