@@ -50,7 +50,7 @@ def pipeline_dag(contract: Contract) -> DAG:
             for name in contract.views:
                 tables[name] = _spark_task(name, "build", contract, RUN, name)
         for name, view in contract.views.items():
-            [tables[i] for i in view.inputs] >> tables[name]
+            [tables[i] for i in view.inputs if i in tables] >> tables[name]
         plan >> _spark_task("preview", "preview", contract, UNTIL, trigger_rule=TriggerRule.ALL_SKIPPED)
         plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
     return dag

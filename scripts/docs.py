@@ -120,9 +120,12 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
         case "array":
             return "list"
         case "object":
-            return {"topics": "name to topic", "views": "name to view", "select": "column to expression"}.get(
-                name, "column to type"
-            )
+            return {
+                "topics": "name to topic",
+                "inputs": "name to input",
+                "views": "name to view",
+                "select": "column to expression",
+            }.get(name, "column to type")
         case "string" if "second" in field.get("pattern", ""):
             return "duration"
         case "string" if "date-time" in field.get("format", "") or r"\d{4}" in field.get("pattern", ""):
@@ -135,7 +138,7 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
             return str(other)
 
 
-_PARTS = {"topics": "Topic", "views": "View", "join": "Join", "expect": "Gate"}
+_PARTS = {"topics": "Topic", "inputs": "Input", "views": "View", "join": "Join", "expect": "Gate"}
 
 _CLI = """\
 # The command
@@ -183,6 +186,18 @@ Names of columns are letters, digits and `_`, a letter first. `validFrom`, `vali
 A record's value is a JSON object. Fields that the contract does not name are ignored; one that is not there is null.
 A record that does not decode has the fate `malformed`. Up to `max_malformed` of them in a run go into quarantine; with
 more the run stops before it writes anything.
+
+## Input
+
+<Input>
+
+An input is read as it was known at the last completed run of its pipeline; the plan of a run fixes that moment, so that
+a retry reads the same. It is named in views like a table of their own.
+
+```yaml
+inputs:
+  menu: {table: restaurant.menu, key: {item: string}, value: {price: "decimal(8,2)"}}
+```
 
 ## View
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast import functions, gaps, questions, settings
-from hindcast.contracts import Contract, Expectation, Join, Topic, View, Window
+from hindcast.contracts import Contract, Expectation, Input, Join, Topic, View, Window
 from hindcast.settings import Settings
 from pipelines import Pipeline
 
@@ -53,7 +53,7 @@ def test_every_command_and_argument_is_explained() -> None:
 
 def test_every_field_of_a_contract_is_explained() -> None:
     told = {row[0] for row in cells(text("docs/contract.md"))}
-    for model in (Contract, Topic, View, Join, Window):
+    for model in (Contract, Topic, Input, View, Join, Window):
         assert {f"`{field.alias or name}`" for name, field in model.model_fields.items()} <= told
     assert Expectation.model_fields.keys() == {"type", "kwargs", "on_failure"}, "docs/contract.md, Gate, is by hand"
 

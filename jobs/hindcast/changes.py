@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast import analysis, derive, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.journal import Run
@@ -78,17 +79,18 @@ def of_topic(spark: SparkSession, sources: Sources, contract: Contract, todo: Pl
     return Found(_compared(table, found.believed, found.right), after)
 
 
-def of_view(spark: SparkSession, sources: Sources, contract: Contract, name: str) -> Found:
-    """What its inputs, as they are believed now, change in a view."""
+def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
+    """What its inputs, as they are believed now or were at their pins, change in a view."""
     table = located(contract, name)
     after = tables.published(table)
-    inputs = {i: located(contract, i) for i in contract.views[name].inputs}
+    inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
     believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
     analysis.check(spark, contract, name, believed)
     seen = _seen(contract, table, *inputs.values())
     found = None
     if seen is not None:
-        changed = {i: sources.source(it, seen.known_at) for i, it in inputs.items()}
+        pins = Plan.from_json(seen.plan).pins
+        changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
         found = refresh.view(contract, name, changed, sources.near(table))
     if seen is None or found is None:
         with sliced(spark, sum(map(tables.size, inputs.values()))):
@@ -98,6 +100,13 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, name: str
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
     return Found(changes, after, found.left_out, before)
+
+
+def source(contract: Contract, todo: Plan, name: str) -> Table:
+    """The table that a view is made of: a topic's, another view's, or one of another pipeline as the plan pins it."""
+    if name in contract.inputs:
+        return inputs_.table(settings().warehouse, contract, name, todo.pins[name])
+    return located(contract, name)
 
 
 def located(contract: Contract, name: str) -> Table:

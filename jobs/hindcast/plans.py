@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast import gaps, journal
+from hindcast import gaps, inputs, journal
 from hindcast.contracts import Contract
 from hindcast.errors import BusyError, RunError
 from hindcast.journal import Run
@@ -75,7 +75,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's plan; a retry finishes the same one."""
+    """A run's plan; a retry finishes the same one. `pins`: the known-at at which each input is read."""
 
     pipeline: str
     run: int
@@ -84,6 +84,7 @@ class Plan:
     interval_end: datetime | None
     contract: str
     topics: dict[str, Share]
+    pins: dict[str, datetime] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
@@ -95,6 +96,7 @@ class Plan:
             "intervalEnd": self.interval_end.isoformat() if self.interval_end else None,
             "contract": self.contract,
             "topics": {name: share.as_json() for name, share in self.topics.items()},
+            "inputs": {name: pin.isoformat() for name, pin in self.pins.items()},
         }
 
     @classmethod
@@ -109,6 +111,7 @@ class Plan:
             datetime.fromisoformat(end) if end else None,
             told["contract"],
             {name: Share.from_json(share) for name, share in told["topics"].items()},
+            {name: datetime.fromisoformat(pin) for name, pin in told.get("inputs", {}).items()},
         )
 
 
@@ -148,6 +151,7 @@ def proposed(
     """What a run would do after the `past` ones if it were planned now; nothing is stored."""
     latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
     known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
+    pins = {name: inputs.pinned(warehouse, contract, name) for name in contract.inputs}
     with Cluster(servers) as cluster:
         shares = {
             name: _share(
@@ -156,7 +160,7 @@ def proposed(
             for name in contract.topics
         }
     number = max((run.number for run in past), default=0) + 1
-    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares)
+    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares, pins)
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:

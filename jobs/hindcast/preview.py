@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import derive, gates, journal, logs, plane, plans, show, tables
+from hindcast import derive, gates, inputs, journal, logs, plane, plans, show, tables
 from hindcast.contracts import Contract, find
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
@@ -50,6 +50,8 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
     stored = sum(tables.size(tables.located(now.warehouse, contract, name)) for name in contract.topics)
     planned = sum(sum(share.planned.values()) for share in todo.topics.values())
     with sized(spark, stored + planned):
+        for name, pin in todo.pins.items():
+            candidates[name] = tables.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
         for name in (*contract.topics, *contract.ordered):
             candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
             told[name] = _difference(spark, contract, name, candidates[name], todo.known_at)

@@ -62,13 +62,13 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     GateError if a gate stopped it; then nothing of it is published.
     """
     contract, todo = _planned(pipeline, run)
-    inputs = [located(contract, name) for name in contract.views[view].inputs]
+    inputs = [changes.source(contract, todo, name) for name in contract.views[view].inputs]
     if (done := _done(contract, todo, view, *inputs)) is not None:
         return done
     few = sized(spark, sum(map(tables.size, inputs)))
     told = analysis.told(settings().schemas, contract, view)
     with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
-        return _publish(contract, todo, view, changes.of_view(spark, sources, contract, view))
+        return _publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
@@ -166,7 +166,10 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     completed = [run for run in journal.runs(table.warehouse, contract.pipeline) if run.state == "completed"]
     if not completed or completed[-1].plan["contract"] != contract.hash:
         return None
-    settled = all(tables.published(source) <= completed[-1].number for source in sources)
+    last = completed[-1]
+    settled = Plan.from_json(last.plan).pins == todo.pins and all(
+        source.pin is not None or tables.published(source) <= last.number for source in sources
+    )
     return _note(todo) if settled else None
 
 

@@ -85,6 +85,8 @@ def _change(spark: SparkSession, table: Table, seen: datetime) -> DataFrame:
     closed = rows.where(
         (F.col("_belief") == "superseded") & (F.col("systemTo") > moment) & (F.col("systemFrom") <= moment)
     )
+    if table.pin is not None:
+        closed = closed.where(F.col("systemTo") <= F.lit(table.pin))
     return opened.withColumn("change", F.lit("open")).unionByName(closed.withColumn("change", F.lit("close")))
 
 

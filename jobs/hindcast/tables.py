@@ -49,13 +49,17 @@ LARGE = 1_000_000
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns."""
+    """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns.
+
+    `pin`: the known-at that it is read at; null for what is believed now.
+    """
 
     warehouse: str
     pipeline: str
     name: str
     kind: Kind
     key: tuple[str, ...] = ()
+    pin: datetime | None = None
 
     @property
     def path(self) -> str:
@@ -177,7 +181,10 @@ def size(table: Table) -> int:
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:
-    """The rows believed now, with all their columns."""
+    """The rows believed now, or at the table's pin, with all their columns."""
+    if table.pin is not None:
+        pin, ended = F.lit(table.pin), F.col("systemTo")
+        return load(spark, table).where((F.col("systemFrom") <= pin) & (ended.isNull() | (ended > pin)))
     return load(spark, table).where("systemTo IS NULL AND _belief <> 'superseded'")
 
 

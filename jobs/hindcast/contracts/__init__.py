@@ -1,12 +1,13 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
 from hindcast.contracts.load import complain, find, load, load_all, paths, repeated
-from hindcast.contracts.model import Contract, Expectation, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Expectation, Input, Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, shapes
 
 __all__ = [
     "Contract",
     "Expectation",
+    "Input",
     "Join",
     "Shape",
     "Topic",

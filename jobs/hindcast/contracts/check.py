@@ -7,7 +7,7 @@ from typing import Any
 
 from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract, Expectation, Topic
-from hindcast.contracts.shapes import PERIODS, Shape, topic_shape, view_shape
+from hindcast.contracts.shapes import PERIODS, Shape, given, topic_shape, view_shape
 from hindcast.contracts.views import Complaint, complaints, malformed
 from hindcast.errors import nearest
 
@@ -27,6 +27,14 @@ def check(contract: Contract) -> Iterator[Complaint]:
         if name in RESERVED:
             yield Complaint(("topics", name), f"'{name}' is the name of one of our own tables", "choose another name")
         yield from _gates(("topics", name), topic.expect, topic_shape(topic))
+    for name, it in contract.inputs.items():
+        for field in ("topics", "views"):
+            if name in getattr(contract, field):
+                yield Complaint(("inputs", name), f"'{name}' is in {field} too", "give the input another name")
+        if it.table.startswith(f"{contract.pipeline}."):
+            yield Complaint(("inputs", name, "table"), "is a table of this pipeline", "name it in the view as it is")
+        for column in it.key.keys() & it.value.keys():
+            yield Complaint(("inputs", name, "value", column), f"column '{column}' stands in the key", "remove one")
     for name in contract.views:
         if name in RESERVED:
             yield Complaint(("views", name), f"'{name}' is the name of one of our own tables", "choose another name")
@@ -71,11 +79,11 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
 
 def _views(contract: Contract) -> Iterator[Complaint]:
     """Every view in an order in which its inputs come first; views that wait for each other are a cycle."""
-    known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
+    known = given(contract)
     todo = dict(contract.views)
     while todo:
         for name, view in todo.items():
-            yield from malformed(name, view, [*contract.topics, *contract.views])
+            yield from malformed(name, view, [*contract.topics, *contract.inputs, *contract.views])
         ready = [name for name, view in todo.items() if all(i in known for i in view.inputs)]
         if not ready:
             told = (

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hindcast.contracts.check import check
-from hindcast.contracts.model import Contract, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Input, Join, Topic, View, Window
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError, nearest
 
@@ -164,7 +164,13 @@ def _line(node: yaml.Node, location: tuple[Any, ...]) -> int:
 
 def _fields(location: tuple[Any, ...]) -> list[str]:
     """The fields that the object at `location` can have."""
-    models: dict[str, type[BaseModel]] = {"topics": Topic, "views": View, "join": Join, "window": Window}
+    models: dict[str, type[BaseModel]] = {
+        "topics": Topic,
+        "inputs": Input,
+        "views": View,
+        "join": Join,
+        "window": Window,
+    }
     model: type[BaseModel] = Contract
     if len(location) >= 2:
         model = models.get(str(location[0]), model)

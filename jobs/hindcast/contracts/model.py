@@ -129,6 +129,17 @@ class Topic(Model):
         return self.key_format or ("string" if len(self.key) == 1 else "json")
 
 
+class Input(Model):
+    """A table of another pipeline. A run reads it as it was known at that pipeline's last completed run."""
+
+    table: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
+        description="The other pipeline and its table of versions: restaurant.menu.",
+    )
+    key: Columns = Field(description="Its key columns.", min_length=1)
+    value: Columns = Field(description="Those of its other columns that are used here.", min_length=1)
+
+
 class Join(Model):
     """The other side of a join: a table for a stream or a table, a stream for a stream."""
 
@@ -215,6 +226,7 @@ class Contract(Model):
     start: Moment = Field(description="The first scheduled interval starts here (UTC).")
     catchup: bool = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
     topics: dict[Name, Topic] = Field(min_length=1)
+    inputs: dict[Name, Input] = Field(default_factory=dict)
     views: dict[Name, View] = Field(default_factory=dict)
 
     @property
@@ -234,7 +246,7 @@ class Contract(Model):
             found += [
                 name
                 for name, view in self.views.items()
-                if name not in found and all(i in self.topics or i in found for i in view.inputs)
+                if name not in found and all(i in found or i in self.topics or i in self.inputs for i in view.inputs)
             ]
         return tuple(found)
 

@@ -41,10 +41,16 @@ class Shape:
 
 def shapes(contract: Contract) -> dict[str, Shape]:
     """The shape of every topic and view of a checked contract, inputs before what is made of them."""
-    known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
+    known = given(contract)
     for name in contract.ordered:
         known[name] = view_shape(contract.views[name], known)
     return known
+
+
+def given(contract: Contract) -> dict[str, Shape]:
+    """The shapes of what views are made of: the topics, and the tables of other pipelines."""
+    known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
+    return known | {name: Shape("versions", it.key, it.value) for name, it in contract.inputs.items()}
 
 
 def topic_shape(topic: Topic) -> Shape:

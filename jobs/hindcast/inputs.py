@@ -1,0 +1,47 @@
+"""Tables of other pipelines as inputs: read as they were known at one moment, which the plan of a run fixes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from pyspark.sql.types import StructType
+
+from hindcast import journal, tables
+from hindcast.contracts import Contract
+from hindcast.contracts.types import column_type
+from hindcast.errors import RunError, TableError, nearest
+from hindcast.tables import Table
+
+
+def table(warehouse: str, contract: Contract, name: str, pin: datetime | None = None) -> Table:
+    """The table that an input of a contract is, read as known at `pin`."""
+    it = contract.inputs[name]
+    pipeline, _, other = it.table.partition(".")
+    return Table(warehouse, pipeline, other, "versions", tuple(it.key), pin)
+
+
+def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
+    """The known-at of the last completed run of an input's pipeline.
+
+    RunError if there is none; TableError if the table is not one of versions with the contract's columns.
+    """
+    it, where = contract.inputs[name], f"{contract.pipeline}, inputs.{name}: {contract.inputs[name].table}"
+    pipeline = it.table.partition(".")[0]
+    completed = [run.known_at for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
+    found = tables.opened(table(warehouse, contract, name))
+    if not completed or found is None:
+        mend = f"hindcast run {pipeline}, or name another table"
+        raise RunError("no completed run has published the table", where=where, mend=mend)
+    marks = json.loads(found.metadata().description or "{}")
+    if marks["kind"] != "versions" or list(marks["key"]) != list(it.key):
+        told = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
+        raise TableError(told, where=where, mend="an input is a table of versions; write its key as it is")
+    fields = StructType.fromJson(json.loads(found.schema().to_json())).fields
+    there = {field.name: field.dataType.simpleString() for field in fields}
+    for column, kind in {**it.key, **it.value}.items():
+        if column not in there or column_type(there[column]) != kind:
+            has = f"column '{column}' is {there[column]}" if column in there else f"no column '{column}'"
+            mend = f"write its type as it is, not {kind}" if column in there else nearest(column, there)
+            raise TableError(has, where=where, mend=mend)
+    return max(completed)
