@@ -37,7 +37,9 @@ views:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("few", [10**9, 0], ids=["whole", "by increments"])
+@pytest.mark.parametrize(
+    "few", [pytest.param(10**9, id="whole", marks=pytest.mark.long), pytest.param(0, id="by increments")]
+)
 def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
