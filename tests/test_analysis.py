@@ -89,12 +89,17 @@ def test_what_fails_on_a_record_is_told_with_its_line(
     assert (found in error.found, mend in error.mend) == (True, True), str(error)
 
 
-def test_a_run_tells_it_and_publishes_nothing(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+def test_a_run_tells_it_publishes_nothing_and_gives_way_when_it_is_mended(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
     with pipeline(spark, broker, tmp_path, f"{SHOP}{MENU}    select: {{each: price / pieces}}\n") as p:
         p.send("menu", ("curry", {"price": 8, "pieces": 0}, 0))
         with pytest.raises(ContractError, match=r"made has a record on which menu\.price / menu\.pieces fails") as told:
             p.run()
         assert (told.value.where.startswith(f"{p.path}:"), p.versions()["made"]) == (True, 0)
+        p.write(f"{SHOP}{MENU}    select: {{each: 'try_divide(price, pieces)'}}\n")
+        p.run()
+        assert p.believed("made") == [("curry", None, 0, None)]
 
 
 def test_the_example_pipelines_are_fit(spark: SparkSession) -> None:

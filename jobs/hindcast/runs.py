@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from hindcast import analysis, changes, gaps, gates, journal, logs, plans, report, tables
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, find
-from hindcast.errors import GateError, PlatformError, RecordError, RunError, TopicError
+from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
@@ -67,8 +67,12 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
         return done
     few = sized(spark, sum(map(tables.size, inputs)))
     told = analysis.told(settings().schemas, contract, view)
-    with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
-        return _publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
+    try:
+        with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
+            return _publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
+    except ContractError as error:
+        _stop(contract, todo, {"table": view, "found": str(error)})
+        raise
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
@@ -144,14 +148,20 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
         try:
             gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", verdicts)
         except GateError:
-            entry = plans.current(table.warehouse, contract.pipeline, todo.run)
-            journal.write(table.warehouse, replace(entry, state="stopped", detail={"table": name, **note}))
+            _stop(contract, todo, {"table": name, **note})
             raise
         met = closing if note["closed"] else None
         tables.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
         return note
     finally:
         change.unpersist()
+
+
+def _stop(contract: Contract, todo: Plan, why: dict[str, Any]) -> None:
+    """Lets the next run give this one up: its retry would end the same way."""
+    warehouse = settings().warehouse
+    entry = plans.current(warehouse, contract.pipeline, todo.run)
+    journal.write(warehouse, replace(entry, state="stopped", detail=why))
 
 
 def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
