@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from hindcast import preview
+from hindcast.errors import ContractError, TableError
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:
@@ -48,3 +51,10 @@ def test_what_a_late_record_and_a_new_definition_would_change(spark: SparkSessio
         p.write(RESTAURANT.replace("select:", "where: quantity > 1\n    select:"))
         changed = preview.preview(spark, p.name)["tables"]
         assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
+
+        p.write(RESTAURANT.replace("amount: quantity * price", "amount: cast(quantity * price AS string)"))
+        with pytest.raises(TableError, match=r"changed: amount from decimal\(19,2\) to string"):
+            preview.preview(spark, p.name)
+        p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
+        with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):
+            preview.preview(spark, p.name)

@@ -62,7 +62,7 @@ def of_topic(spark: SparkSession, sources: Sources, contract: Contract, todo: Pl
 
     if topic.read == "stream":
         derived = derive.events(decoded(logs.accepted(spark, contract, name, after=after)))
-        tables.ensure(table, _schema(derived))
+        tables.ensure(table, table_schema(derived))
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
     if seen is None:
@@ -136,19 +136,19 @@ def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
 
 def _whole(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
-    tables.ensure(table, _schema(derived))
+    tables.ensure(table, table_schema(derived))
     if not tables.size(table):
         return derived.withColumn("change", F.lit("open"))
     return _compared(table, tables.believed(spark, table), derived)
 
 
 def _compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
-    tables.ensure(table, _schema(right))
+    tables.ensure(table, table_schema(right))
     content = [c for c in right.columns if c not in table.identity and not c.startswith("_")]
     return plane.changes(believed.select(*right.columns), right, table.identity, content)
 
 
-def _schema(derived: DataFrame) -> StructType:
+def table_schema(derived: DataFrame) -> StructType:
     """The columns of a table of these rows."""
     fields = tables.nullable(derived.schema).fields
     moments = [StructField(name, TimestampType()) for name in ("systemFrom", "systemTo")]

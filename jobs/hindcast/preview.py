@@ -7,6 +7,7 @@ believed. It writes nothing, claims nothing, and is in nobody's way: no run has 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import derive, gates, inputs, journal, logs, plane, plans, show, tables
+from hindcast import analysis, derive, gates, inputs, journal, logs, plane, plans, show, tables
+from hindcast.changes import table_schema
 from hindcast.contracts import Contract, find
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
@@ -39,7 +41,8 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
     """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table.
 
     Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
-    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`.
+    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Raises what the run
+    would: ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
     todo = plans.proposed(
@@ -53,8 +56,9 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
         for name, pin in todo.pins.items():
             candidates[name] = tables.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
         for name in (*contract.topics, *contract.ordered):
-            candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
-            told[name] = _difference(spark, contract, name, candidates[name], todo.known_at)
+            with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
+                candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
+                told[name] = _difference(spark, contract, name, candidates[name], todo.known_at)
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
@@ -84,7 +88,9 @@ def _candidate(
 ) -> DataFrame:
     """A table as the run would have it: flat rows."""
     if name in contract.views:
-        return derive.view(contract, name, {i: candidates[i] for i in contract.views[name].inputs})
+        made_of = {i: candidates[i] for i in contract.views[name].inputs}
+        analysis.check(spark, contract, name, made_of)
+        return derive.view(contract, name, made_of)
     topic = contract.topics[name]
     there, new = logs.accepted(spark, contract, name, after=0), logs.brought(spark, contract, todo, name)
     columns = [column for column in new.columns if column in there.columns]
@@ -97,7 +103,8 @@ def _difference(
     spark: SparkSession, contract: Contract, name: str, candidate: DataFrame, known_at: datetime
 ) -> dict[str, Any]:
     table = tables.located(settings().warehouse, contract, name)
-    if tables.size(table):
+    if (found := tables.opened(table)) is not None:
+        tables.fit(found, table, table_schema(candidate))
         believed = tables.believed(spark, table).select(*candidate.columns)
         content = [c for c in candidate.columns if c not in table.identity and not c.startswith("_")]
         changes = plane.changes(believed, candidate, table.identity, content).persist()

@@ -135,10 +135,9 @@ def columns(table: Table) -> list[str]:
 def ensure(table: Table, schema: StructType) -> DeltaTable:
     """The table, made if it is not there; TableError where it has other columns than `schema`."""
     found = opened(table)
-    wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
     if found is None:
         _room(table)
-        partitions = ["_belief"] if "_belief" in wanted else None
+        partitions = ["_belief"] if "_belief" in schema.names else None
         try:
             return DeltaTable.create(
                 table.path,
@@ -152,8 +151,15 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
             found = opened(table)
             if found is None:
                 raise unwritten(error, table.path) from None
+    fit(found, table, schema)
+    return found
+
+
+def fit(found: DeltaTable, table: Table, schema: StructType) -> None:
+    """TableError where a table that is there has another key, or other columns than `schema`."""
     stored = StructType.fromJson(json.loads(found.schema().to_json()))
     there = {field.name: field.dataType.simpleString() for field in stored.fields}
+    wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
     marks = _marks(found) or {}
     if there != wanted or tuple(marks.get("key", ())) != table.key:
         told = _difference(there, wanted) or f"the key was {', '.join(marks.get('key', []))}"
@@ -162,7 +168,6 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
             where=table.path,
             mend="give the changed topic or view another name: other columns or keys make a new table",
         )
-    return found
 
 
 def published(table: Table, part: str = "") -> int:
