@@ -28,7 +28,9 @@ _FATES = ("accepted", "expired", "null_key")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a vector computed, in the form of its own `expected`, or `{"declined": reason}`; and its share of time."""
+    """What a vector computed, in the form of its own `expected`, or `{"declined": reason}`; and its share of the time of
+    its batch, beside which others ran.
+    """
 
     vector: Vector
     computed: Json
