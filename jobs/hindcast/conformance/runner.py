@@ -28,8 +28,8 @@ _FATES = ("accepted", "expired", "null_key")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a vector computed, in the form of its own `expected`, or `{"declined": reason}`; and its share of the time of
-    its batch, beside which others ran.
+    """What a vector computed, in the form of its own `expected`, or `{"declined": reason}`; and its share of its
+    batch's time, beside which others ran.
     """
 
     vector: Vector
