@@ -163,7 +163,7 @@ class Batch:
         if self._shape.on_field:
             records = _with_knobs(records, "onField", of="partition")
             on = _key("partition", _found(F.col("onField")))
-        events = stepwise.events(records.where("value IS NOT NULL"))
+        events = stepwise.events(records)
         how = cast(Literal["inner", "left"], self._shape.how)
 
         def join(events: DataFrame, versions: DataFrame) -> DataFrame:
@@ -179,9 +179,7 @@ class Batch:
 
     def stream_stream_rows(self) -> DataFrame:
         left, right = (
-            stepwise.events(
-                _with_knobs(self._records(topic).where("value IS NOT NULL"), "beforeMs", "afterMs", of="partition")
-            )
+            stepwise.events(_with_knobs(self._records(topic), "beforeMs", "afterMs", of="partition"))
             for topic in ("left", "right")
         )
         how = cast(Literal["inner", "left", "outer"], self._shape.how)
