@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -229,3 +230,11 @@ def _plain(value: Any) -> Any:
 def tuples(rows: Sequence[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
     """These columns of rows, sorted."""
     return sorted((tuple(_plain(row[c]) for c in columns) for row in rows), key=str)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits for what others do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "this did not come true"
+        time.sleep(0.05)

@@ -16,12 +16,13 @@ import pytest
 
 from hindcast import journal, produce, read, tables
 from hindcast.contracts import find
-from hindcast.demo import BRIEF, restaurant
+from hindcast.demo import restaurant
 from hindcast.local import airflow, ports, process, stack
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
 from hindcast.produce import Record
 from hindcast.questions import BEGINNING, Question
+from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
 
 DAILY = """
@@ -157,5 +158,5 @@ def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
 
 def _hindcast(now: Settings, command: str) -> None:
     code = f"from hindcast.local import stack; from hindcast.settings import settings; stack.{command}(settings())"
-    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": BRIEF}
+    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=240)

@@ -19,7 +19,7 @@ from hindcast.errors import TopicError
 from hindcast.local import broker as brokers
 from hindcast.local import ports, process
 from hindcast.topics import Cluster, Offsets, millis
-from pipelines import Pipeline, at, pipeline, tuples
+from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,10 +73,7 @@ def available(p: Pipeline) -> Offsets:
 
 def reaches(p: Pipeline, end: int) -> None:
     """Waits for the end of a transaction: the broker writes its marker after it has answered."""
-    until = time.monotonic() + 20
-    while available(p).end != end:
-        assert time.monotonic() < until, available(p)
-        time.sleep(0.1)
+    until(lambda: available(p).end == end)
 
 
 def retain_from(p: Pipeline, topic: str, offset: int, partition: int = 0) -> None:
@@ -200,10 +197,10 @@ def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_
         for n in range(5):
             p.send("menu", ("curry", {"price": n}, n), (f"dish{n}", {"price": n}, n))
             time.sleep(0.15)  # a segment of its own
-        until = time.monotonic() + 60
+        end = time.monotonic() + 60
         with Cluster(broker) as cluster:
             assert cluster.compacted(name)
-        while compacted_away(p) == 0 and time.monotonic() < until:
+        while compacted_away(p) == 0 and time.monotonic() < end:
             time.sleep(1)
         with pytest.raises(TopicError, match=r"offsets 0 to \d are gone from Kafka: compaction took them"):
             p.run("first")

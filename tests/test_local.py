@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from hindcast.local import airflow, broker, ports, process, stack
 from hindcast.local.process import Process
 from hindcast.session import defaults, defaults_file
 from hindcast.settings import Settings, settings
+from pipelines import until
 
 SLEEP = "import time; time.sleep(300)"
 
@@ -46,13 +46,6 @@ def start(tmp_path: Path) -> Iterator[object]:
 
     yield start_
     process.stop(started, patience=0)
-
-
-def until(condition, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "this did not come true"
-        time.sleep(0.05)
 
 
 class TestSettings:

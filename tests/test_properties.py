@@ -51,11 +51,13 @@ def done(spark: SparkSession) -> Done:
     return worked(spark, SEED, 2_000, 200)
 
 
+@pytest.mark.slow
 def test_every_table_equals_its_definition_at_every_known_at(spark: SparkSession, done: Done) -> None:
     """Invariants 1 (definition), 4 (tiling) and 5 (conservation)."""
     right(spark, done.histories)
 
 
+@pytest.mark.slow
 def test_what_is_believed_now_does_not_depend_on_runs_or_arrival(done: Done) -> None:
     """Invariant 3 (arrival)."""
     alike(done.pairs)

@@ -76,7 +76,7 @@ def of_topic(spark: SparkSession, sources: Sources, contract: Contract, todo: Pl
         return decoded(increments.hidden(near, new))
 
     found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log)
-    return Found(_compared(table, found.believed, found.right), after)
+    return Found(_fitting(table, found.believed, found.right), after)
 
 
 def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
@@ -96,7 +96,7 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
         with sliced(spark, sum(map(tables.size, inputs.values()))):
             whole = _whole(spark, table, derive.view(contract, name, believed))
         return Found(whole, after, derive.left_out(contract, name, believed))
-    changes, before = _compared(table, found.believed, found.right), _left_out(table, name, seen)
+    changes, before = _fitting(table, found.believed, found.right), _left_out(table, name, seen)
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
     return Found(changes, after, found.left_out, before)
@@ -139,11 +139,17 @@ def _whole(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
     tables.ensure(table, table_schema(derived))
     if not tables.size(table):
         return derived.withColumn("change", F.lit("open"))
-    return _compared(table, tables.believed(spark, table), derived)
+    return compared(table, tables.believed(spark, table), derived)
 
 
-def _compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
+def _fitting(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
+    """What increments found, compared; TableError where the table has other columns."""
     tables.ensure(table, table_schema(right))
+    return compared(table, believed, right)
+
+
+def compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
+    """What makes believed rows of a table into the right ones (plane.changes)."""
     content = [c for c in right.columns if c not in table.identity and not c.startswith("_")]
     return plane.changes(believed.select(*right.columns), right, table.identity, content)
 

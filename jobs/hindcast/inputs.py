@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
-
-from pyspark.sql.types import StructType
 
 from hindcast import journal, tables
 from hindcast.contracts import Contract
@@ -33,12 +30,11 @@ def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
     if not completed or found is None:
         mend = f"hindcast run {pipeline}, or name another table"
         raise RunError("no completed run has published the table", where=where, mend=mend)
-    marks = json.loads(found.metadata().description or "{}")
+    marks = tables.marked(found) or {}
     if marks["kind"] != "versions" or list(marks["key"]) != list(it.key):
         told = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
         raise TableError(told, where=where, mend="an input is a table of versions; write its key as it is")
-    fields = StructType.fromJson(json.loads(found.schema().to_json())).fields
-    there = {field.name: field.dataType.simpleString() for field in fields}
+    there = tables.types(found)
     for column, kind in {**it.key, **it.value}.items():
         if column not in there or column_type(there[column]) != kind:
             has = f"column '{column}' is {there[column]}" if column in there else f"no column '{column}'"

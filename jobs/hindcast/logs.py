@@ -17,7 +17,7 @@ What is refused stands in the quarantine too, one table per pipeline, with its t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -184,29 +184,19 @@ def _with_stream_time(
     """Records with the stream time that the log has before each partition's range, as `order.judge` takes them."""
     if tables.opened(log) is None:
         return decoded, retention, None
-    before = tables.load(spark, log).where(
-        (F.col("fate") == "accepted")
-        & _any((F.col("partition") == p) & (F.col("offset") < r.start) for p, r in ranges.items())
-    )
+
+    def each(bound: Callable[[int, Offsets], Column]) -> Column:
+        return reduce(or_, ((F.col("partition") == p) & bound(p, r) for p, r in ranges.items()))
+
     latest = F.max("timestamp").alias("_reached")
+    before = tables.load(spark, log).where((F.col("fate") == "accepted") & each(lambda _, r: F.col("offset") < r.start))
     if tables.size(log) > tables.LARGE:
         # What the last offsets reached is seldom passed before them: Delta passes over nearly all files.
-        near = before.where(
-            _any((F.col("partition") == p) & (F.col("offset") >= r.start - _NEAR) for p, r in ranges.items())
-        )
+        near = before.where(each(lambda _, r: F.col("offset") >= r.start - _NEAR))
         least = {row["partition"]: row["_reached"] for row in near.groupBy("partition").agg(latest).collect()}
-        before = before.where(
-            _any(
-                (F.col("partition") == p) & (F.col("timestamp") >= F.lit(least[p]) if p in least else F.lit(True))
-                for p in ranges
-            )
-        )
+        before = before.where(each(lambda p, _: F.col("timestamp") >= F.lit(least[p]) if p in least else F.lit(True)))
     reached = before.groupBy("partition").agg(latest)
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(or_, conditions)
 
 
 def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[dict[int, int], int]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import analysis, derive, gates, inputs, journal, logs, plane, plans, show, tables
-from hindcast.changes import table_schema
+from hindcast import analysis, derive, gates, inputs, journal, logs, plans, show, tables
+from hindcast.changes import compared, table_schema
 from hindcast.contracts import Contract, find
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
@@ -105,9 +105,7 @@ def _difference(
     table = tables.located(settings().warehouse, contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
-        believed = tables.believed(spark, table).select(*candidate.columns)
-        content = [c for c in candidate.columns if c not in table.identity and not c.startswith("_")]
-        changes = plane.changes(believed, candidate, table.identity, content).persist()
+        changes = compared(table, tables.believed(spark, table), candidate).persist()
     else:
         changes = candidate.withColumn("change", F.lit("open")).persist()
     began = F.col(PERIODS[table.kind][0])

@@ -71,7 +71,7 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
         with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
             return _publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
     except ContractError as error:
-        _stop(contract, todo, {"table": view, "found": str(error)})
+        _enter(pipeline, run, "stopped", {"table": view, "found": str(error)})
         raise
 
 
@@ -82,8 +82,7 @@ def finish(pipeline: str, run: int) -> dict[str, Any]:
             return entry.detail
     contract, todo = _planned(pipeline, run)
     told = report.make(settings().warehouse, contract, todo)
-    entry = plans.current(settings().warehouse, pipeline, run)
-    journal.write(settings().warehouse, replace(entry, state="completed", detail=told))
+    _enter(pipeline, run, "completed", told)
     return told
 
 
@@ -148,7 +147,7 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
         try:
             gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", verdicts)
         except GateError:
-            _stop(contract, todo, {"table": name, **note})
+            _enter(contract.pipeline, todo.run, "stopped", {"table": name, **note})
             raise
         met = closing if note["closed"] else None
         tables.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
@@ -157,11 +156,11 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
         change.unpersist()
 
 
-def _stop(contract: Contract, todo: Plan, why: dict[str, Any]) -> None:
-    """Lets the next run give this one up: its retry would end the same way."""
+def _enter(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
+    """What has become of a run, into the journal. One that is stopped, the next run gives up."""
     warehouse = settings().warehouse
-    entry = plans.current(warehouse, contract.pipeline, todo.run)
-    journal.write(warehouse, replace(entry, state="stopped", detail=why))
+    entry = plans.current(warehouse, pipeline, run)
+    journal.write(warehouse, replace(entry, state=state, detail=detail))
 
 
 def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:

@@ -60,7 +60,10 @@ ROWS_PER_SLICE = "hindcast.rowsPerSlice"
 MANY, SLICES = 2_000_000, 256
 """From so many input rows on, a slice holds about one in so many of them."""
 
-_SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseParallelGC")
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseParallelGC")
+"""For JVMs that live minutes: the second compiler would take a third of both cores and give it back too late. The first
+alone gets 48 MB for its code by itself, and then compiles nothing any more.
+"""
 
 
 def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, small: bool = False) -> SparkSession:
@@ -154,7 +157,7 @@ def archive() -> Path:
 def _java_options(*, small: bool) -> list[str]:
     logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
     shared = [f"-XX:SharedArchiveFile={archive()}", "-Xshare:auto", "-Xlog:cds*=off"] if archive().is_file() else []
-    return [logging, *shared, *(_SMALL_JVM if small else ())]
+    return [logging, *shared, *(BRIEF if small else ())]
 
 
 def _places(now: Settings) -> dict[str, str]:

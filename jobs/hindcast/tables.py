@@ -112,7 +112,7 @@ def opened(table: Table) -> DeltaTable | None:
         return None
     except (DeltaError, OSError) as error:
         raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
-    marks = _marks(found)
+    marks = marked(found)
     if marks is None or found.metadata().name != f"{table.pipeline}.{table.name}":
         raise TableError("is a Delta table that Hindcast did not make", where=table.path, mend=_ELSEWHERE)
     if marks["hindcast"] > FORMAT:
@@ -157,10 +157,8 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
 
 def fit(found: DeltaTable, table: Table, schema: StructType) -> None:
     """TableError where a table that is there has another key, or other columns than `schema`."""
-    stored = StructType.fromJson(json.loads(found.schema().to_json()))
-    there = {field.name: field.dataType.simpleString() for field in stored.fields}
-    wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
-    marks = _marks(found) or {}
+    there, wanted = types(found), _types(schema)
+    marks = marked(found) or {}
     if there != wanted or tuple(marks.get("key", ())) != table.key:
         told = _difference(there, wanted) or f"the key was {', '.join(marks.get('key', []))}"
         raise TableError(
@@ -168,6 +166,20 @@ def fit(found: DeltaTable, table: Table, schema: StructType) -> None:
             where=table.path,
             mend="give the changed topic or view another name: other columns or keys make a new table",
         )
+
+
+def types(found: DeltaTable) -> dict[str, str]:
+    """The columns of a table with their types, as Spark writes them."""
+    return _types(StructType.fromJson(json.loads(found.schema().to_json())))
+
+
+def marked(found: DeltaTable) -> dict[str, Any] | None:
+    """What marks a table as ours: its store format, kind and key (`Table.description`); None if nothing does."""
+    try:
+        marks = json.loads(found.metadata().description or "{}")
+    except ValueError:
+        return None
+    return marks if isinstance(marks, dict) and isinstance(marks.get("hindcast"), int) else None
 
 
 def published(table: Table, part: str = "") -> int:
@@ -376,12 +388,8 @@ def _app(table: Table, part: str) -> str:
     return f"{table.app}/{part}" if part else table.app
 
 
-def _marks(found: DeltaTable) -> dict[str, Any] | None:
-    try:
-        marks = json.loads(found.metadata().description or "{}")
-    except ValueError:
-        return None
-    return marks if isinstance(marks, dict) and isinstance(marks.get("hindcast"), int) else None
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 def _difference(there: dict[str, str], wanted: dict[str, str]) -> str:

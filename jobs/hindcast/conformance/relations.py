@@ -75,7 +75,7 @@ class Batch:
             taken = F.when(~F.col("taken"), F.lit("expired")).otherwise(F.col("fate"))
             fates = self._windowed.withColumn("fate", taken)
         last = fates.where("partition.s = partition.vector.runs")
-        return last.groupBy("partition.vector.name", "partition.topic", "fate").count()
+        return last.groupBy(F.col("partition.vector.name").alias("vector"), "partition.topic", "fate").count()
 
     @cached_property
     def _judged(self) -> DataFrame:

@@ -88,7 +88,7 @@ def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, 
     rows_of: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         rows_of[row["vector"]].append(row)
-    counted = Counter({(row["name"], row["topic"], row["fate"]): row["count"] for row in fates})
+    counted = Counter({(row["vector"], row["topic"], row["fate"]): row["count"] for row in fates})
     return [
         {
             "rows": sorted((_row(row, shape, vector.runs) for row in rows_of[vector.name]), key=_order),

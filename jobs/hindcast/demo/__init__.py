@@ -20,18 +20,17 @@ from hindcast.local import stack
 from hindcast.local.airflow import url
 from hindcast.local.api import Airflow
 from hindcast.questions import BEGINNING, Question
+from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
 
 PIPELINES = ("restaurant", "votes", "flights")
 _PORTS_AWAY = 100
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC"
-"""For JVMs that live two minutes: the second compiler would take a third of both cores and give it back too late."""
 
 
 def main() -> int:
     """The demo, in a folder and on ports of its own (<var>/demo, the configured ports + 100), which it makes anew."""
     now = _own(settings())
-    os.environ.update({**now.environment, "JDK_JAVA_OPTIONS": BRIEF})
+    os.environ.update({**now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)})
     if now.var.exists():
         stack.down(now)
     shutil.rmtree(now.var, ignore_errors=True)
