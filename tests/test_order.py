@@ -30,6 +30,14 @@ def test_fates_do_not_depend_on_how_runs_cut_the_log(spark: SparkSession, cut: i
     assert rows(first.union(second), "offset", "fate") == rows(order.judge(whole, ms(10)), "offset", "fate")
 
 
+@pytest.mark.parametrize("retention", [None, 0, 9, 10, 11, 12])
+def test_judged_again_fates_are_those_of_the_other_retention(spark: SparkSession, retention: int | None) -> None:
+    log = records(spark, LOG).withColumn("fate", F.when(F.col("offset") == 3, F.lit("malformed")))
+    other = ms(retention) if retention is not None else F.lit(None).cast("interval day to second")
+    again = order.judge_again(order.judge(log, ms(10)), other)
+    assert rows(again, "offset", "fate") == rows(order.judge(log, other), "offset", "fate")
+
+
 def test_a_fate_decided_before_stays_and_moves_no_time(spark: SparkSession) -> None:
     malformed = F.when(F.col("offset") == 0, F.lit("malformed"))
     judged = order.judge(records(spark, LOG).withColumn("fate", malformed), ms(10))

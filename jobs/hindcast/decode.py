@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
@@ -10,6 +11,8 @@ from pyspark.sql import functions as F
 from hindcast.contracts import Topic
 
 _RAW = "_raw"
+_END = secrets.token_hex(16)
+"""What nobody who sends a record can know."""
 
 
 def decode(records: DataFrame, topic: Topic, latest: datetime) -> DataFrame:
@@ -57,8 +60,13 @@ def _objects(topic: Topic) -> dict[str, dict[str, str]]:
 
 
 def _parsed(raw: Column, columns: dict[str, str]) -> Column:
+    """The text as one value of a JSON object, with what must follow it; so that nothing else can.
+
+    from_json alone passes over what comes after an object:    {"n": 1}, {"n": 2}    {"n": 1}} and more
+    """
+    text = F.concat(F.lit('{"_": {"": '), raw.cast("string"), F.lit(f', "{_END}": {{}}}}}}'))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW, "allowSingleQuotes": "false"}
-    return F.from_json(raw.cast("string"), f"{_typed(columns)}, `{_RAW}` string", options)
+    return F.from_json(text, f"`_` map<string, struct<{_typed(columns, ': ')}>>, `{_RAW}` string", options)
 
 
 def _key(topic: Topic) -> tuple[Column, Column]:
@@ -76,21 +84,16 @@ def _key(topic: Topic) -> tuple[Column, Column]:
 def _json(part: str, columns: dict[str, str]) -> tuple[Column, Column]:
     """A parsed JSON object as a struct, and what is wrong with it."""
     raw, parsed = F.col(part), F.col(f"_{part}")
-    text = raw.cast("string")
-    bad = raw.isNotNull() & (~_utf8(raw) | ~_one_object(text) | parsed.isNull() | parsed[_RAW].isNotNull())
-    struct = F.struct(*[parsed[name].alias(name) for name in columns])
-    problem = F.when(bad, F.concat(F.lit(f"the {part} is not a JSON object of {_typed(columns)}: "), _shown(text)))
-    return F.when(raw.isNotNull() & ~bad, struct), problem
+    objects = F.map_values(parsed["_"])
+    whole = parsed[_RAW].isNull() & (F.map_keys(parsed["_"]) == F.array(F.lit(""), F.lit(_END)))
+    good = F.coalesce(whole & objects[0].isNotNull() & _utf8(raw), F.lit(False))
+    struct = F.struct(*[objects[0][name].alias(name) for name in columns])
+    told = F.concat(F.lit(f"the {part} is not a JSON object of {_typed(columns)}: "), _shown(raw.cast("string")))
+    return F.when(good, struct), F.when(raw.isNotNull() & ~good, told)
 
 
-def _typed(columns: dict[str, str]) -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-
-
-def _one_object(text: Column) -> Column:
-    """Whether a text is one JSON object and nothing after it, which from_json alone would pass over."""
-    objects = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.coalesce(text.rlike(r"(?s)\A\s*\{.*\}\s*\z") & (objects == 1), F.lit(False))
+def _typed(columns: dict[str, str], between: str = " ") -> str:
+    return ", ".join(f"`{name}`{between}{kind}" for name, kind in columns.items())
 
 
 def _utf8(raw: Column) -> Column:

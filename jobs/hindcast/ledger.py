@@ -14,6 +14,11 @@ from hindcast.tables import Table
 FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew", "gone", "no_record")
 """Every fate that an offset can have."""
 
+_ANEW = """
+    SELECT run, "partition", any_value(systemFrom), min("offset"), max("offset"),
+           count_if(fate = 'accepted'), count_if(fate = 'expired')
+    FROM entered GROUP BY run, "partition" ORDER BY run, "partition"
+"""
 _PIECES = """
     WITH placed AS (
         SELECT *, "offset" - coalesce(sum(offsets) OVER (
@@ -52,6 +57,30 @@ class Piece:
     without: int
 
 
+@dataclass(frozen=True)
+class Anew:
+    """How many records of a partition a run `accepted` that were expired before, and the reverse (fates.py)."""
+
+    run: int
+    partition: int
+    known_at: datetime
+    first: int
+    last: int
+    accepted: int
+    expired: int
+
+
+def anew(entered: Table) -> list[Anew]:
+    """What runs have decided anew of a topic's records; by run and partition."""
+    found = tables.opened(entered)
+    if found is None:
+        return []
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("entered", found.to_pyarrow_dataset())
+        return [Anew(*row) for row in engine.execute(_ANEW).fetchall()]
+
+
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
     """What a log has of one run, or of all; by run, partition and offset. None where there is no log yet."""
     found = tables.opened(log)
@@ -67,11 +96,13 @@ def fates(warehouse: str, pipeline: str) -> pa.Table:
     """What every run of a pipeline brought: a row for each run, topic and piece of a partition, in this order.
 
     Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), partition, first and last offset,
-    and a count for each fate. A run that brought nothing is a row with null from `topic` on.
+    and a count for each fate. A run that brought nothing is a row with null from `topic` on. What a run decided anew is
+    a row with what it adds to each count, less than 0 where it takes away: the sums over all runs are what is so now.
     """
     runs = journal.runs(warehouse, pipeline)
     topics = sorted({name for run in runs for name in run.plan["topics"]})
     brought = [(name, piece) for name in topics for piece in pieces(plans.log(warehouse, pipeline, name))]
+    decided = [(name, entry) for name in topics for entry in anew(plans.fates(warehouse, pipeline, name))]
     rows = []
     for run in runs:
         told = {
@@ -81,8 +112,9 @@ def fates(warehouse: str, pipeline: str) -> pa.Table:
             "knownAt": run.known_at,
             "runId": run.run_id,
         }
-        own = [(name, piece) for name, piece in brought if piece.run == run.number]
-        rows += [told | _told(name, piece) for name, piece in own] or [told]
+        own = [_told(name, piece) for name, piece in brought if piece.run == run.number]
+        own += [_changed(name, entry) for name, entry in decided if entry.run == run.number]
+        rows += [told | of for of in own] or [told]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
@@ -105,3 +137,9 @@ _SCHEMA = pa.schema(
 def _told(topic: str, piece: Piece) -> dict[str, object]:
     place = {"topic": topic, "partition": piece.partition, "first": piece.start, "last": piece.end - 1}
     return place | {fate: piece.fates.get(fate, 0) for fate in FATES}
+
+
+def _changed(topic: str, entry: Anew) -> dict[str, object]:
+    place = {"topic": topic, "partition": entry.partition, "first": entry.first, "last": entry.last}
+    net = entry.accepted - entry.expired
+    return place | dict.fromkeys(FATES, 0) | {"accepted": net, "expired": -net}

@@ -55,15 +55,19 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Non
     if tables.published(log) < todo.run and todo.topics[name].parts:
         with Cluster(settings().kafka) as cluster:
             _append(spark, cluster, contract, todo, name, log)
-    _quarantine(spark, contract, name, log)
+    quarantined(spark, contract, name, log, name)
 
 
 def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
-    """The accepted records of a topic's log that runs after `after` brought; none if there is no log yet."""
+    """The records of a topic's log that the contract accepts, of the runs after `after`; none if there is no log yet.
+
+    Under another history retention than they were replayed with, fates are others (`order.judge_again`).
+    """
     log = plans.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
         return spark.createDataFrame([], _EMPTY)
-    return tables.load(spark, log).where((F.col("fate") == "accepted") & (F.col("run") > after))
+    rows = tables.load(spark, log).where(F.col("run") > after)
+    return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
 
 
 def brought(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
@@ -153,9 +157,8 @@ def _judged(
     topic = contract.topics[name]
     raw = records(spark, settings().kafka, contract.kafka_topic(name), ranges)
     kept = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
-    retention = F.lit(topic.history_retention).cast("interval day to second")
     decoded = decode(kept, topic, latest(topic, todo))
-    judged = order.judge(*_with_stream_time(spark, log, decoded, retention, ranges))
+    judged = order.judge(*_with_stream_time(spark, log, decoded, retention(topic), ranges))
     return judged.select(
         "partition",
         "offset",
@@ -166,12 +169,18 @@ def _judged(
         F.col("_rawValue").alias("value"),
         "headers",
         "fate",
-        F.coalesce("reason", F.when(F.col("fate") == "expired", _too_late(topic))).alias("reason"),
+        F.coalesce("reason", F.when(F.col("fate") == "expired", too_late(topic))).alias("reason"),
         "streamTime",
     )
 
 
-def _too_late(topic: Topic) -> Column:
+def retention(topic: Topic) -> Column:
+    """The history retention of a topic, as `order` takes it; null is without limit."""
+    return F.lit(topic.history_retention).cast("interval day to second")
+
+
+def too_late(topic: Topic) -> Column:
+    """Why a record is expired."""
     return F.concat(
         F.lit(f"older than the history retention of {topic.history_retention} at stream time "),
         F.col("streamTime").cast("string"),
@@ -226,18 +235,21 @@ def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[d
     return came, sum(row["n"] for row in rows if row["fate"] != "accepted")
 
 
-def _quarantine(spark: SparkSession, contract: Contract, name: str, log: Table) -> None:
-    """Brings the quarantine up to what the log refused, each record once, also those of a run that was given up."""
+def quarantined(spark: SparkSession, contract: Contract, name: str, decided: Table, part: str) -> None:
+    """Brings the quarantine up to what was refused, each record once, also those of a run that was given up.
+
+    `decided`: what has the fates of a topic's records; `part` names its commits to the quarantine.
+    """
     table = quarantine(settings().warehouse, contract.pipeline)
-    done = tables.published(table, part=name)
-    new = [run for run, note in tables.notes(log, limit=100).items() if run > done and note.get("refused")]
+    done = tables.published(table, part=part)
+    new = [run for run, note in tables.notes(decided, limit=100).items() if run > done and note.get("refused")]
     if not new:
         return
     topic = F.lit(contract.kafka_topic(name)).alias("topic")
-    rows = tables.load(spark, log).where(~F.col("fate").isin("accepted", *gaps.FATES) & (F.col("run") > done))
+    rows = tables.load(spark, decided).where(~F.col("fate").isin("accepted", *gaps.FATES) & (F.col("run") > done))
     refused = rows.select(topic, *QUARANTINE[1:])
     tables.ensure(table, tables.nullable(refused.schema))
-    tables.append(refused, table, max(new), {"run": max(new)}, part=name, after=done)
+    tables.append(refused, table, max(new), {"run": max(new)}, part=part, after=done)
 
 
 def quarantine(warehouse: str, pipeline: str) -> Table:

@@ -21,10 +21,20 @@ def judge(records: DataFrame, history_retention: Column, stream_time: Column | N
     before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
     # Over all undecided records this is also the largest accepted timestamp: an expired one is never the largest.
     reached = _latest(F.max(F.when(F.col("fate").isNull(), F.col("timestamp"))).over(before), stream_time)
-    # T - t > R rather than t < T - R: an unlimited retention must not overflow.
-    too_old = F.coalesce(reached - F.col("timestamp") > history_retention, F.lit(False))
-    fate = F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))
-    return records.withColumns({"fate": F.coalesce(F.col("fate"), fate), "streamTime": reached})
+    return records.withColumns(
+        {"fate": F.coalesce(F.col("fate"), _fate(reached, history_retention)), "streamTime": reached}
+    )
+
+
+def judge_again(records: DataFrame, history_retention: Column) -> DataFrame:
+    """Decide the fate of records that `judge` has judged, as if it had done so under this history retention.
+
+    Needs no other record: an expired one is never the latest, so stream time is the same under any retention.
+
+        at streamTime 30    @19, retention 10 ms: expired    @19, retention 11 ms: accepted
+    """
+    fate = F.when(F.col("fate").isin("accepted", "expired"), _fate(F.col("streamTime"), history_retention))
+    return records.withColumn("fate", F.coalesce(fate, F.col("fate")))
 
 
 def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> DataFrame:
@@ -43,6 +53,12 @@ def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> Da
 def micros(interval: Column) -> Column:
     """A day-time interval as a number of microseconds."""
     return F.unix_micros(F.timestamp_micros(F.lit(0)) + interval)
+
+
+def _fate(stream_time: Column, history_retention: Column) -> Column:
+    # T - t > R rather than t < T - R: an unlimited retention must not overflow.
+    too_old = F.coalesce(stream_time - F.col("timestamp") > history_retention, F.lit(False))
+    return F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))
 
 
 def _latest(seen: Column, earlier: Column | None) -> Column:

@@ -182,6 +182,11 @@ def log(warehouse: str, pipeline: str, topic: str) -> Table:
     return Table(warehouse, pipeline, f"logs/{topic}", "log")
 
 
+def fates(warehouse: str, pipeline: str, topic: str) -> Table:
+    """Where the fates of a topic's records stand that were decided anew (fates.py)."""
+    return Table(warehouse, pipeline, f"fates/{topic}", "log")
+
+
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:
     """The last run that committed to a topic's log, and what it took."""
     last = published(log(warehouse, pipeline, name))

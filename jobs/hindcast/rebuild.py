@@ -26,7 +26,9 @@ def rebuild(warehouse: str, contract: Contract) -> list[int]:
     """
     known = {run.number: run for run in journal.runs(warehouse, contract.pipeline)}
     brought = {name: ledger.pieces(plans.log(warehouse, contract.pipeline, name)) for name in contract.topics}
-    moments = {piece.run: piece.known_at for pieces in brought.values() for piece in pieces}
+    decided = [e for name in contract.topics for e in ledger.anew(plans.fates(warehouse, contract.pipeline, name))]
+    moments = {entry.run: entry.known_at for entry in decided}
+    moments |= {piece.run: piece.known_at for pieces in brought.values() for piece in pieces}
     moments |= {n: at for n, at in _published(warehouse, contract).items() if n not in moments}
     every = sorted({*moments, *known})
     anew = [n for n in every if n not in known or not _agrees(known[n], brought)]

@@ -30,6 +30,12 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
         without = sum(p.pop("without") for p in partitions)
         if contract.topics[name].read == "stream":
             topics[name]["withoutValue"] = without
+        anew = [e for e in ledger.anew(plans.fates(warehouse, contract.pipeline, name)) if e.run == plan.run]
+        if anew:
+            topics[name]["decidedAnew"] = {
+                "accepted": sum(e.accepted for e in anew),
+                "expired": sum(e.expired for e in anew),
+            }
     earlier = before(warehouse, contract.pipeline)
     changed = {}
     for name in (*contract.topics, *contract.views):
@@ -98,7 +104,9 @@ def text(report: dict[str, Any]) -> str:
         told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items()) or "nothing new"
         late = f"; {topic['late']:,} late" if topic["late"] else ""
         without = f"; {topic['withoutValue']:,} without a value" if topic.get("withoutValue") else ""
-        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}")
+        anew = ", ".join(f"{n:,} {fate}" for fate, n in topic.get("decidedAnew", {}).items() if n)
+        again = f"; of earlier records by the contract's history retention now: {anew}" if anew else ""
+        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}{again}")
     lines.append("")
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")

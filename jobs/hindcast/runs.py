@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import analysis, changes, gaps, gates, journal, logs, plans, report, tables
+from hindcast import analysis, changes, fates, gaps, gates, journal, logs, plans, report, tables
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, find
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError
@@ -49,6 +49,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
     with _told(f"{pipeline}.{topic}"), sized(spark, rows):
         logs.claim(spark, contract, todo, topic)
+        fates.decide(spark, contract, todo, topic)
         if (done := _done(contract, todo, topic, log)) is not None:
             return done
         with Sources(spark) as sources:

@@ -41,7 +41,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
     yield from _views(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs")
+RESERVED = ("runs", "quarantine", "logs", "fates")
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
