@@ -27,8 +27,9 @@ def decode(records: DataFrame, topic: Topic, latest: datetime) -> DataFrame:
     - no_timestamp: the record has none (-1, KIP-32)
     - time_skew: dated after `latest`
     """
-    # Parsed first, in a step of its own: Spark would parse a value again for each of its columns.
-    parsed = records.withColumns({f"_{part}": _parsed(F.col(part), kinds) for part, kinds in _objects(topic).items()})
+    # Exploded of one: else Spark would parse a value again for each of its columns, and for each condition on them.
+    objects = [_parsed(F.col(part), kinds).alias(part) for part, kinds in _objects(topic).items()]
+    parsed = records.withColumn("_parsed", F.explode(F.array(F.struct(*objects))))
     key, key_problem = _key(topic)
     value, value_problem = _json("value", topic.value)
     decided = parsed.withColumns({"_problem": F.coalesce(key_problem, value_problem), "_key": key, "_value": value})
@@ -50,7 +51,7 @@ def decode(records: DataFrame, topic: Topic, latest: datetime) -> DataFrame:
     return (
         decided.withColumns({"fate": fate, "reason": reason})
         .withColumns({"key": F.col("_key"), "value": F.col("_value")})
-        .drop("_key", "_value", "_problem")
+        .drop("_key", "_value", "_problem", "_parsed")
     )
 
 
@@ -83,7 +84,7 @@ def _key(topic: Topic) -> tuple[Column, Column]:
 
 def _json(part: str, columns: dict[str, str]) -> tuple[Column, Column]:
     """A parsed JSON object as a struct, and what is wrong with it."""
-    raw, parsed = F.col(part), F.col(f"_{part}")
+    raw, parsed = F.col(part), F.col(f"_parsed.{part}")
     objects = F.map_values(parsed["_"])
     whole = parsed[_RAW].isNull() & (F.map_keys(parsed["_"]) == F.array(F.lit(""), F.lit(_END)))
     good = F.coalesce(whole & objects[0].isNotNull() & _utf8(raw), F.lit(False))

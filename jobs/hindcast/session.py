@@ -51,7 +51,7 @@ SMALL = {
 }
 """Over `SETTINGS` while a step reads few rows: it would spend its time on planning and compiling, not on running."""
 
-FEW = 50_000
+FEW = 10_000
 """Up to so many input rows a step is small."""
 
 ROWS_PER_SLICE = "hindcast.rowsPerSlice"

@@ -10,6 +10,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def departures() -> list[Record]:
             }
             left = _hour(row["time_hour"]) + timedelta(minutes=int(row["minute"]) + int(delay or 0))
             found.append(_record(f"{row['carrier']}{row['flight']}", value, left))
-    return sorted(found, key=lambda record: str(record.timestamp))
+    return sorted(found, key=attrgetter("timestamp"))
 
 
 def weather(*, late: bool) -> Iterator[Record]:
@@ -69,6 +71,7 @@ def _record(key: str, value: dict[str, Any], at: datetime) -> Record:
     return Record(key.encode(), json.dumps(value).encode(), at)
 
 
+@cache
 def _hour(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
 

@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import time
 from datetime import UTC, datetime
@@ -43,12 +44,21 @@ def start(now: Settings, name: str) -> process.Process:
 
 
 def migrate(now: Settings) -> None:
-    """Make Airflow's database, or bring it up to this version of Airflow; nothing to do is quick."""
+    """Make Airflow's database, or bring it up to this version of Airflow; nothing to do is quick.
+
+    A new one is a copy of the empty one that was made first.
+    """
     done = _home(now) / "migrated"
     database = _home(now) / "airflow.db"
     if database.exists() and done.exists() and done.read_text(encoding="utf-8") == version("apache-airflow"):
         return
     _home(now).mkdir(parents=True, exist_ok=True)
+    empty = session.home() / "airflow" / f"{version('apache-airflow')}.db"
+    new = not database.exists()
+    if new and empty.exists():
+        shutil.copyfile(empty, database)
+        done.write_text(version("apache-airflow"), encoding="utf-8")
+        return
     log = now.logs / "airflow-migrate.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -62,6 +72,10 @@ def migrate(now: Settings) -> None:
         ).returncode
     if code != 0:
         raise PlatformError("Airflow's database cannot be made", where=str(database), mend=f"read the log: {log}")
+    if new:
+        empty.parent.mkdir(exist_ok=True)
+        shutil.copyfile(database, empty.with_suffix(".new"))
+        empty.with_suffix(".new").replace(empty)
     done.write_text(version("apache-airflow"), encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hindcast.errors import PlatformError
 
-PAUSE = 1.0
+PAUSE = 0.5
 """Seconds between two looks at a run."""
 
 
