@@ -166,7 +166,7 @@ def claim(
     late: bool,
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
-    from hindcast import logs, order, plans, tables
+    from hindcast import commits, logs, order, plans, tables
     from hindcast.settings import settings
 
     table = plans.log(settings().warehouse, contract.pipeline, topic)
@@ -191,7 +191,7 @@ def claim(
         F.lit(plan.known_at).alias("systemFrom"),
     )
     tables.ensure(table, tables.nullable(rows.schema))
-    tables.append(rows, table, plan.run, {"run": plan.run, "refused": 0})
+    commits.append(rows, table, plan.run, {"run": plan.run, "refused": 0})
 
 
 def records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.network.timeout": "3600s",
         "spark.executor.heartbeatInterval": "60s",
     }
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # at the end of Python it would tell a closed stream
     spark = session("hindcast-tests", conf, small=True)
     yield spark
     spark.stop()

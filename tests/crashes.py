@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hindcast import journal, runs, tables
+from hindcast import commits, journal, runs
 from pipelines import CORRECTION, SEED, Pipeline
 
 CONTRACT = """
@@ -70,8 +70,8 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
 
         patch(owner, name, wrapped)
 
-    wrap(tables, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
-    wrap(tables, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(commits, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(commits, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
 
 

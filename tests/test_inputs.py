@@ -73,13 +73,65 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         assert p.versions() == before
 
 
+SPENT = """
+pipeline: spent
+start: 2026-01-01
+topics:
+  members: {read: table, key: {customer: string}, value: {level: int}}
+inputs:
+  bills:
+    {table: restaurant.bills, read: stream, key: {customer: string}, value: {item: string, amount: "decimal(19,2)"}}
+views:
+  by_level:
+    stream: bills
+    join: {table: members, how: left}
+    select: {level: level, amount: amount}
+  by_minute:
+    stream: bills
+    group_by: {item: item}
+    window: {tumbling: 1 minute}
+    aggregate: {spent: sum(amount)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "few", [pytest.param(10**9, id="whole", marks=pytest.mark.long), pytest.param(0, id="by increments")]
+)
+def test_a_stream_of_another_pipeline(
+    spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "WHOLE", few)
+    with pipeline(spark, broker, tmp_path) as other, pipeline(spark, broker, tmp_path, SPENT) as p:
+        other.send("menu", ("curry", {"price": 8}, 0))
+        other.send(
+            "orders", ("anna", {"item": "curry", "quantity": 1}, 3), ("bob", {"item": "curry", "quantity": 2}, 5)
+        )
+        p.send("members", ("anna", {"level": 1}, 0))
+        other.run("first")
+        p.run("first")
+        assert p.believed("by_level") == [("anna", 1, 8.0, 3), ("bob", None, 16.0, 5)]
+        assert p.believed("by_minute") == [("curry", 24.0, 0, 60)]
+
+        # a price that comes late corrects a bill of theirs, an order comes in, and a member is told late
+        other.send("menu", ("curry", {"price": 9}, 4))
+        other.send("orders", ("anna", {"item": "curry", "quantity": 1}, 70))
+        p.send("members", ("bob", {"level": 2}, 0))
+        other.run("second")
+        told = p.run("second")
+        assert p.believed("by_level") == [("anna", 1, 8.0, 3), ("anna", 1, 9.0, 70), ("bob", 2, 18.0, 5)]
+        assert p.believed("by_minute") == [("curry", 26.0, 0, 60), ("curry", 9.0, 60, 120)]
+        assert [row for row in p.history("by_minute") if row[-1] is not None] == [("curry", 24.0, 0, 60, 1, 2)]
+        assert told["tables"]["by_minute"]["closedUpTo"] is None, "how many partitions theirs has is not known here"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "found", "mend"),
     [
         ('price: "decimal(8,2)"', "price: int", "column 'price' is decimal(8,2)", "not int"),
         ("value: {price:", "value: {cost:", "no column 'cost'", "price"),
         ("restaurant.menu, key: {item:", "restaurant.menu, key: {dish:", "holds versions with the key item", "its key"),
-        ("restaurant.menu", "restaurant.bills", "holds events", "a table of versions"),
+        ("restaurant.menu", "restaurant.bills", "holds events", "read: table reads versions"),
         ("restaurant.menu", "restaurant.wine", "no completed run has published the table", "hindcast run restaurant"),
     ],
 )
@@ -102,6 +154,7 @@ def test_an_input_that_is_not_what_the_contract_says(
         ("restaurant.menu", "tips.menu", "is a table of this pipeline"),
         ("{table: dishes, on", "{table: dishs, on", "no table 'dishs'"),
         ("value: {price:", "value: {item: int, price:", "column 'item' stands in the key"),
+        ("  dishes: {", "  dishes: {read: stream, ", "'dishes' is read as a stream, not as a table"),
     ],
 )
 def test_inputs_that_mean_nothing(tmp_path: Path, before: str, after: str, found: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from hindcast import journal, tables
+from hindcast import commits, journal, tables
 from hindcast.errors import PlatformError, TableError
 from hindcast.tables import Table
 from pipelines import RESTAURANT, SEED, T0, pipeline
@@ -138,14 +138,14 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
                     file.write(b"\0" * (1 << 16))
 
         with pytest.MonkeyPatch.context() as patch:
-            real = tables.append
+            real = commits.append
 
             def full(*args: object, **kwargs: object) -> None:
                 with pytest.raises(OSError, match="No space left"):
                     fill()
                 real(*args, **kwargs)  # type: ignore[arg-type]
 
-            patch.setattr(tables, "append", full)
+            patch.setattr(commits, "append", full)
             with pytest.raises(PlatformError, match="the disk is full") as caught:
                 p.run("first")
             assert "free some room and retry" in caught.value.mend

@@ -1,4 +1,4 @@
-"""Commits that are made once, whoever retries them, and whatever else commits to the table at the same time.
+"""Changes of a table as commits, each made once, whoever retries it and whatever else commits at the same time.
 
 A commit carries a Delta transaction identifier: the table's application id and the run's number. Delta refuses it where
 another writer has committed under the same id since the transaction began, and where another writer has removed what it
@@ -7,20 +7,114 @@ read (OPTIMIZE does). Then nothing was written, and the commit can be tried agai
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from hindcast import tables
 from hindcast.errors import RunError
+from hindcast.session import temporarily
+from hindcast.tables import Table
 
 TRIES = 8
 """How often a commit is tried that conflicts with others."""
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+|io\.delta\.\w*\.?Concurrent\w+Exception")
+
+
+def append(
+    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
+) -> None:
+    """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
+
+    `part` names the commit among several that one run makes to the table. `after`: as `once` takes it.
+    """
+    writer = (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", table.app(part))
+        .option("txnVersion", str(run))
+        .option("userMetadata", json.dumps(note))
+        .option("maxRecordsPerFile", _PER_FILE)  # rows come in the order of their time, or nearly: files of their own
+    )
+    once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
+
+
+def closing(table: Table) -> Column:
+    """What a change closes, for `publish`: an aggregate over plane.changes, `closing`.
+
+    Where the closed rows lie: how many are `open`, how many `past`, and the latter's first and last start and first
+    end, in microseconds since 1970.
+    """
+    start, end = tables.period(table)
+    closed = F.col("change") == "close"
+    past = closed & (tables.belief(table) == "past")
+    return F.struct(
+        F.count_if(closed & ~past).alias("open"),
+        F.count_if(past).alias("past"),
+        F.min(F.when(past, F.unix_micros(start))).alias("first"),
+        F.max(F.when(past, F.unix_micros(start))).alias("last"),
+        F.min(F.when(past, F.unix_micros(end))).alias("end"),
+    ).alias("closing")
+
+
+def publish(
+    changes: DataFrame,
+    table: Table,
+    run: int,
+    known_at: datetime,
+    *,
+    closing: Mapping[str, Any] | None,
+    note: dict[str, Any],
+    after: int | None = None,
+) -> None:
+    """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
+
+    `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
+    `closing`: where what is closed lies; with nothing to close (None) it is a plain append. A closed row keeps its
+    valid period; it gets systemTo = known_at. `after`: the run that had committed last when the changes were computed
+    (`once`).
+    """
+    now = F.lit(known_at)
+    rows = changes.withColumns(
+        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": tables.belief(table)}
+    )
+    columns = [c for c in rows.columns if c != "change"]
+    if closing is None:
+        append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
+        return
+    spark = changes.sparkSession
+    _mark_rows_only(spark, table)
+    view = f"change_of_{table.pipeline}_{table.name}"
+    rows.createOrReplaceTempView(view)
+    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
+    names = ", ".join(f"`{c}`" for c in columns)
+    values = ", ".join(f"s.`{c}`" for c in columns)
+    confs = {
+        "spark.databricks.delta.write.txnAppId": table.app(),
+        "spark.databricks.delta.write.txnVersion": str(run),
+        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
+    }
+    merge = (
+        f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
+        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_reached(table, closing)} AND {same} "
+        "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
+        f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+    )
+    try:
+        with temporarily(spark, confs):
+            once(lambda: spark.sql(merge).collect(), lambda: tables.published(table), run, after, table.path)
+    finally:
+        spark.catalog.dropTempView(view)
 
 
 def once(commit: Callable[[], object], published: Callable[[], int], run: int, after: int | None, where: str) -> None:
@@ -52,3 +146,42 @@ def once(commit: Callable[[], object], published: Callable[[], int], run: int, a
 def conflicting(error: Exception) -> bool:
     """Whether a commit failed only because another one came first."""
     return _CONFLICT.search(str(error)) is not None
+
+
+_PER_FILE = 250_000
+
+
+def _laid_out(rows: DataFrame, table: Table, count: int) -> DataFrame:
+    """Many rows at once in files of their own times, as runs bring them: so that files can be passed over."""
+    if count < 2 * _PER_FILE:
+        return rows
+    by = "_belief", tables.period(table)[0]
+    return rows.repartitionByRange(count // _PER_FILE, *by).sortWithinPartitions(*by)
+
+
+def _reached(table: Table, closing: Mapping[str, Any]) -> str:
+    """The files that a merge has to look at, as a condition that Delta can judge by partitions and statistics."""
+    lying = [belief for belief in ("open", "past") if closing[belief]]
+    reached = f"t._belief IN ({', '.join(map(repr, lying))})"
+    start, end = tables.period(table)
+    first, last, ended = (_moment(closing[name]) for name in ("first", "last", "end"))
+    if not closing["past"] or first is None or last is None or ended is None:
+        return reached
+    past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
+    return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"
+
+
+def _moment(micros: int | None) -> str | None:
+    """A moment as an SQL literal; None where there is none that Python knows."""
+    try:
+        moment = datetime(1970, 1, 1) + timedelta(microseconds=micros or 0)  # noqa: DTZ001  # the literal says UTC
+    except OverflowError:
+        return None
+    return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
+
+
+def _mark_rows_only(spark: SparkSession, table: Table) -> None:
+    """From `LARGE` rows on a closed row is marked (a deletion vector), and its file is not written anew."""
+    found = tables.opened(table)
+    if found is not None and tables.VECTORS not in found.metadata().configuration and tables.size(table) > tables.LARGE:
+        spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('{tables.VECTORS}' = 'true')").collect()

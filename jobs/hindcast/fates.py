@@ -19,7 +19,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import journal, logs, order, plans, tables
+from hindcast import commits, journal, logs, order, plans, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan
 from hindcast.settings import settings
@@ -54,7 +54,7 @@ def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> No
             if counts:
                 tables.ensure(entered, tables.nullable(rows.schema))
                 note = {"run": todo.run, "refused": counts.get("expired", 0)}
-                tables.append(rows, entered, todo.run, note, after=after)
+                commits.append(rows, entered, todo.run, note, after=after)
         finally:
             rows.unpersist()
     logs.quarantined(spark, contract, name, entered, f"fates/{name}")

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from hindcast import journal, tables
 from hindcast.contracts import Contract
+from hindcast.contracts.shapes import topic_shape
 from hindcast.contracts.types import column_type
 from hindcast.errors import RunError, TableError, nearest
 from hindcast.tables import Table
@@ -15,13 +16,13 @@ def table(warehouse: str, contract: Contract, name: str, pin: datetime | None = 
     """The table that an input of a contract is, read as known at `pin`."""
     it = contract.inputs[name]
     pipeline, _, other = it.table.partition(".")
-    return Table(warehouse, pipeline, other, "versions", tuple(it.key), pin)
+    return Table(warehouse, pipeline, other, topic_shape(it).kind, tuple(it.key), pin)
 
 
 def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
     """The known-at of the last completed run of an input's pipeline.
 
-    RunError if there is none; TableError if the table is not one of versions with the contract's columns.
+    RunError if there is none; TableError if the table is not of the kind that is read, with the contract's columns.
     """
     it, where = contract.inputs[name], f"{contract.pipeline}, inputs.{name}: {contract.inputs[name].table}"
     pipeline = it.table.partition(".")[0]
@@ -31,9 +32,10 @@ def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
         mend = f"hindcast run {pipeline}, or name another table"
         raise RunError("no completed run has published the table", where=where, mend=mend)
     marks = tables.marked(found) or {}
-    if marks["kind"] != "versions" or list(marks["key"]) != list(it.key):
+    wanted = topic_shape(it).kind
+    if marks["kind"] != wanted or list(marks["key"]) != list(it.key):
         told = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
-        raise TableError(told, where=where, mend="an input is a table of versions; write its key as it is")
+        raise TableError(told, where=where, mend=f"read: {it.read} reads {wanted}; write its key as it is")
     there = tables.types(found)
     for column, kind in {**it.key, **it.value}.items():
         if column not in there or column_type(there[column]) != kind:

@@ -25,7 +25,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import gaps, order, plans, tables
+from hindcast import commits, gaps, order, plans, tables
 from hindcast.contracts import Contract, Topic
 from hindcast.decode import decode
 from hindcast.errors import RecordError
@@ -124,7 +124,7 @@ def _append(spark: SparkSession, cluster: Cluster, contract: Contract, todo: Pla
             empty.append(between.withColumns(why))
         rows = _union([judged, *empty]).withColumns(_origin(share, todo))
         tables.ensure(log, tables.nullable(rows.schema))
-        tables.append(
+        commits.append(
             rows, log, todo.run, {"run": todo.run, "runId": todo.run_id, "refused": refused}, after=share.after
         )
     finally:
@@ -249,7 +249,7 @@ def quarantined(spark: SparkSession, contract: Contract, name: str, decided: Tab
     rows = tables.load(spark, decided).where(~F.col("fate").isin("accepted", *gaps.FATES) & (F.col("run") > done))
     refused = rows.select(topic, *QUARANTINE[1:])
     tables.ensure(table, tables.nullable(refused.schema))
-    tables.append(refused, table, max(new), {"run": max(new)}, part=part, after=done)
+    commits.append(refused, table, max(new), {"run": max(new)}, part=part, after=done)
 
 
 def quarantine(warehouse: str, pipeline: str) -> Table:

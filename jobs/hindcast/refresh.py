@@ -183,7 +183,7 @@ def _source(source: Source, shape: Shape) -> Source:
 
 def _appended(contract: Contract, name: str) -> bool:
     """Whether a stream only ever gets events that come after all others of their partition: a topic, or what is made
-    of each record of one alone.
+    of each record of one alone. Of another pipeline's that is not known.
     """
     view = contract.views.get(name)
-    return view is None or (view.join is None and _appended(contract, view.first))
+    return name in contract.topics or (view is not None and view.join is None and _appended(contract, view.first))

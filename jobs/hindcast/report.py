@@ -86,7 +86,8 @@ def of_aggregate(
         while source in contract.views:
             source = contract.views[source].first
         times = told.get("streamTimes", {})
-        reached = [times.get(str(partition)) for partition in plan.topics[source].ranges]
+        # How many partitions another pipeline's stream has, a run does not know; then none of its windows is closed.
+        reached = [times.get(str(p)) for p in plan.topics[source].ranges] if source in plan.topics else []
         moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
         closed = windows.closed_up_to(window, min(moments)) if moments and len(moments) == len(reached) else None
         found |= {"streamTimes": times, "closedUpTo": closed.isoformat() if closed else None}

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import analysis, changes, fates, gaps, gates, journal, logs, plans, report, tables
+from hindcast import analysis, changes, commits, fates, gaps, gates, journal, logs, plans, report, tables
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, find
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError
@@ -132,7 +132,7 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
             F.count_if(F.col("change") == "open").alias("opened"),
             F.count_if(F.col("change") == "close").alias("closed"),
             F.count_if(F.expr(f"change = 'close' AND {ended}")).alias("corrected"),
-            tables.closing(table),
+            commits.closing(table),
         )
         row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
         told: dict[str, Any] = row.asDict(recursive=True) if row else {}
@@ -141,7 +141,7 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
         if not note["opened"] + note["closed"]:
             before = report.before(table.warehouse, contract.pipeline).get(name, {})
             if report.besides(note) != report.besides(before):
-                tables.publish(change, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
+                commits.publish(change, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
             return note
         verdicts = gates.check(change.where("change = 'open'").drop("change"), contract.expectations(name))
         note["gates"] = [v._asdict() for v in verdicts]
@@ -151,7 +151,7 @@ def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[st
             _enter(contract.pipeline, todo.run, "stopped", {"table": name, **note})
             raise
         met = closing if note["closed"] else None
-        tables.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
+        commits.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
         return note
     finally:
         change.unpersist()

@@ -1,4 +1,4 @@
-"""Delta tables: where they lie, what form they have, and how a change is committed: once, and whole.
+"""Delta tables: where they lie, what form they have, and what they say of themselves.
 
 Every table is plain Delta. Beside the user's columns:
 
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,11 +33,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from hindcast import commits
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError, PlatformError, TableError
-from hindcast.session import temporarily
 
 Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
 FORMAT = 1
@@ -45,6 +43,9 @@ FORMAT = 1
 
 LARGE = 1_000_000
 """From so many rows on a table has deletion vectors."""
+
+VECTORS = "delta.enableDeletionVectors"
+"""The table property that says so."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,12 @@ class Table:
         """Where the table lies: a folder or the URI of one."""
         return f"{self.warehouse.rstrip('/')}/{self.pipeline}/{self.name}"
 
-    @property
-    def app(self) -> str:
-        """The application id of its commits (Delta transaction identifiers); the version is the run's number."""
-        return f"hindcast/{self.pipeline}/{self.name}"
+    def app(self, part: str = "") -> str:
+        """The application id of its commits (Delta transaction identifiers); the version is the run's number.
+
+        `part` names one commit among several that a run makes to the table.
+        """
+        return "/".join(filter(None, ("hindcast", self.pipeline, self.name, part)))
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -185,7 +188,7 @@ def marked(found: DeltaTable) -> dict[str, Any] | None:
 def published(table: Table, part: str = "") -> int:
     """The number of the last run that committed to the table (this part of its commits), 0 before the first."""
     found = opened(table)
-    return (found.transaction_version(_app(table, part)) or 0) if found is not None else 0
+    return (found.transaction_version(table.app(part)) or 0) if found is not None else 0
 
 
 def size(table: Table) -> int:
@@ -212,7 +215,7 @@ def load(spark: SparkSession, table: Table) -> DataFrame:
 
 def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
     """All rows of a table for DuckDB, without Spark; of one with deletion vectors as a stream, to be read once."""
-    if _VECTORS not in found.metadata().configuration:
+    if VECTORS not in found.metadata().configuration:
         return found.to_pyarrow_dataset()
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
 
@@ -232,89 +235,6 @@ def period(table: Table) -> tuple[str, str]:
             return "windowStart", "windowEnd"
         case _:
             return "timestamp", "timestamp"
-
-
-def append(
-    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
-) -> None:
-    """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
-
-    `part` names the commit among several that one run makes to the table. `after`: as `commits.once` takes it.
-    """
-    writer = (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", _app(table, part))
-        .option("txnVersion", str(run))
-        .option("userMetadata", json.dumps(note))
-    )
-    commits.once(lambda: writer.save(table.path), lambda: published(table, part), run, after, table.path)
-
-
-def closing(table: Table) -> Column:
-    """What a change closes, for `publish`: an aggregate over plane.changes, `closing`.
-
-    Where the closed rows lie: how many are `open`, how many `past`, and the latter's first and last start and first
-    end, in microseconds since 1970.
-    """
-    start, end = period(table)
-    closed = F.col("change") == "close"
-    past = closed & (belief(table) == "past")
-    return F.struct(
-        F.count_if(closed & ~past).alias("open"),
-        F.count_if(past).alias("past"),
-        F.min(F.when(past, F.unix_micros(start))).alias("first"),
-        F.max(F.when(past, F.unix_micros(start))).alias("last"),
-        F.min(F.when(past, F.unix_micros(end))).alias("end"),
-    ).alias("closing")
-
-
-def publish(
-    changes: DataFrame,
-    table: Table,
-    run: int,
-    known_at: datetime,
-    *,
-    closing: Mapping[str, Any] | None,
-    note: dict[str, Any],
-    after: int | None = None,
-) -> None:
-    """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
-
-    `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
-    `closing`: where what is closed lies; with nothing to close (None) it is a plain append. A closed row keeps its
-    valid period; it gets systemTo = known_at. `after`: the run that had committed last when the changes were computed
-    (`commits.once`).
-    """
-    now = F.lit(known_at)
-    rows = changes.withColumns({"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": belief(table)})
-    columns = [c for c in rows.columns if c != "change"]
-    if closing is None:
-        append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
-        return
-    spark = changes.sparkSession
-    _mark_rows_only(spark, table)
-    view = f"change_of_{table.pipeline}_{table.name}"
-    rows.createOrReplaceTempView(view)
-    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
-    names = ", ".join(f"`{c}`" for c in columns)
-    values = ", ".join(f"s.`{c}`" for c in columns)
-    confs = {
-        "spark.databricks.delta.write.txnAppId": table.app,
-        "spark.databricks.delta.write.txnVersion": str(run),
-        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
-    }
-    merge = (
-        f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_reached(table, closing)} AND {same} "
-        "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
-        f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
-    )
-    try:
-        with temporarily(spark, confs):
-            commits.once(lambda: spark.sql(merge).collect(), lambda: published(table), run, after, table.path)
-    finally:
-        spark.catalog.dropTempView(view)
 
 
 def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
@@ -343,49 +263,7 @@ def nullable(schema: StructType) -> StructType:
 
 _ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"
 _NEEDED = 64 << 20
-_PER_FILE = 250_000
 _STATISTICS = {"delta.dataSkippingNumIndexedCols": "-1"}  # of all columns: the periods come after the user's
-_VECTORS = "delta.enableDeletionVectors"
-
-
-def _laid_out(rows: DataFrame, table: Table, count: int) -> DataFrame:
-    """Many rows at once in files of their own times, as runs bring them: so that files can be passed over."""
-    if count < 2 * _PER_FILE:
-        return rows
-    by = "_belief", period(table)[0]
-    return rows.repartitionByRange(count // _PER_FILE, *by).sortWithinPartitions(*by)
-
-
-def _reached(table: Table, closing: Mapping[str, Any]) -> str:
-    """The files that a merge has to look at, as a condition that Delta can judge by partitions and statistics."""
-    lying = [belief for belief in ("open", "past") if closing[belief]]
-    reached = f"t._belief IN ({', '.join(map(repr, lying))})"
-    start, end = period(table)
-    first, last, ended = (_moment(closing[name]) for name in ("first", "last", "end"))
-    if not closing["past"] or first is None or last is None or ended is None:
-        return reached
-    past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
-    return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"
-
-
-def _moment(micros: int | None) -> str | None:
-    """A moment as an SQL literal; None where there is none that Python knows."""
-    try:
-        moment = datetime(1970, 1, 1) + timedelta(microseconds=micros or 0)  # noqa: DTZ001  # the literal says UTC
-    except OverflowError:
-        return None
-    return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
-
-
-def _mark_rows_only(spark: SparkSession, table: Table) -> None:
-    """From `LARGE` rows on a closed row is marked (a deletion vector), and its file is not written anew."""
-    found = opened(table)
-    if found is not None and _VECTORS not in found.metadata().configuration and size(table) > LARGE:
-        spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('{_VECTORS}' = 'true')").collect()
-
-
-def _app(table: Table, part: str) -> str:
-    return f"{table.app}/{part}" if part else table.app
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -98,7 +98,7 @@ def _views(contract: Contract) -> Iterator[Complaint]:
         for name in ready:
             view = todo.pop(name)
             try:
-                yield from complaints(name, view, known, contract.topics)
+                yield from complaints(name, view, known, contract)
                 known[name] = view_shape(view, known)
                 yield from _gates(("views", name), view.expect, known[name])
             except ExpressionError:

@@ -134,7 +134,10 @@ class Input(Model):
 
     table: str = Field(
         pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
-        description="The other pipeline and its table of versions: restaurant.menu.",
+        description="The other pipeline and its table: restaurant.menu.",
+    )
+    read: Literal["table", "stream"] = Field(
+        "table", description="table: its rows are versions of their key. stream: they are events."
     )
     key: Columns = Field(description="Its key columns.", min_length=1)
     value: Columns = Field(description="Those of its other columns that are used here.", min_length=1)

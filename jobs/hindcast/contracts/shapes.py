@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hindcast.contracts.expressions import Scope, plain_type, resolve
-from hindcast.contracts.model import Contract, Topic, View
+from hindcast.contracts.model import Contract, Input, Topic, View
 
 Kind = Literal["events", "versions", "windows", "pairs"]
 PERIODS: dict[str, tuple[str, ...]] = {
@@ -50,11 +50,11 @@ def shapes(contract: Contract) -> dict[str, Shape]:
 def given(contract: Contract) -> dict[str, Shape]:
     """The shapes of what views are made of: the topics, and the tables of other pipelines."""
     known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
-    return known | {name: Shape("versions", it.key, it.value) for name, it in contract.inputs.items()}
+    return known | {name: topic_shape(it) for name, it in contract.inputs.items()}
 
 
-def topic_shape(topic: Topic) -> Shape:
-    """A topic's table: versions if it is read as a table, else events."""
+def topic_shape(topic: Topic | Input) -> Shape:
+    """The table of a topic, or an input: versions if it is read as a table, else events."""
     return Shape("versions" if topic.read == "table" else "events", topic.key, topic.value)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
-from hindcast.contracts.model import Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, expressions, resolved, scope
 from hindcast.errors import nearest
 
@@ -30,12 +30,12 @@ def malformed(name: str, view: View, names: Sequence[str]) -> Iterator[Complaint
             yield Complaint(("views", name, *field), f"no {field[-1]} '{wanted}'", nearest(wanted, fitting))
 
 
-def complaints(name: str, view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -> Iterator[Complaint]:
+def complaints(name: str, view: View, known: Mapping[str, Shape], contract: Contract) -> Iterator[Complaint]:
     """Every complaint about a view whose inputs are there, the first of them first."""
     location = ("views", name)
-    for complaint in (*_kinds(view, known, topics), *_expressions(view, known)):
+    for complaint in (*_kinds(view, known, contract), *_expressions(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
-    for complaint in (*_join(view, known, topics), *_columns(view, known)):
+    for complaint in (*_join(view, known, contract.topics), *_columns(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
 
 
@@ -118,7 +118,7 @@ def _window(view: View, window: Window) -> Iterator[Complaint]:
         yield Complaint(("window", given[0]), "a window without length", "write for example 1 hour")
 
 
-def _kinds(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -> Iterator[Complaint]:
+def _kinds(view: View, known: Mapping[str, Shape], contract: Contract) -> Iterator[Complaint]:
     """A stream must be events, a table versions."""
     for field, wanted in _named(view).items():
         shape, kind = known[wanted], _KIND[field[-1]]
@@ -126,12 +126,13 @@ def _kinds(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) 
             continue
         fitting = [name for name, other in known.items() if other.kind == kind]
         mend = nearest(wanted, fitting)
-        if wanted in topics:
-            read = topics[wanted].read
+        if wanted in contract.topics or wanted in contract.inputs:
+            part = "topics" if wanted in contract.topics else "inputs"
+            read = getattr(contract, part)[wanted].read
             yield Complaint(
                 field,
                 f"'{wanted}' is read as a {read}, not as a {field[-1]}",
-                f"{mend}; or read it so: topics.{wanted}.read: {field[-1]}",
+                f"{mend}; or read it so: {part}.{wanted}.read: {field[-1]}",
             )
         elif shape.kind in ("windows", "pairs"):
             what = "windows" if shape.kind == "windows" else "pairs of two streams"
