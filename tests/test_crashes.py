@@ -68,7 +68,7 @@ def test_a_run_that_fails_at_every_boundary_tells_the_same_in_the_end(
         assert seen == [*boundaries(1), *boundaries(2)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_finished_by_a_retry(
     undisturbed: Pipeline, spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

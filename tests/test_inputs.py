@@ -94,10 +94,8 @@ views:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "few", [pytest.param(10**9, id="whole", marks=pytest.mark.long), pytest.param(0, id="by increments")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("few", [pytest.param(10**9, id="whole"), pytest.param(0, id="by increments")])
 def test_a_stream_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

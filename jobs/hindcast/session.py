@@ -28,6 +28,7 @@ SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    "spark.sql.types.framework.enabled": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -41,6 +42,7 @@ SETTINGS = {
 """Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it;
 what is kept in memory is read three times, soon: compressing it would take longer. Without debugging no Python call
 looks up the line that made it: errors name the contract's. Without a UI nothing asks for past plans, which are large.
+The types framework is off by default, but Spark 4.2 would look for that default in the environment at each comparison.
 """
 
 SMALL = {
