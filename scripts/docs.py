@@ -14,6 +14,7 @@ from typing import Any
 
 from hindcast.cli import _parser
 from hindcast.contracts import Contract
+from hindcast.contracts.check import RESERVED
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -43,7 +44,7 @@ def commands() -> list[tuple[str, argparse.ArgumentParser]]:
 def contract() -> str:
     """docs/contract.md: every field of a contract with its type, default and meaning."""
     schema = Contract.model_json_schema()
-    filled = _CONTRACT
+    filled = _CONTRACT.replace("<reserved>", ", ".join(f"`{name}`" for name in RESERVED))
     for name, model in {"Contract": schema, **schema["$defs"]}.items():
         filled = filled.replace(f"<{name}>", "\n".join(_fields(model)))
     return filled
@@ -165,7 +166,7 @@ How values are written:
 
 | type | written |
 | --- | --- |
-| name | lower-case letters, digits and `_`, a letter first; `runs`, `quarantine` and `logs` are taken |
+| name | lower-case letters, digits and `_`, a letter first; <reserved> are taken |
 | column to type | `{price: "decimal(8,2)"}`: Spark SQL types, also `array<...>` and `struct<...>`, no maps |
 | column to expression | `{amount: quantity * price}`: Spark SQL expressions |
 | duration | a number and a unit: `500 ms`, `10 seconds`, `90 minutes`, `36 hours`, `30 days`, `2 weeks` |

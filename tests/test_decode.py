@@ -97,6 +97,7 @@ def test_values_and_fates_of_a_table(spark: SparkSession) -> None:
         (ELSE, NOON, b"curry", b'{"price": 8}, "more": {"price": 9}'): bad,
         (ELSE, NOON, b"curry", b'{"price": 8}, "": {"price": 9}'): bad,
         (ELSE, NOON, b"curry", b'{"price": 8}], [{}'): bad,
+        (ELSE, NOON, b"curry", b'{"price": 8}}, "_": {"": {"price": 9}'): bad,
         (ELSE, NOON, b"curry", b'{"price": 8}}} {"more": {"": {}'): bad,
         (ELSE, NOON, b"curry", b'{"price": "\xff"}'): bad,
         (ELSE, NOON, b"curry", b'\x00\x00\x00\x00\x01{"price": 8}'): bad,

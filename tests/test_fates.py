@@ -97,6 +97,8 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         todo = plans.Plan.from_json(plans.current(p.warehouse, p.name, number).plan)
         fates.decide(spark, p.contract, todo, "menu")
         fates.decide(spark, p.contract, todo, "menu")
+        runs.replay(spark, p.name, number, "menu")
+        assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
         plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
 
         # with the contract as it was before, the fate is what it was

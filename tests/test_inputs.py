@@ -129,7 +129,7 @@ def test_a_stream_of_another_pipeline(
         ('price: "decimal(8,2)"', "price: int", "column 'price' is decimal(8,2)", "not int"),
         ("value: {price:", "value: {cost:", "no column 'cost'", "price"),
         ("restaurant.menu, key: {item:", "restaurant.menu, key: {dish:", "holds versions with the key item", "its key"),
-        ("restaurant.menu", "restaurant.bills", "holds events", "read: table reads versions"),
+        ("restaurant.menu", "restaurant.bills", "holds events", "read: stream"),
         ("restaurant.menu", "restaurant.wine", "no completed run has published the table", "hindcast run restaurant"),
     ],
 )

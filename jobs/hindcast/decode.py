@@ -65,9 +65,9 @@ def _parsed(raw: Column, columns: dict[str, str]) -> Column:
 
     from_json alone passes over what comes after an object:    {"n": 1}, {"n": 2}    {"n": 1}} and more
     """
-    text = F.concat(F.lit('{"_": {"": '), raw.cast("string"), F.lit(f', "{_END}": {{}}}}}}'))
+    text = F.concat(F.lit(f'{{"{_END}": {{"": '), raw.cast("string"), F.lit(f', "{_END}": {{}}}}}}'))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW, "allowSingleQuotes": "false"}
-    return F.from_json(text, f"`_` map<string, struct<{_typed(columns, ': ')}>>, `{_RAW}` string", options)
+    return F.from_json(text, f"`{_END}` map<string, struct<{_typed(columns, ': ')}>>, `{_RAW}` string", options)
 
 
 def _key(topic: Topic) -> tuple[Column, Column]:
@@ -85,8 +85,8 @@ def _key(topic: Topic) -> tuple[Column, Column]:
 def _json(part: str, columns: dict[str, str]) -> tuple[Column, Column]:
     """A parsed JSON object as a struct, and what is wrong with it."""
     raw, parsed = F.col(part), F.col(f"_parsed.{part}")
-    objects = F.map_values(parsed["_"])
-    whole = parsed[_RAW].isNull() & (F.map_keys(parsed["_"]) == F.array(F.lit(""), F.lit(_END)))
+    objects = F.map_values(parsed[_END])
+    whole = parsed[_RAW].isNull() & (F.map_keys(parsed[_END]) == F.array(F.lit(""), F.lit(_END)))
     good = F.coalesce(whole & objects[0].isNotNull() & _utf8(raw), F.lit(False))
     struct = F.struct(*[objects[0][name].alias(name) for name in columns])
     told = F.concat(F.lit(f"the {part} is not a JSON object of {_typed(columns)}: "), _shown(raw.cast("string")))

@@ -53,6 +53,7 @@ def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> No
             counts = {row["fate"]: row["n"] for row in rows.groupBy("fate").agg(F.count("*").alias("n")).collect()}
             if counts:
                 tables.ensure(entered, tables.nullable(rows.schema))
+                plans.current(warehouse, pipeline, todo.run)  # one that was given up since does not decide any more
                 note = {"run": todo.run, "refused": counts.get("expired", 0)}
                 commits.append(rows, entered, todo.run, note, after=after)
         finally:

@@ -35,7 +35,7 @@ def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
     wanted = topic_shape(it).kind
     if marks["kind"] != wanted or list(marks["key"]) != list(it.key):
         told = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
-        raise TableError(told, where=where, mend=f"read: {it.read} reads {wanted}; write its key as it is")
+        raise TableError(told, where=where, mend=_MENDS.get(marks["kind"], "windows and pairs cannot be inputs yet"))
     there = tables.types(found)
     for column, kind in {**it.key, **it.value}.items():
         if column not in there or column_type(there[column]) != kind:
@@ -43,3 +43,9 @@ def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
             mend = f"write its type as it is, not {kind}" if column in there else nearest(column, there)
             raise TableError(has, where=where, mend=mend)
     return max(completed)
+
+
+_MENDS = {
+    "versions": "read it as a table (read: table), and write its key as it is",
+    "events": "read it as a stream (read: stream), and write its key as it is",
+}

@@ -17,7 +17,7 @@ FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_s
 _ANEW = """
     SELECT run, "partition", any_value(systemFrom), min("offset"), max("offset"),
            count_if(fate = 'accepted'), count_if(fate = 'expired')
-    FROM entered GROUP BY run, "partition" ORDER BY run, "partition"
+    FROM entered WHERE ? IS NULL OR run = ? GROUP BY run, "partition" ORDER BY run, "partition"
 """
 _PIECES = """
     WITH placed AS (
@@ -70,15 +70,15 @@ class Anew:
     expired: int
 
 
-def anew(entered: Table) -> list[Anew]:
-    """What runs have decided anew of a topic's records; by run and partition."""
+def anew(entered: Table, run: int | None = None) -> list[Anew]:
+    """What one run, or all have decided anew of a topic's records; by run and partition."""
     found = tables.opened(entered)
     if found is None:
         return []
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("entered", found.to_pyarrow_dataset())
-        return [Anew(*row) for row in engine.execute(_ANEW).fetchall()]
+        return [Anew(*row) for row in engine.execute(_ANEW, [run, run]).fetchall()]
 
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
@@ -96,8 +96,9 @@ def fates(warehouse: str, pipeline: str) -> pa.Table:
     """What every run of a pipeline brought: a row for each run, topic and piece of a partition, in this order.
 
     Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), partition, first and last offset,
-    and a count for each fate. A run that brought nothing is a row with null from `topic` on. What a run decided anew is
-    a row with what it adds to each count, less than 0 where it takes away: the sums over all runs are what is so now.
+    `anew`, and a count for each fate. A run that brought nothing is a row with null from `topic` on. What a run decided
+    anew follows what it brought, in rows of their own (`anew`): the first and last offset concerned, and what is added
+    to each count, less than 0 where it is taken away. So the sums over all runs are what was decided last.
     """
     runs = journal.runs(warehouse, pipeline)
     topics = sorted({name for run in runs for name in run.plan["topics"]})
@@ -129,17 +130,18 @@ _SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("first", pa.int64()),
         ("last", pa.int64()),
+        ("anew", pa.bool_()),
         *((fate, pa.int64()) for fate in FATES),
     ]
 )
 
 
 def _told(topic: str, piece: Piece) -> dict[str, object]:
-    place = {"topic": topic, "partition": piece.partition, "first": piece.start, "last": piece.end - 1}
+    place = {"topic": topic, "partition": piece.partition, "first": piece.start, "last": piece.end - 1, "anew": False}
     return place | {fate: piece.fates.get(fate, 0) for fate in FATES}
 
 
 def _changed(topic: str, entry: Anew) -> dict[str, object]:
-    place = {"topic": topic, "partition": entry.partition, "first": entry.first, "last": entry.last}
+    place = {"topic": topic, "partition": entry.partition, "first": entry.first, "last": entry.last, "anew": True}
     net = entry.accepted - entry.expired
     return place | dict.fromkeys(FATES, 0) | {"accepted": net, "expired": -net}

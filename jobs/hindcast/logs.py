@@ -37,7 +37,7 @@ from hindcast.topics import Cluster, Offsets, made_anew, records
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
 
-DISPUTED = "a record of the log was accepted before and does not decode now"
+DISPUTED = "a record of the log decoded before and does not now"
 DISPUTE_MEND = "put the column's type in the contract back, or give the topic's entry another name (a new table)"
 _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""

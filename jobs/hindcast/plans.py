@@ -11,7 +11,7 @@ from hindcast import gaps, inputs, journal
 from hindcast.contracts import Contract
 from hindcast.errors import BusyError, RunError
 from hindcast.journal import Run
-from hindcast.tables import Table, published
+from hindcast.tables import Table, located, published
 from hindcast.topics import Cluster, Offsets, bounded, continued, made_anew
 
 
@@ -249,4 +249,7 @@ def _moved(since: datetime, before: Share | None, held: Mapping[int, Offsets]) -
 
 
 def _committed(warehouse: str, contract: Contract, run: Run) -> bool:
-    return any(published(log(warehouse, contract.pipeline, name)) >= run.number for name in contract.topics)
+    """Whether a run has changed anything: a log, the fates of one, or a table."""
+    topics = [of(warehouse, contract.pipeline, name) for of in (log, fates) for name in contract.topics]
+    views = [located(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
+    return any(published(table) >= run.number for table in (*topics, *views))

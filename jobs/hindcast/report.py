@@ -30,7 +30,7 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
         without = sum(p.pop("without") for p in partitions)
         if contract.topics[name].read == "stream":
             topics[name]["withoutValue"] = without
-        anew = [e for e in ledger.anew(plans.fates(warehouse, contract.pipeline, name)) if e.run == plan.run]
+        anew = ledger.anew(plans.fates(warehouse, contract.pipeline, name), plan.run)
         if anew:
             topics[name]["decidedAnew"] = {
                 "accepted": sum(e.accepted for e in anew),

@@ -167,7 +167,7 @@ def _enter(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
 def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
     """The note of a table that needs nothing any more: this run has published it, or nothing can have changed in it.
 
-    That is so if a completed run of this very contract has seen its sources as they are.
+    That is so if a completed run of this very contract has seen it and its sources as they are.
     """
     table = located(contract, name)
     if tables.published(table) >= todo.run:
@@ -178,7 +178,7 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
         return None
     last = completed[-1]
     settled = Plan.from_json(last.plan).pins == todo.pins and all(
-        source.pin is not None or tables.published(source) <= last.number for source in sources
+        it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )
     return _note(todo) if settled else None
 

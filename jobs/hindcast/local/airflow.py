@@ -10,9 +10,11 @@ import base64
 import json
 import os
 import secrets
-import shutil
+import sqlite3
 import subprocess
+import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -56,7 +58,7 @@ def migrate(now: Settings) -> None:
     empty = session.home() / "airflow" / f"{version('apache-airflow')}.db"
     new = not database.exists()
     if new and empty.exists():
-        shutil.copyfile(empty, database)
+        _copy(empty, database)
         done.write_text(version("apache-airflow"), encoding="utf-8")
         return
     log = now.logs / "airflow-migrate.log"
@@ -74,8 +76,7 @@ def migrate(now: Settings) -> None:
         raise PlatformError("Airflow's database cannot be made", where=str(database), mend=f"read the log: {log}")
     if new:
         empty.parent.mkdir(exist_ok=True)
-        shutil.copyfile(database, empty.with_suffix(".new"))
-        empty.with_suffix(".new").replace(empty)
+        _copy(database, empty)
     done.write_text(version("apache-airflow"), encoding="utf-8")
 
 
@@ -168,6 +169,15 @@ def _keys(now: Settings) -> dict[str, str]:
             json.dump(keys, file)
     found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def _copy(database: Path, to: Path) -> None:
+    """A whole copy or none, whoever else copies it at the same time."""
+    with tempfile.TemporaryDirectory(dir=to.parent) as folder:
+        copy = Path(folder) / "copy.db"
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        copy.replace(to)
 
 
 def _home(now: Settings) -> Path:
