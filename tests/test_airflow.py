@@ -87,6 +87,7 @@ def bills(now: Settings, run: int) -> dict[str, Decimal | None]:
     return {row["customer"]: row["amount"] for row in rows}
 
 
+@pytest.mark.long
 def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Settings, Airflow]) -> None:
     now, web = up
     web.unpause("restaurant")
