@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
@@ -80,9 +81,11 @@ def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, 
     try:
         batch = Batch(spark, shape, members)
         rows, fates = batch.rows().collect(), batch.fates().collect()
-    except PySparkException as failure:
+    except (PySparkException, Py4JJavaError) as failure:  # some of the JVM's come as they are
         if len(members) == 1 or isinstance(failure, AnalysisException):
-            return [{"declined": f"failed: {str(failure).splitlines()[0]}"} for _ in members]
+            lines = [line.removeprefix(": ") for line in str(failure).splitlines()]
+            cause = next(line for line in lines if not line.startswith("An error occurred while calling"))
+            return [{"declined": f"failed: {cause}"} for _ in members]
         half = len(members) // 2
         return _compute(spark, shape, members[:half]) + _compute(spark, shape, members[half:])
     rows_of: dict[str, list[Row]] = defaultdict(list)
