@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast import derive, order
+from hindcast import derive, logs, order
 from hindcast.contracts import Contract, load, shapes
 from hindcast.errors import HindcastError
 from hindcast.session import sized
@@ -205,7 +205,7 @@ def log(spark: SparkSession, it: Contract, name: str, table: Table) -> DataFrame
     )
     if topic.history_retention is None:
         return records.withColumn("fate", F.lit("accepted"))
-    return order.judge(records, F.lit(topic.history_retention).cast("interval day to second"))
+    return order.judge(records, logs.retention(topic))
 
 
 def cells(rows: DataFrame, section: str, name: str, run: int) -> DataFrame:

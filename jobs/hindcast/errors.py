@@ -80,3 +80,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"{hint}known here: {', '.join(names) or 'none'}"
+
+
+def cause(failure: Exception) -> str:
+    """What Spark says of a failure, in its first line that says something; some of the JVM's come as they are."""
+    lines = [line.removeprefix(": ") for line in str(failure).strip().splitlines()]
+    return next(line for line in lines if not line.startswith("An error occurred while calling"))

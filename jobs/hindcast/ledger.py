@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,7 +18,7 @@ FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_s
 _ANEW = """
     SELECT run, "partition", any_value(systemFrom), min("offset"), max("offset"),
            count_if(fate = 'accepted'), count_if(fate = 'expired')
-    FROM entered WHERE ? IS NULL OR run = ? GROUP BY run, "partition" ORDER BY run, "partition"
+    FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition" ORDER BY run, "partition"
 """
 _PIECES = """
     WITH placed AS (
@@ -72,24 +73,12 @@ class Anew:
 
 def anew(entered: Table, run: int | None = None) -> list[Anew]:
     """What one run, or all have decided anew of a topic's records; by run and partition."""
-    found = tables.opened(entered)
-    if found is None:
-        return []
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
-        engine.register("entered", found.to_pyarrow_dataset())
-        return [Anew(*row) for row in engine.execute(_ANEW, [run, run]).fetchall()]
+    return [Anew(*row) for row in _asked(entered, _ANEW, run)]
 
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
     """What a log has of one run, or of all; by run, partition and offset. None where there is no log yet."""
-    found = tables.opened(log)
-    if found is None:
-        return []
-    with duckdb.connect() as engine:
-        engine.execute("SET TimeZone = 'UTC'")
-        engine.register("log", found.to_pyarrow_dataset())
-        return [Piece(*row) for row in engine.execute(_PIECES, [run, run]).fetchall()]
+    return [Piece(*row) for row in _asked(log, _PIECES, run)]
 
 
 def fates(warehouse: str, pipeline: str) -> pa.Table:
@@ -134,6 +123,17 @@ _SCHEMA = pa.schema(
         *((fate, pa.int64()) for fate in FATES),
     ]
 )
+
+
+def _asked(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
+    """The rows of a query over a table that is `log` to it, of one run or of all; none where there is no table yet."""
+    found = tables.opened(log)
+    if found is None:
+        return []
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("log", found.to_pyarrow_dataset())
+        return engine.execute(query, [run, run]).fetchall()
 
 
 def _told(topic: str, piece: Piece) -> dict[str, object]:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from hindcast import analysis, changes, commits, fates, gaps, gates, journal, logs, plans, report, tables
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, find
-from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError
+from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
@@ -203,6 +203,4 @@ def _told(where: str) -> Iterator[None]:
         told = tables.unwritten(error, where)
         if isinstance(told, PlatformError):
             raise told from None
-        lines = [line.removeprefix(": ") for line in text.strip().splitlines()]
-        cause = next(line for line in lines if not line.startswith("An error occurred while calling"))
-        raise RunError(f"Spark failed: {cause}", where=where) from error
+        raise RunError(f"Spark failed: {cause(error)}", where=where) from error

@@ -17,6 +17,7 @@ from pyspark.sql import Row, SparkSession
 
 from hindcast.conformance.relations import Batch
 from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, understand
+from hindcast.errors import cause
 from hindcast.session import SMALL, temporarily
 
 State = Literal["passed", "failed", "declined", "unjudged"]
@@ -83,9 +84,7 @@ def _compute(spark: SparkSession, shape: Shape, members: Sequence[tuple[Vector, 
         rows, fates = batch.rows().collect(), batch.fates().collect()
     except (PySparkException, Py4JJavaError) as failure:  # some of the JVM's come as they are
         if len(members) == 1 or isinstance(failure, AnalysisException):
-            lines = [line.removeprefix(": ") for line in str(failure).splitlines()]
-            cause = next(line for line in lines if not line.startswith("An error occurred while calling"))
-            return [{"declined": f"failed: {cause}"} for _ in members]
+            return [{"declined": f"failed: {cause(failure)}"} for _ in members]
         half = len(members) // 2
         return _compute(spark, shape, members[:half]) + _compute(spark, shape, members[half:])
     rows_of: dict[str, list[Row]] = defaultdict(list)

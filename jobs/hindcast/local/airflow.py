@@ -50,17 +50,23 @@ def migrate(now: Settings) -> None:
 
     A new one is a copy of the empty one that was made first.
     """
-    done = _home(now) / "migrated"
-    database = _home(now) / "airflow.db"
-    if database.exists() and done.exists() and done.read_text(encoding="utf-8") == version("apache-airflow"):
+    done, database, release = _home(now) / "migrated", _home(now) / "airflow.db", version("apache-airflow")
+    if database.exists() and done.exists() and done.read_text(encoding="utf-8") == release:
         return
     _home(now).mkdir(parents=True, exist_ok=True)
-    empty = session.home() / "airflow" / f"{version('apache-airflow')}.db"
-    new = not database.exists()
+    empty, new = session.home() / "airflow" / f"{release}.db", not database.exists()
     if new and empty.exists():
         _copy(empty, database)
-        done.write_text(version("apache-airflow"), encoding="utf-8")
-        return
+    else:
+        _upgrade(now, database)
+        if new:
+            empty.parent.mkdir(exist_ok=True)
+            _copy(database, empty)
+    done.write_text(release, encoding="utf-8")
+
+
+def _upgrade(now: Settings, database: Path) -> None:
+    """Airflow's own migrations."""
     log = now.logs / "airflow-migrate.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -74,10 +80,6 @@ def migrate(now: Settings) -> None:
         ).returncode
     if code != 0:
         raise PlatformError("Airflow's database cannot be made", where=str(database), mend=f"read the log: {log}")
-    if new:
-        empty.parent.mkdir(exist_ok=True)
-        _copy(database, empty)
-    done.write_text(version("apache-airflow"), encoding="utf-8")
 
 
 def wait(started: process.Process, since: datetime, seconds: float = 120) -> None:
