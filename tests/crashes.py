@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hindcast import commits, journal, runs
-from pipelines import CORRECTION, SEED, Pipeline
+from pipelines import CORRECTION, SEED, Pipeline, tell
 
 CONTRACT = """
 pipeline: restaurant
@@ -51,9 +51,16 @@ TABLES = ("menu", "orders", "bills", "spent")
 
 STORY: tuple[dict[str, list[Any]], ...] = (
     {**SEED, "menu": [*SEED["menu"], ("cake", b"{", 4), (None, {"price": 1}, 4)]},
-    {"menu": [*CORRECTION["menu"], ("soup", {"price": 6}, 30), ("soup", {"price": 4}, 3)], "orders": []},
+    {"menu": [*CORRECTION["menu"], ("soup", {"price": 6}, 30), ("curry", {"price": 7}, 3)], "orders": []},
+    {"menu": [], "orders": []},
 )
-"""What each run brings: refused records, then a late record and an expired one."""
+"""What each run brings: refused records; then a late record and an expired one; then a contract that takes that too."""
+
+
+def prepare(p: Pipeline, run: int, brought: dict[str, list[Any]]) -> None:
+    """The contract of a run, and its records. From the third run on the history retention changes with every run."""
+    p.write(CONTRACT if run < 3 or run % 2 == 0 else CONTRACT.replace("10 seconds", "30 seconds"))
+    tell(p, brought)
 
 
 def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -77,8 +84,9 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
 
 def boundaries(run: int) -> list[str]:
     """Those of a run of the story, in the order in which it passes them."""
+    menu = ["fates/menu"] if run == 3 else ["logs/menu", "quarantine"]
     orders = ["logs/orders", "orders"] if run == 1 else []
-    commits = [f"committing to {name}" for name in ("logs/menu", "quarantine", "menu", *orders, "bills", "spent")]
+    commits = [f"committing to {name}" for name in (*menu, "menu", *orders, "bills", "spent")]
     every = ["noting planned of", *(f"{commit} in" for commit in commits), "noting completed of"]
     return [f"{when} {commit} run {run}" for commit in every for when in ("before", "after")]
 
@@ -87,7 +95,10 @@ def told(p: Pipeline) -> dict[str, Any]:
     """Everything that a pipeline's tables say, with runs in place of the moments that they were known at."""
     refused = sorted((row["topic"][-4:], row["offset"], row["fate"], row["run"]) for row in p.raw("quarantine"))
     fates = {topic: p.fates(topic) for topic in p.contract.topics}
-    return {name: p.history(name) for name in TABLES} | fates | {"quarantine": refused, "states": p.states()}
+    anew = sorted((row["offset"], row["was"], row["fate"], row["run"]) for row in p.raw("fates/menu"))
+    return (
+        {name: p.history(name) for name in TABLES} | fates | {"quarantine": refused, "anew": anew, "states": p.states()}
+    )
 
 
 def started(p: Pipeline, run_id: str, seen: Path | None = None) -> subprocess.Popen[str]:

@@ -20,8 +20,12 @@ _UNLIMITED = 10**9
 
 
 def histories(seed: int, count: int, *, expiring: bool = True) -> list[Vector]:
-    """`count` histories, the same for the same seed. Without `expiring` nothing is too old for a table or a window."""
-    return [history(f"{seed}/{number}", expiring=expiring) for number in range(count)]
+    """`count` histories, the same for the same seed. Without `expiring` nothing is too old for a table or a window.
+
+    The first are those that chance seldom finds (`_RARE`).
+    """
+    generated = [history(f"{seed}/{number}", expiring=expiring) for number in range(count - len(_RARE))]
+    return [*(vector(f"{seed}/{name}", *rare) for name, rare in _RARE.items()), *generated]
 
 
 def history(seed: str, *, expiring: bool = True) -> Vector:
@@ -165,6 +169,45 @@ _OPERATIONS: list[Callable[[random.Random, bool], Json]] = [
     _windowed_aggregate,
     _stream_stream_join,
 ]
+
+
+# --- what chance seldom finds ------------------------------------------------------------------------------------
+
+
+def _records(*rows: tuple[int, str, Json, int, int], topic: str = "table") -> tuple[Json, ...]:
+    """Records of `run, key, value, timestamp, partition`."""
+    names = "run", "key", "value", "timestamp", "partition"
+    return tuple({"topic": topic, **dict(zip(names, row, strict=True))} for row in rows)
+
+
+_COUNTED: Json = {
+    "type": "table_aggregate",
+    "aggregation": "count",
+    "groupBy": {"keyField": "g", "valueField": "n"},
+    "table": {"versioned": True, "historyRetentionMs": _UNLIMITED, "transforms": []},
+    "semantics": "corrected",
+}
+_RARE: dict[str, tuple[Json, tuple[Json, ...]]] = {
+    "a rival of equal timestamp that does not show": (
+        {
+            "type": "table_transform",
+            "table": {"versioned": True, "historyRetentionMs": _UNLIMITED, "transforms": []},
+            "semantics": "corrected",
+        },
+        _records((1, "a", 2, 5, 0), (2, "a", 2, 5, 1), (3, "a", 3, 5, 0)),
+    ),
+    "two islands within one believed row": (
+        _COUNTED,
+        _records(
+            (1, "a", {"g": "x", "n": 1}, 0, 0),
+            (2, "b", {"g": "x", "n": 1}, 1, 0),
+            (2, "b", None, 2, 0),
+            (2, "a", {"g": "x", "n": 7}, 3, 0),
+            (2, "a", {"g": "x", "n": 1}, 4, 0),
+        ),
+    ),
+}
+"""Histories with which a wrong reading was found that 1,500 others had passed (mutations.py)."""
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------

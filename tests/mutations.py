@@ -408,7 +408,7 @@ MUTATIONS = (
         "islands",
         'F.max("end").over(in_time',
         'F.last("end").over(in_time',
-        TIMED,
+        (*TIMED, "table_aggregate"),
     ),
     Mutation(
         "increments: the scope does not grow by the rows it touches",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from hindcast import commits, journal, tables
 from hindcast.errors import PlatformError, TableError
@@ -37,6 +37,17 @@ def test_a_table_is_made_once_and_then_found(tmp_path: Path) -> None:
     assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
     assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
     assert tables.published(menu(tmp_path)) == 0
+
+
+def test_delta_keeps_statistics_of_what_rows_are_found_by_and_of_nothing_else(tmp_path: Path) -> None:
+    columns = ("item", StringType()), ("price", IntegerType()), ("validFrom", TimestampType())
+    schema = StructType([StructField(name, kind) for name, kind in (*columns, ("systemTo", TimestampType()))])
+    sought = tables.ensure(menu(tmp_path), schema).metadata().configuration["delta.dataSkippingStatsColumns"]
+    assert sought == "item,validFrom,systemTo"
+    keyed = StructType([StructField("item", BinaryType()), *schema.fields[1:]])
+    other = Table(str(tmp_path), "restaurant", "drinks", "versions", ("item",))
+    sought = tables.ensure(other, keyed).metadata().configuration["delta.dataSkippingStatsColumns"]
+    assert sought == "validFrom,systemTo", "Delta cannot compare bytes"
 
 
 def files(folder: Path) -> list[str]:

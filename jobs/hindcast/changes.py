@@ -17,6 +17,7 @@ from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.journal import Run
+from hindcast.logs import Claimed
 from hindcast.plans import Plan
 from hindcast.session import sliced
 from hindcast.settings import settings
@@ -52,23 +53,33 @@ class Found(NamedTuple):
         return told
 
 
-def of_topic(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
-    """What a topic's log changes in its table: of a stream the records not yet in it."""
+def of_topic(
+    spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str, claimed: Claimed | None
+) -> Found:
+    """What a topic's log changes in its table: of a stream the records not yet in it.
+
+    What the step has just `claimed` is taken from memory where that is all there is to see: each record decoded once.
+    """
     topic, table = contract.topics[name], located(contract, name)
     after = tables.published(table)
 
     def decoded(records: DataFrame) -> DataFrame:
         return logs.undisputed(decode(records, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
 
+    def since(run: int) -> DataFrame:
+        if claimed is not None and claimed.after <= run:
+            return claimed.records
+        return decoded(logs.accepted(spark, contract, name, after=run))
+
     if topic.read == "stream":
-        derived = derive.events(decoded(logs.accepted(spark, contract, name, after=after)))
+        derived = derive.events(since(after))
         tables.ensure(table, table_schema(derived))
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
     if seen is None:
-        whole = derive.versions(decoded(logs.accepted(spark, contract, name, after=0)), topic.ttl)
+        whole = derive.versions(since(0), topic.ttl)
         return Found(_whole(spark, table, whole), after)
-    new = decoded(logs.accepted(spark, contract, name, after=seen.number))
+    new = since(seen.number)
     earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
 
     def log(periods: DataFrame | None) -> DataFrame:

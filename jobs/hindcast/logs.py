@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import reduce
 from operator import or_
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +32,7 @@ from hindcast.decode import decode
 from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
+from hindcast.sources import Sources
 from hindcast.tables import Table
 from hindcast.topics import Cluster, Offsets, made_anew, records
 
@@ -42,20 +44,30 @@ DISPUTE_MEND = "put the column's type in the contract back, or give the topic's 
 _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""
 
+_DECODED = {"key": "_key", "value": "_value"}
 _EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, run long"
 
 
-def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> None:
+class Claimed(NamedTuple):
+    """What the log has of the runs after `after`, from memory: accepted records with `key` and `value` decoded."""
+
+    after: int
+    records: DataFrame
+
+
+def claim(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Claimed | None:
     """Claims a topic's planned offsets: one commit to its log, and then what it refused into quarantine.
 
-    Does nothing that the run did before. Before anything is written, TopicError if Kafka has lost offsets that the
-    contract does not do without, and RecordError if more records are malformed than it allows.
+    Returns what it has appended, as long as `sources` last; None if there was nothing to do, or the run did it before.
+    Before anything is written, TopicError if Kafka has lost offsets that the contract does not do without, and
+    RecordError if more records are malformed than it allows.
     """
-    log = plans.log(settings().warehouse, contract.pipeline, name)
+    log, claimed = plans.log(settings().warehouse, contract.pipeline, name), None
     if tables.published(log) < todo.run and todo.topics[name].parts:
         with Cluster(settings().kafka) as cluster:
-            _append(spark, cluster, contract, todo, name, log)
+            claimed = _append(spark, sources, cluster, contract, todo, name, log)
     quarantined(spark, contract, name, log, name)
+    return claimed
 
 
 def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
@@ -98,7 +110,9 @@ def latest(topic: Topic, todo: Plan) -> datetime:
     return todo.known_at + topic.max_time_skew
 
 
-def _append(spark: SparkSession, cluster: Cluster, contract: Contract, todo: Plan, name: str, log: Table) -> None:
+def _append(
+    spark: SparkSession, sources: Sources, cluster: Cluster, contract: Contract, todo: Plan, name: str, log: Table
+) -> Claimed:
     """The commit to the log: a row for each record that there is, and one for each gap between them."""
     topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
     held = cluster.available(kafka)
@@ -106,29 +120,31 @@ def _append(spark: SparkSession, cluster: Cluster, contract: Contract, todo: Pla
     for missing in lost:
         gaps.refuse(contract, name, missing, gaps.RETENTION)
     read = [gaps.left(part, missing) for part, missing in zip(share.parts, lost, strict=True)]
-    judged = _union(_judged(spark, contract, todo, name, log, part) for part in read).persist()
-    try:
-        came, refused = _account(judged, kafka, topic.max_malformed, f"topics.{name}.max_malformed")
-        if cluster.topic_id(kafka) != share.topic_id:
-            raise made_anew(kafka, todo.run)
-        empty = [gaps.rows(spark, missing).withColumns(_why("gone", gaps.RETENTION)) for missing in lost if missing]
-        wanted = Counter({p: r.end - r.start for part in read for p, r in part.items()})
-        if short := {p for p, n in wanted.items() if came.get(p, 0) < n}:
-            compacted = cluster.compacted(kafka)
-            between = _union(gaps.between(judged, {p: r for p, r in part.items() if p in short}) for part in read)
-            if compacted and topic.on_gap == "stop":
-                found = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
-                gone = {p: Offsets(row["offset"], row["offset"] + row["offsets"]) for p, row in found.items()}
-                gaps.refuse(contract, name, gone, gaps.COMPACTION)
-            why = _why("gone", gaps.COMPACTION) if compacted else _why("no_record", gaps.NO_RECORD)
-            empty.append(between.withColumns(why))
-        rows = _union([judged, *empty]).withColumns(_origin(share, todo))
-        tables.ensure(log, tables.nullable(rows.schema))
-        commits.append(
-            rows, log, todo.run, {"run": todo.run, "runId": todo.run_id, "refused": refused}, after=share.after
-        )
-    finally:
-        judged.unpersist()
+    judged = sources.kept(_union(_judged(spark, contract, todo, name, log, part) for part in read))
+    came, refused = _account(judged, kafka, topic.max_malformed, f"topics.{name}.max_malformed")
+    if cluster.topic_id(kafka) != share.topic_id:
+        raise made_anew(kafka, todo.run)
+    empty = [gaps.rows(spark, missing).withColumns(_why("gone", gaps.RETENTION)) for missing in lost if missing]
+    wanted = Counter({p: r.end - r.start for part in read for p, r in part.items()})
+    if short := {p for p, n in wanted.items() if came.get(p, 0) < n}:
+        compacted = cluster.compacted(kafka)
+        between = _union(gaps.between(judged, {p: r for p, r in part.items() if p in short}) for part in read)
+        if compacted and topic.on_gap == "stop":
+            found = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
+            gone = {p: Offsets(row["offset"], row["offset"] + row["offsets"]) for p, row in found.items()}
+            gaps.refuse(contract, name, gone, gaps.COMPACTION)
+        why = _why("gone", gaps.COMPACTION) if compacted else _why("no_record", gaps.NO_RECORD)
+        empty.append(between.withColumns(why))
+    rows = _union([judged.drop(*_DECODED.values()), *empty]).withColumns(_origin(share, todo))
+    tables.ensure(log, tables.nullable(rows.schema))
+    commits.append(rows, log, todo.run, {"run": todo.run, "runId": todo.run_id, "refused": refused}, after=share.after)
+    return Claimed(share.after, _decoded(judged, share, todo))
+
+
+def _decoded(judged: DataFrame, share: Share, todo: Plan) -> DataFrame:
+    """The accepted ones of judged records, with `key` and `value` decoded."""
+    taken = judged.where("fate = 'accepted'").withColumns({name: F.col(it) for name, it in _DECODED.items()})
+    return taken.drop(*_DECODED.values()).withColumns(_origin(share, todo))
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:
@@ -153,7 +169,7 @@ def _origin(share: Share, todo: Plan) -> dict[str, Column]:
 def _judged(
     spark: SparkSession, contract: Contract, todo: Plan, name: str, log: Table, ranges: Mapping[int, Offsets]
 ) -> DataFrame:
-    """The records of these ranges as rows of the log, without what all rows of the run share."""
+    """The records of these ranges as rows of the log, without what all rows of the run share; and `_DECODED`."""
     topic = contract.topics[name]
     raw = records(spark, settings().kafka, contract.kafka_topic(name), ranges)
     kept = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
@@ -171,6 +187,7 @@ def _judged(
         "fate",
         F.coalesce("reason", F.when(F.col("fate") == "expired", too_late(topic))).alias("reason"),
         "streamTime",
+        *(F.col(name).alias(it) for name, it in _DECODED.items()),
     )
 
 

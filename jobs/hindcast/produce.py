@@ -45,9 +45,15 @@ def create(servers: str, *topics: str, partitions: int = 1, config: Mapping[str,
 
 def send(servers: str, topic: str, records: Iterable[Record]) -> int:
     """Sends records in order and waits until the broker has them all; returns how many."""
-    config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "message.timeout.ms": 30_000}
-    producer = Producer({**config, "queue.buffering.max.messages": 500_000})
     problems: list[str] = []
+
+    def note(error: KafkaError | None, _: Any) -> None:
+        if error is not None:
+            problems.append(error.str())
+
+    config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "message.timeout.ms": 30_000}
+    reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": True}
+    producer = Producer({**config, **reported})
     sent = 0
     for record in records:
         stamp = millis(record.timestamp) if record.timestamp else 0
@@ -55,7 +61,7 @@ def send(servers: str, topic: str, records: Iterable[Record]) -> int:
             raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, mend=_EPOCH)
         while True:
             try:
-                producer.produce(topic, record.value, record.key, on_delivery=_noting(problems), timestamp=stamp)
+                producer.produce(topic, record.value, record.key, on_delivery=note, timestamp=stamp)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -109,11 +115,3 @@ def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value)).encode()
-
-
-def _noting(problems: list[str]) -> Any:
-    def note(error: KafkaError | None, _: Any) -> None:
-        if error is not None:
-            problems.append(error.str())
-
-    return note

@@ -47,13 +47,12 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     contract, todo = _planned(pipeline, run)
     log = plans.log(settings().warehouse, pipeline, topic)
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
-    with _told(f"{pipeline}.{topic}"), sized(spark, rows):
-        logs.claim(spark, contract, todo, topic)
+    with _told(f"{pipeline}.{topic}"), sized(spark, rows), Sources(spark) as sources:
+        claimed = logs.claim(spark, sources, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
         if (done := _done(contract, todo, topic, log)) is not None:
             return done
-        with Sources(spark) as sources:
-            return _publish(contract, todo, topic, changes.of_topic(spark, sources, contract, todo, topic))
+        return _publish(contract, todo, topic, changes.of_topic(spark, sources, contract, todo, topic, claimed))
 
 
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:

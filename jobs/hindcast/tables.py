@@ -31,7 +31,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import Dataset
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField, StructType
 
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
@@ -146,7 +146,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
                 table.path,
                 schema=Schema.from_json(schema.json()),
                 partition_by=partitions,
-                configuration=_STATISTICS,
+                configuration={"delta.dataSkippingStatsColumns": ",".join(_sought(table, schema))},
                 name=f"{table.pipeline}.{table.name}",
                 description=table.description,
             )
@@ -263,7 +263,15 @@ def nullable(schema: StructType) -> StructType:
 
 _ELSEWHERE = "set HINDCAST_WAREHOUSE to another folder, or move what lies there; nothing was written"
 _NEEDED = 64 << 20
-_STATISTICS = {"delta.dataSkippingNumIndexedCols": "-1"}  # of all columns: the periods come after the user's
+_RECORDS = ("topic", "partition", "offset", "timestamp", "fate", "run")
+_COMPARED = (NumericType, StringType, DatetimeType)
+
+
+def _sought(table: Table, schema: StructType) -> list[str]:
+    """The columns by which rows are found: of these alone Delta keeps statistics, which cost time."""
+    names = (*table.key, *PERIODS[table.kind], "systemFrom", "systemTo") if table.kind in PERIODS else _RECORDS
+    types = {field.name: field.dataType for field in schema.fields}
+    return [name for name in names if isinstance(types.get(name), _COMPARED)]
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -38,7 +38,7 @@ def main() -> int:
     with ThreadPoolExecutor(1) as beside:
         sent = beside.submit(_produce, now, first=True)
         try:
-            stack.up(now)
+            stack.up(now, brief=True)
             airflow = Airflow(url(now))
             told = sent.result()
             _say(started, f"sent to Kafka: {told}")

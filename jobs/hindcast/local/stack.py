@@ -29,14 +29,18 @@ class Part(NamedTuple):
     start: Callable[[], Process]
 
 
-def up(now: Settings) -> None:
+def up(now: Settings, *, brief: bool = False) -> None:
     """Start what does not run, wait until it answers, and print where to look.
 
-    PlatformError when a port is taken or a process does not start; what this call started is then stopped again.
+    `brief`: for minutes only. Spark is not warmed, as its first tasks do that, and there is no triggerer, which no task
+    of ours defers to. PlatformError when a port is taken or a process does not start; what this call started is then
+    stopped again.
     """
     with _alone(now):
         running = _running(now)
         parts = _parts(now)
+        if brief:
+            del parts["airflow-triggerer"]
         _refuse_moved(running, parts)
         missing = {name: part for name, part in parts.items() if name not in running}
         for name, part in missing.items():
@@ -49,7 +53,9 @@ def up(now: Settings) -> None:
                 print(f"starting {name}", flush=True)
                 started[name] = part.start()
                 process.save(_folder(now), started[name])
-            _wait(started, since, now.var)
+            _wait(started, since)
+            if "spark" in started and not brief:
+                spark.warm(started["spark"], now.var)
         except BaseException:
             _stop(now, list(started.values()))
             raise
@@ -98,16 +104,15 @@ def _start_airflow(now: Settings, name: str) -> Process:
     return airflow.start(now, name)
 
 
-def _wait(started: dict[str, Process], since: datetime, folder: Path) -> None:
+def _wait(started: dict[str, Process], since: datetime) -> None:
     """All of them come up beside each other, so waiting for one after the other takes no longer than for the last."""
     if "broker" in started:
         broker.wait(started["broker"])
     if "spark" in started:
         spark.wait(started["spark"])
-        spark.warm(started["spark"], folder)
-    ours = [started[name] for name in airflow.PARTS if name in started]
-    for one in ours:
-        airflow.wait(one, since if len(ours) == len(airflow.PARTS) else datetime.min.replace(tzinfo=UTC))
+    for name in airflow.PARTS:
+        if name in started:
+            airflow.wait(started[name], since)
 
 
 def _running(now: Settings) -> dict[str, Process]:
