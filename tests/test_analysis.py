@@ -72,6 +72,7 @@ FAILING = [
         "fails: The value 'curry' of the type",
         "try_cast",
     ),
+    (ORDERS, f"aggregate: {{n: sum(quantity + {2**63 - 2})}}", "exceeds its type: ", "decimal(38,2)"),
 ]
 
 
@@ -126,9 +127,8 @@ def _inputs(spark: SparkSession) -> dict[str, DataFrame]:
     menu = "item string, price int, pieces int, validFrom timestamp, validTo timestamp"
     orders = "customer string, item string, quantity int, tags array<string>, timestamp timestamp"
     start = datetime(2026, 1, 1)  # noqa: DTZ001 - local time is UTC
+    events = [("anna", "curry", 1, ["x"], start, 0, offset) for offset in range(2)]
     return {
         "menu": spark.createDataFrame([("curry", 8, 0, start, None)], menu),
-        "orders": spark.createDataFrame(
-            [("anna", "curry", 1, ["x"], start, 0, 0)], f"{orders}, _partition int, _offset long"
-        ),
+        "orders": spark.createDataFrame(events, f"{orders}, _partition int, _offset long"),
     }

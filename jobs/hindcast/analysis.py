@@ -125,11 +125,20 @@ def _check_keys(
 
 def _failed(contract: Contract, name: str, error: Exception) -> Complaint | None:
     """The expression that Spark names in a failure at run time, if it is one of the view's."""
+    it, known = contract.views[name], shapes(contract)
+    aggregates = _aggregates(it, known)
     found = re.search(r"== SQL \(line \d+, position \d+\) ==\n(.*?)\n *\^", str(error), re.DOTALL)
     if not found:
-        return None
-    it, known = contract.views[name], shapes(contract)
-    texts = _expressions(it, known) | {place: argument for place, (_, argument) in _aggregates(it, known).items()}
+        # Only what adds up overflows without Spark saying where.
+        adding = {place: argument for place, (function, argument) in aggregates.items() if function in ("sum", "avg")}
+        if not adding or "OVERFLOW" not in str(error):
+            return None
+        place, argument = (
+            next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
+        )
+        told = f"{contract.pipeline}.{name}: what is added up of {argument} exceeds its type: {_said(error)[0]}"
+        return Complaint(place, told, "cast what is added up to a wider type, for example decimal(38,2)")
+    texts = _expressions(it, known) | {place: argument for place, (_, argument) in aggregates.items()}
     there = found[1].strip(". \n").replace("value.", f"{it.first}.")
     for place, text in texts.items():
         if there in text:

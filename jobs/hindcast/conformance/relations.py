@@ -6,42 +6,24 @@ the records of runs up to it, so that one Spark job computes what every vector b
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, cast
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from hindcast import aggregates, increments, joins, order, plane, windows
 from hindcast.aggregates import Measure
-from hindcast.conformance import stepwise
+from hindcast.conformance import logs, stepwise
 from hindcast.conformance.stepwise import Known
-from hindcast.conformance.vectors import Json, Shape, Table, Understood, Vector
+from hindcast.conformance.vectors import Shape, Table, Understood, Vector
 from hindcast.islands import over_time
 
-_LOG = pa.schema(
-    [
-        ("number", pa.int32()),
-        ("offset", pa.int64()),
-        ("topic", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.string()),
-        ("timestamp", pa.int64()),
-        ("run", pa.int32()),
-        ("retention", pa.int64()),
-        ("fate", pa.string()),
-    ]
-)
-_STEPS = pa.list_(pa.struct([("op", pa.string()), ("operand", pa.string())]))
 _NUMBER = "decimal(38,6)"
 _MAPPED = ("key", "value")
 _VERSION = ("key", "validFrom")
 _WINDOW = ("key", "windowStart", "windowEnd")
-_FOREVER = 10**14
-"""In milliseconds; longer spans mean the same, and must not overflow."""
 
 
 class Batch:
@@ -50,10 +32,8 @@ class Batch:
     def __init__(self, spark: SparkSession, shape: Shape, vectors: Sequence[tuple[Vector, Understood]]) -> None:
         self._shape = shape
         self._aggregations = sorted({it.knobs["aggregation"] for _, it in vectors if "aggregation" in it.knobs})
-        self._knobs = {name for _, it in vectors for name in it.knobs}
-        lines = [line for vector, it in vectors for line in _lines(vector, it)]
-        schema = _LOG.append(pa.field("vector", _vector(self._knobs)))
-        self._log = spark.createDataFrame(pa.Table.from_pylist(lines, schema=schema))
+        self._knobs = logs.knobs(vectors)
+        self._log = logs.log(spark, vectors)
 
     def rows(self) -> DataFrame:
         """Every row ever believed: `vector, key, value, start, end, records, systemFrom, last`.
@@ -258,64 +238,6 @@ _COMPUTE: Mapping[str, Callable[[Batch], DataFrame]] = {
     "stream_stream_join": Batch.stream_stream_rows,
     "windowed_aggregate": Batch.windowed_rows,
 }
-
-
-def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
-    shape = understood.shape
-    unmatched = {"left": {"stream", "left"}, "outer": {"left", "right"}}.get(shape.how, set())
-    unmatched |= {"stream"} if shape.on_field else set()
-    identity = {"name": vector.name, "runs": vector.runs}
-    knobs = {name: _bounded(value) for name, value in understood.knobs.items()}
-    lines = []
-    for offset, record in enumerate(vector.records):
-        topic, key = record["topic"], record["key"]
-        if topic not in shape.topics():
-            continue
-        is_stream = topic in shape.streams
-        fate = "accepted" if is_stream else None
-        if key is None and not (is_stream and topic in unmatched):
-            fate = "null_key"
-        value = record["value"]
-        lines.append(
-            {
-                "vector": {**identity, **knobs},
-                "number": record.get("partition", 0),
-                "offset": offset,
-                "topic": topic,
-                "key": key,
-                "value": None if value is None else json.dumps(_plain(value), sort_keys=True, separators=(",", ":")),
-                "timestamp": record["timestamp"],
-                "run": record["run"],
-                "retention": None if is_stream else min(understood.retentions[topic], _FOREVER),
-                "fate": fate,
-            }
-        )
-    return lines
-
-
-def _vector(knobs: Set[str]) -> pa.DataType:
-    """What stands for a vector in every key and partition: its name, its last run, its knobs."""
-    types = {
-        name: pa.int64() if name.endswith("Ms") else _STEPS if name.endswith(".steps") else pa.string()
-        for name in sorted(knobs)
-    }
-    return pa.struct({"name": pa.string(), "runs": pa.int32(), **types})
-
-
-def _bounded(value: Json) -> Json:
-    return max(-_FOREVER, min(value, _FOREVER)) if isinstance(value, int) else value
-
-
-def _plain(value: Json) -> Json:
-    """Numbers that are equal get one text."""
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list():
-            return [_plain(one) for one in value]
-    return value
 
 
 def _in_time(whole: DataFrame, learnt: DataFrame, result: DataFrame) -> Known:
