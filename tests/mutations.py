@@ -434,15 +434,15 @@ MUTATIONS = (
     Mutation(
         "increments: tombstones of the log are forgotten",
         "increments",
-        'return log.where("value IS NULL").unionByName(rivals)',
-        "return rivals",
+        "value IS NULL OR _moment IS NOT NULL",
+        "_moment IS NOT NULL",
         TABLES,
     ),
     Mutation(
         "increments: rivals of equal timestamps are forgotten",
         "increments",
-        'return log.where("value IS NULL").unionByName(rivals)',
-        'return log.where("value IS NULL")',
+        "value IS NULL OR _moment IS NOT NULL",
+        "value IS NULL",
         TABLES,
     ),
     Mutation(

@@ -185,6 +185,28 @@ def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_w
         assert p.raw("logs/menu") == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("read", ["table", "stream"])
+def test_what_kafka_loses_after_the_log_has_it_does_not_matter(
+    spark: SparkSession, broker: str, tmp_path: Path, read: str
+) -> None:
+    menu = MENU.replace("read: table", f"read: {read}")
+    with pipeline(spark, broker, tmp_path, menu) as p, pytest.MonkeyPatch.context() as patch:
+        p.send("menu", ("curry", {"price": 1}, 1))
+        p.run("first")
+        p.send("menu", ("curry", {"price": 2}, 2), ("soup", {"price": 3}, 3))
+        claim = logs.claim
+
+        def claimed(*arguments: Any) -> Any:
+            found = claim(*arguments)
+            retain_from(p, "menu", 3)
+            return found
+
+        patch.setattr(logs, "claim", claimed)
+        p.run("second")
+        assert len(p.believed("menu")) == 3
+
+
 @pytest.mark.long
 def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     compact = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}

@@ -33,10 +33,11 @@ _CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+|io\.delta\.\w*\.?Concurrent\w+Exce
 
 def append(
     rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
-) -> None:
+) -> bool:
     """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
 
-    `part` names the commit among several that one run makes to the table. `after`: as `once` takes it.
+    Returns whether it made the commit; False if the run had made it before, maybe in another process. `part` names the
+    commit among several that one run makes to the table. `after`: as `once` takes it.
     """
     writer = (
         rows.write.format("delta")
@@ -46,7 +47,7 @@ def append(
         .option("userMetadata", json.dumps(note))
         .option("maxRecordsPerFile", _PER_FILE)  # rows come in the order of their time, or nearly: files of their own
     )
-    once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
+    return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
 
 
 def closing(table: Table) -> Column:
@@ -117,16 +118,20 @@ def publish(
         spark.catalog.dropTempView(view)
 
 
-def once(commit: Callable[[], object], published: Callable[[], int], run: int, after: int | None, where: str) -> None:
+def once(commit: Callable[[], object], published: Callable[[], int], run: int, after: int | None, where: str) -> bool:
     """Makes a commit of run `run`, unless it was made before; tries again while it conflicts with others.
+
+    Returns whether this call has made it.
 
     `published`: the number of the run that committed last. It must be `after` (not asked if None): the change was
     computed from what that run left. RunError if another run has committed since.
     """
-    for tried in range(1, TRIES + 1):
+    tried = 0
+    while True:
+        tried += 1
         last = published()
         if last >= run:
-            return
+            return False
         if after is not None and last != after:
             raise RunError(
                 f"run {last} has written to the table since run {run} read it",
@@ -140,7 +145,7 @@ def once(commit: Callable[[], object], published: Callable[[], int], run: int, a
                 raise
             time.sleep(random.uniform(0, 0.2 * 2**tried))  # noqa: S311  # no secret
         else:
-            return
+            return True
 
 
 def conflicting(error: Exception) -> bool:

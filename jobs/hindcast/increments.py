@@ -54,8 +54,8 @@ def hidden(log: DataFrame, new: DataFrame) -> DataFrame:
     equal ones. Both sides have `timestamp`; `log` has `value`, decoded or not.
     """
     moments = new.select(F.col("timestamp").alias("_moment")).distinct()
-    rivals = log.where("value IS NOT NULL").join(moments, F.col("timestamp") == F.col("_moment"), "left_semi")
-    return log.where("value IS NULL").unionByName(rivals)
+    met = log.join(moments, F.col("timestamp") == F.col("_moment"), "left")
+    return met.where("value IS NULL OR _moment IS NOT NULL").drop("_moment")
 
 
 def table_table(left: Source, right: Source) -> tuple[DataFrame, DataFrame, DataFrame]:

@@ -32,7 +32,6 @@ from hindcast.decode import decode
 from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
-from hindcast.sources import Sources
 from hindcast.tables import Table
 from hindcast.topics import Cluster, Offsets, made_anew, records
 
@@ -49,23 +48,27 @@ _EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary
 
 
 class Claimed(NamedTuple):
-    """What the log has of the runs after `after`, from memory: accepted records with `key` and `value` decoded."""
+    """What a step has just appended to a log, all that it has of the runs after `after`: its accepted records, decoded.
+
+    Held apart from Kafka, which may have lost some of them meanwhile: what is no longer held fails, and a retry reads
+    the log.
+    """
 
     after: int
     records: DataFrame
 
 
-def claim(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Claimed | None:
+def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Claimed | None:
     """Claims a topic's planned offsets: one commit to its log, and then what it refused into quarantine.
 
-    Returns what it has appended, as long as `sources` last; None if there was nothing to do, or the run did it before.
-    Before anything is written, TopicError if Kafka has lost offsets that the contract does not do without, and
-    RecordError if more records are malformed than it allows.
+    Returns what it has appended; None if there was nothing to do, or the run did it before. Before anything is written,
+    TopicError if Kafka has lost offsets that the contract does not do without, and RecordError if more records are
+    malformed than it allows.
     """
     log, claimed = plans.log(settings().warehouse, contract.pipeline, name), None
     if tables.published(log) < todo.run and todo.topics[name].parts:
         with Cluster(settings().kafka) as cluster:
-            claimed = _append(spark, sources, cluster, contract, todo, name, log)
+            claimed = _append(spark, cluster, contract, todo, name, log)
     quarantined(spark, contract, name, log, name)
     return claimed
 
@@ -91,7 +94,7 @@ def brought(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> D
     if not read:
         return spark.createDataFrame([], _EMPTY)
     judged = _union(_judged(spark, contract, todo, name, log, part) for part in read)
-    return judged.where("fate = 'accepted'").withColumns(_origin(share, todo))
+    return judged.where("fate = 'accepted'").drop(*_DECODED.values()).withColumns(_origin(share, todo))
 
 
 def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:
@@ -111,8 +114,8 @@ def latest(topic: Topic, todo: Plan) -> datetime:
 
 
 def _append(
-    spark: SparkSession, sources: Sources, cluster: Cluster, contract: Contract, todo: Plan, name: str, log: Table
-) -> Claimed:
+    spark: SparkSession, cluster: Cluster, contract: Contract, todo: Plan, name: str, log: Table
+) -> Claimed | None:
     """The commit to the log: a row for each record that there is, and one for each gap between them."""
     topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
     held = cluster.available(kafka)
@@ -120,7 +123,8 @@ def _append(
     for missing in lost:
         gaps.refuse(contract, name, missing, gaps.RETENTION)
     read = [gaps.left(part, missing) for part, missing in zip(share.parts, lost, strict=True)]
-    judged = sources.kept(_union(_judged(spark, contract, todo, name, log, part) for part in read))
+    # No persist: a commit to the log would drop what was kept of a plan that reads it.
+    judged = _union(_judged(spark, contract, todo, name, log, part) for part in read).localCheckpoint(eager=False)
     came, refused = _account(judged, kafka, topic.max_malformed, f"topics.{name}.max_malformed")
     if cluster.topic_id(kafka) != share.topic_id:
         raise made_anew(kafka, todo.run)
@@ -137,7 +141,9 @@ def _append(
         empty.append(between.withColumns(why))
     rows = _union([judged.drop(*_DECODED.values()), *empty]).withColumns(_origin(share, todo))
     tables.ensure(log, tables.nullable(rows.schema))
-    commits.append(rows, log, todo.run, {"run": todo.run, "runId": todo.run_id, "refused": refused}, after=share.after)
+    note = {"run": todo.run, "runId": todo.run_id, "refused": refused}
+    if not commits.append(rows, log, todo.run, note, after=share.after):
+        return None
     return Claimed(share.after, _decoded(judged, share, todo))
 
 

@@ -48,7 +48,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     log = plans.log(settings().warehouse, pipeline, topic)
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
     with _told(f"{pipeline}.{topic}"), sized(spark, rows), Sources(spark) as sources:
-        claimed = logs.claim(spark, sources, contract, todo, topic)
+        claimed = logs.claim(spark, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
         if (done := _done(contract, todo, topic, log)) is not None:
             return done

@@ -49,7 +49,7 @@ def failure(outcome: Outcome) -> str:
     sides = {"computed": _by_key(computed["rows"]), "expected": _by_key(expected["rows"])}
     for key in sorted({key for side in sides.values() for key in side}, key=str):
         here = {name: side.get(key, []) for name, side in sides.items()}
-        if _set(here["computed"]) != _set(here["expected"]):
+        if _told(here["computed"]) != _told(here["expected"]):
             parts += [f"key {key}, {name}:\n{plane(rows, vector.runs)}" for name, rows in here.items()]
     return "\n".join(parts)
 
@@ -119,8 +119,8 @@ def _by_key(rows: Iterable[Mapping[str, Json]]) -> dict[str | None, list[Mapping
     return found
 
 
-def _set(rows: Iterable[Mapping[str, Json]]) -> set[str]:
-    return {json.dumps(row, sort_keys=True) for row in rows}
+def _told(rows: Iterable[Mapping[str, Json]]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
 
 def _table(rows: Sequence[Mapping[str, Json]]) -> str:

@@ -40,7 +40,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
         running = _running(now)
         parts = _parts(now)
         if brief:
-            del parts["airflow-triggerer"]
+            parts.pop("airflow-triggerer", None)
         _refuse_moved(running, parts)
         missing = {name: part for name, part in parts.items() if name not in running}
         for name, part in missing.items():
@@ -53,9 +53,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
                 print(f"starting {name}", flush=True)
                 started[name] = part.start()
                 process.save(_folder(now), started[name])
-            _wait(started, since)
-            if "spark" in started and not brief:
-                spark.warm(started["spark"], now.var)
+            _wait(started, since, None if brief else now.var)
         except BaseException:
             _stop(now, list(started.values()))
             raise
@@ -104,12 +102,17 @@ def _start_airflow(now: Settings, name: str) -> Process:
     return airflow.start(now, name)
 
 
-def _wait(started: dict[str, Process], since: datetime) -> None:
-    """All of them come up beside each other, so waiting for one after the other takes no longer than for the last."""
+def _wait(started: dict[str, Process], since: datetime, warming: Path | None) -> None:
+    """All of them come up beside each other, so waiting for one after the other takes no longer than for the last.
+
+    Spark is warmed meanwhile, with a folder for it.
+    """
     if "broker" in started:
         broker.wait(started["broker"])
     if "spark" in started:
         spark.wait(started["spark"])
+        if warming is not None:
+            spark.warm(started["spark"], warming)
     for name in airflow.PARTS:
         if name in started:
             airflow.wait(started[name], since)
