@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.errors import BusyError
-from hindcast.tables import Table, ensure, opened, unwritten
+from hindcast.tables import Table, dataset, ensure, opened, unwritten
 
 SCHEMA = StructType(
     [
@@ -78,7 +78,7 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
     found = opened(table(warehouse, pipeline))
     if found is None:
         return []
-    entries = found.to_pyarrow_table().sort_by([("at", "ascending")]).to_pylist()
+    entries = dataset(found).to_table().sort_by([("at", "ascending")]).to_pylist()
     told: dict[int, Run] = {}
     for entry in entries:
         detail = json.loads(entry["detail"])
@@ -109,7 +109,7 @@ def replace(warehouse: str, pipeline: str, entries: list[Run]) -> None:
     """Puts entries in place of all that the journal has of their runs, in one commit; what was stays in its history."""
     found = ensure(table(warehouse, pipeline), SCHEMA)
     numbers = {run.number for run in entries}
-    kept = [row for row in found.to_pyarrow_table().to_pylist() if row["run"] not in numbers]
+    kept = [row for row in dataset(found).to_table().to_pylist() if row["run"] not in numbers]
     now = datetime.now(UTC)
     rows = [_row(run, now + timedelta(microseconds=n)) for n, run in enumerate(entries)]
     data = pa.Table.from_pylist([*kept, *rows], schema=_ARROW)

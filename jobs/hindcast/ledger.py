@@ -132,7 +132,7 @@ def _asked(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
         return []
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
-        engine.register("log", found.to_pyarrow_dataset())
+        engine.register("log", tables.dataset(found))
         return engine.execute(query, [run, run]).fetchall()
 
 

@@ -24,11 +24,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField, StructType
@@ -213,10 +215,21 @@ def load(spark: SparkSession, table: Table) -> DataFrame:
     return spark.read.format("delta").load(table.path)
 
 
+def dataset(found: DeltaTable) -> Dataset:
+    """All rows of a table without deletion vectors.
+
+    Local files are read by Arrow itself. By delta-rs they would be read through Python, from threads of Arrow's: one
+    that is still at it when a process ends, aborts that process.
+    """
+    place = found.table_uri.removeprefix("file://")
+    own = None if "://" in place else SubTreeFileSystem(unquote(place), LocalFileSystem())
+    return found.to_pyarrow_dataset(filesystem=own)
+
+
 def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
     """All rows of a table for DuckDB, without Spark; of one with deletion vectors as a stream, to be read once."""
     if VECTORS not in found.metadata().configuration:
-        return found.to_pyarrow_dataset()
+        return dataset(found)
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
 
 
