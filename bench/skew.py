@@ -1,7 +1,7 @@
 """One key with a tenth of all records: how the work of a join or an aggregate is spread over tasks, with and without
 slices of time.
 
-    .venv/bin/python bench/skew.py [stream_table|table_table|of_table ...] [--events 5000000]
+    .venv/bin/python bench/skew.py [stream_table|table_table|of_table|of_stream|foreign_key ...] [--events 5000000]
 
 Prints, for each operator, wall seconds (median of three) and the longest and the median task of the stage that sweeps.
 Both are measured in one session, in turns.
@@ -80,10 +80,23 @@ def of_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFr
     return aggregates.of_table(members, F.col("group"), measures)
 
 
+def of_stream(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
+    measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
+    return aggregates.of_stream(events, measures)
+
+
+def foreign_key(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
+    """A tenth of the left versions names one key."""
+    lefts = versions.withColumns({"value": F.struct("key.k"), "key": F.struct("key.k", "validFrom")})
+    return joins.foreign_key(lefts, fewer, "left", F.struct("value.k"))
+
+
 OPERATORS: dict[str, Callable[..., DataFrame]] = {
     "stream_table": stream_table,
     "table_table": table_table,
     "of_table": of_table,
+    "of_stream": of_stream,
+    "foreign_key": foreign_key,
 }
 
 

@@ -44,7 +44,8 @@ def test_a_run_that_brings_nothing_new_writes_no_delta_version(restaurant: Pipel
 
 def test_each_table_gets_one_commit_for_each_run_that_changes_it(restaurant: Pipeline) -> None:
     # version 0 makes the table
-    assert restaurant.versions() == {"menu": 2, "orders": 1, "bills": 2, "logs/menu": 2, "logs/orders": 1}
+    there = {name: version for name, version in restaurant.versions().items() if version is not None}
+    assert there == {"menu": 2, "orders": 1, "bills": 2, "logs/menu": 2, "logs/orders": 1}
 
 
 def test_system_times_are_the_known_at_of_runs_which_grow(restaurant: Pipeline) -> None:

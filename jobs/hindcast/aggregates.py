@@ -78,18 +78,28 @@ def of_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
 
         sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
     """
-    upto = Window.partitionBy("key").orderBy("timestamp")
-    arguments = _arguments(measures)
-    return (
-        events.where(F.col("key").isNotNull() & F.col("value").isNotNull() & measurable(measures))
-        .select(
-            "key",
-            _whole(measures, lambda part: F.call_function(part.function, arguments[part.argument]).over(upto)),
-            F.col("timestamp").alias("validFrom"),
-            F.lead("timestamp").over(upto).alias("validTo"),
-        )
-        .where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
+    members = events.where(F.col("key").isNotNull() & F.col("value").isNotNull() & measurable(measures)).select(
+        "key", "timestamp", *(argument.alias(name) for name, argument in _arguments(measures).items())
     )
+    parts = _parts(measures)
+    exact = all(_adds_up(part, members.schema[part.argument].dataType) for part in parts)
+    cuts = slices.cuts(members.select(F.col("key").alias("_on"), F.col("timestamp").alias("_at"))) if exact else None
+    following: list[Column] = []
+    if cuts is not None:
+        members = _carried(slices.with_cuts(members.withColumn("_on", F.col("key")), cuts).drop("_on"), parts)
+        following = [F.col("_stop")]  # a cut is a moment of an event
+    upto = Window.partitionBy("key", *(["_slice"] if cuts is not None else [])).orderBy("timestamp")
+
+    def computed(part: _Part) -> Column:
+        own = F.call_function(part.function, F.col(part.argument)).over(upto)
+        return own if cuts is None else _together(part, F.col(part.name), own).cast(members.schema[part.name].dataType)
+
+    return members.select(
+        "key",
+        _whole(measures, computed),
+        F.col("timestamp").alias("validFrom"),
+        F.coalesce(F.lead("timestamp").over(upto), *following).alias("validTo"),
+    ).where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
 
 
 def of_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure]) -> DataFrame:
@@ -156,6 +166,44 @@ def _way(part: _Part, argument: DataType) -> str:
     if part.function == "count" or (part.function == "sum" and exact):
         return "running"
     return "spans" if part.function in _COMBINED_BY else "steps"
+
+
+def _adds_up(part: _Part, argument: DataType) -> bool:
+    """Whether a part is the same, computed at once or from pieces: sums of doubles, for one, are not."""
+    return part.function in ("min", "max") or _way(part, argument) == "running"
+
+
+def _together(part: _Part, before: Column, own: Column) -> Column:
+    """A part of all events up to one, of what came before its slice and what its slice has."""
+    match part.function:
+        case "min":
+            return F.least(before, own)
+        case "max":
+            return F.greatest(before, own)
+    return F.coalesce(before + own, own, before)
+
+
+def _carried(members: DataFrame, parts: Sequence[_Part]) -> DataFrame:
+    """Events with `_cuts` as events with their `_slice`, its `_stop`, and each part of the slices before it."""
+    members = members.withColumn("_slice", slices.holding(F.col("timestamp")))
+    cut = members.where("_cuts IS NOT NULL").groupBy("key", "_slice")
+    totals = cut.agg(*(_call(part.function, part.argument, part) for part in parts))
+    earlier = Window.partitionBy("key").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
+    kinds = {part: totals.schema[part.name].dataType for part in parts}
+    before = totals.select(
+        F.col("key").alias("_on"),
+        F.col("_slice").alias("_number"),
+        *(
+            F.call_function(_COMBINED_BY.get(part.function, "sum"), F.col(part.name))
+            .over(earlier)
+            .cast(kinds[part])
+            .alias(part.name)
+            for part in parts
+        ),
+    )
+    here = (F.col("key") == F.col("_on")) & (F.col("_slice") == F.col("_number"))
+    known = members.join(F.broadcast(before), here, "left").withColumn("_stop", slices.stop(F.col("_slice")))
+    return known.drop("_on", "_number", "_cuts")
 
 
 def _edges(members: DataFrame, running: Sequence[_Part]) -> DataFrame:

@@ -227,12 +227,17 @@ def _numbered(left: DataFrame, right: DataFrame) -> DataFrame:
             )
         ).alias("_end"),
     ).select("_on", "_end.*")
-    sweep = Window.partitionBy("_on", "_spread").orderBy(F.col("_at").asc_nulls_last(), "_turn")
-    begun = F.count(F.when(F.col("_turn") == 1, 1)).over(sweep.rowsBetween(Window.unboundedPreceding, 0))
+    turns = ends.unionByName(starts, allowMissingColumns=True).withColumns(
+        {"_spread": _spread(F.col("_on"), F.col("_version.key")), "_earlier": F.lit(0)}
+    )
+    cuts = slices.cuts(turns.select("_on", "_at"))
+    if cuts is not None:
+        turns = _in_slices(turns, starts, cuts)
+    sweep = Window.partitionBy("_on", "_spread", *([] if cuts is None else ["_slice"]))
+    sweep = sweep.orderBy(F.col("_at").asc_nulls_last(), "_turn").rowsBetween(Window.unboundedPreceding, 0)
+    begun = F.col("_earlier") + F.count(F.when(F.col("_turn") == 1, 1)).over(sweep)
     return (
-        ends.unionByName(starts, allowMissingColumns=True)
-        .withColumn("_spread", _spread(F.col("_on"), F.col("_version.key")))
-        .select("_on", "_version", begun.cast("int").alias("_begun"))
+        turns.select("_on", "_version", begun.cast("int").alias("_begun"))
         .where(F.col("_version").isNotNull())
         .groupBy("_on", "_version.key", "_version.validFrom")
         .agg(
@@ -243,6 +248,24 @@ def _numbered(left: DataFrame, right: DataFrame) -> DataFrame:
         .select("_on", "_first", "_last", "_version.*")
         .withColumnRenamed("value", "left")
     )
+
+
+def _in_slices(turns: DataFrame, starts: DataFrame, cuts: DataFrame) -> DataFrame:
+    """Turns with their `_slice`, and how many starts lie in `_earlier` ones. What does not end lies in the last one."""
+
+    def placed(rows: DataFrame) -> DataFrame:
+        last = F.coalesce(F.size("_cuts"), F.lit(0))
+        number = F.when(F.col("_at").isNull(), last).otherwise(slices.holding(F.col("_at")))
+        return slices.with_cuts(rows, cuts).withColumn("_slice", number)
+
+    counted = placed(starts).where("_cuts IS NOT NULL").groupBy("_on", "_slice").agg(F.count("*").alias("_starts"))
+    every = cuts.select("_on", F.explode(F.sequence(F.lit(0), F.size("_cuts"))).alias("_slice"))
+    before = Window.partitionBy("_on").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = every.join(counted, ["_on", "_slice"], "left").select(
+        "_on", "_slice", F.coalesce(F.sum("_starts").over(before), F.lit(0)).alias("_earlier")
+    )
+    known = placed(turns.drop("_earlier")).join(F.broadcast(earlier), ["_on", "_slice"], "left")
+    return known.withColumn("_earlier", F.coalesce("_earlier", F.lit(0)))
 
 
 def _piece(right: Column, start: str, end: str) -> Column:
