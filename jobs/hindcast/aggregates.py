@@ -188,7 +188,7 @@ def _carried(members: DataFrame, parts: Sequence[_Part]) -> DataFrame:
     members = members.withColumn("_slice", slices.holding(F.col("timestamp")))
     cut = members.where("_cuts IS NOT NULL").groupBy("key", "_slice")
     totals = cut.agg(*(_call(part.function, part.argument, part) for part in parts))
-    earlier = Window.partitionBy("key").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = slices.earlier("key")
     kinds = {part: totals.schema[part.name].dataType for part in parts}
     before = totals.select(
         F.col("key").alias("_on"),
@@ -223,7 +223,7 @@ def _edges(members: DataFrame, running: Sequence[_Part]) -> DataFrame:
     edges = edges.withColumn("_slice", slices.holding(F.col("_at")))
     sums = {name: F.sum(name) for name in ("_sign", *_added(running))}
     totals = edges.where("_cuts IS NOT NULL").groupBy("_group", "_slice", "_cuts")
-    earlier = Window.partitionBy("_group").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = slices.earlier("_group")
     carried = totals.agg(F.count("*").alias("_edges"), *(total.alias(name) for name, total in sums.items())).select(
         "_group",
         "_slice",

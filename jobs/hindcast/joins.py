@@ -260,9 +260,8 @@ def _in_slices(turns: DataFrame, starts: DataFrame, cuts: DataFrame) -> DataFram
 
     counted = placed(starts).where("_cuts IS NOT NULL").groupBy("_on", "_slice").agg(F.count("*").alias("_starts"))
     every = cuts.select("_on", F.explode(F.sequence(F.lit(0), F.size("_cuts"))).alias("_slice"))
-    before = Window.partitionBy("_on").orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
     earlier = every.join(counted, ["_on", "_slice"], "left").select(
-        "_on", "_slice", F.coalesce(F.sum("_starts").over(before), F.lit(0)).alias("_earlier")
+        "_on", "_slice", F.coalesce(F.sum("_starts").over(slices.earlier("_on")), F.lit(0)).alias("_earlier")
     )
     known = placed(turns.drop("_earlier")).join(F.broadcast(earlier), ["_on", "_slice"], "left")
     return known.withColumn("_earlier", F.coalesce("_earlier", F.lit(0)))

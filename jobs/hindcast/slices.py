@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.window import WindowSpec
 
 from hindcast.session import ROWS_PER_SLICE
 
@@ -57,6 +58,11 @@ def before(end: Column) -> Column:
 def start(number: Column) -> Column:
     """When a slice begins; null for the first one."""
     return F.get("_cuts", number - 1)
+
+
+def earlier(key: str) -> WindowSpec:
+    """Of rows by key and `_slice`: all slices of the key before one."""
+    return Window.partitionBy(key).orderBy("_slice").rowsBetween(Window.unboundedPreceding, -1)
 
 
 def stop(number: Column) -> Column:

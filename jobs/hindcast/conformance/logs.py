@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast.conformance.vectors import Json, Understood, Vector
+from hindcast.conformance.vectors import Json, Understood, Vector, plain
 
 _LOG = pa.schema(
     [
@@ -67,7 +67,7 @@ def _lines(vector: Vector, understood: Understood) -> list[dict[str, Json]]:
                 "offset": offset,
                 "topic": topic,
                 "key": key,
-                "value": None if value is None else json.dumps(_plain(value), sort_keys=True, separators=(",", ":")),
+                "value": None if value is None else json.dumps(plain(value), sort_keys=True, separators=(",", ":")),
                 "timestamp": record["timestamp"],
                 "run": record["run"],
                 "retention": None if is_stream else min(understood.retentions[topic], _FOREVER),
@@ -88,15 +88,3 @@ def _vector(knobs: Set[str]) -> pa.DataType:
 
 def _bounded(value: Json) -> Json:
     return max(-_FOREVER, min(value, _FOREVER)) if isinstance(value, int) else value
-
-
-def _plain(value: Json) -> Json:
-    """Numbers that are equal get one text."""
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case list():
-            return [_plain(one) for one in value]
-    return value

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
 from hindcast.conformance.relations import Batch
-from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, understand
+from hindcast.conformance.vectors import Declined, Json, Shape, Understood, Vector, load, plain, understand
 from hindcast.errors import cause
 from hindcast.session import SMALL, temporarily
 
@@ -122,18 +122,5 @@ def _order(row: Json) -> tuple[bool, bytes, int, int, str]:
 
 
 def _comparable(computed: Mapping[str, Json]) -> Json:
-    rows = sorted(json.dumps(_by_value(row), sort_keys=True) for row in computed.get("rows", ()))
+    rows = sorted(json.dumps(plain(row), sort_keys=True) for row in computed.get("rows", ()))
     return {**computed, "rows": rows}
-
-
-def _by_value(value: Json) -> Json:
-    match value:
-        case bool():
-            return value
-        case int() | float():
-            return float(value)
-        case dict():
-            return {name: _by_value(one) for name, one in value.items()}
-        case list():
-            return [_by_value(one) for one in value]
-    return value

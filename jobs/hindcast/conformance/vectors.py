@@ -227,3 +227,15 @@ def _step(step: Mapping[str, Json]) -> dict[str, Json]:
         case {"op": "rekey", "field": str(name)}:
             return {"op": "rekey", "operand": _path(name)}
     raise Declined(f"no transform {json.dumps(dict(step))}")
+
+
+def plain(value: Json) -> Json:
+    """Numbers that are equal get one text."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: plain(one) for name, one in value.items()}
+        case list():
+            return [plain(one) for one in value]
+    return value
