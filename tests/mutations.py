@@ -306,7 +306,7 @@ MUTATIONS = (
     Mutation(
         "events of one timestamp give a row each",
         "aggregates",
-        '.where(~F.col("validTo").eqNullSafe(F.col("validFrom")))\n    )\n\n\ndef of_rows',
+        ').where(~F.col("validTo").eqNullSafe(F.col("validFrom")))\n\n\ndef of_rows',
         ")\n\n\ndef of_rows",
         ("stream_aggregate",),
     ),
