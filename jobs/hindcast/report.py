@@ -77,7 +77,7 @@ def of_aggregate(
     A run that did not change any of it has no note of it: then what the run before told is still so.
     """
     told = note if "leftOut" in note else earlier
-    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in _LEFT_OUT}
+    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in LEFT_OUT}
     new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
     found: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
     window = contract.views[name].window
@@ -117,7 +117,7 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"  again: {report['again']}"])
 
 
-_LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
+LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
 """What an aggregate counts nowhere (derive.left_out), in words."""
 
 
@@ -129,7 +129,7 @@ def _changed(table: dict[str, Any]) -> str:
     }
     changed = ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
     new = table.get("newlyLeftOut", {})
-    left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in _LEFT_OUT.items() if new.get(kind, 0) > 0)
+    left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
     return f"{changed}; left out: {left_out}" if left_out else changed
 
 
