@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long mutate bench-increment check fix lock clean
+.PHONY: help setup demo up down test test-long mutate bench-increment bench-gates check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -31,6 +31,9 @@ mutate: setup ## wrong readings of every operator, and what catches each
 
 bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
 	@PYTHONPATH=jobs $(BIN)/python bench/increment.py
+
+bench-gates: setup ## what gates cost, beside one aggregate pass (two minutes)
+	@PYTHONPATH=jobs $(BIN)/python bench/gates.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

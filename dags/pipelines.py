@@ -1,15 +1,21 @@
-"""One DAG per contract in schemas/: plan -> replay each topic -> derive, gate and publish each view -> report."""
+"""One DAG per contract in schemas/: plan -> replay each topic -> derive, gate and publish each view -> report.
+
+Where a gate can hold changes back there is a second one, <pipeline>__release: it asks a person (approve or reject) and
+publishes what was approved. The first triggers it when something is newly held.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -51,8 +57,37 @@ def pipeline_dag(contract: Contract) -> DAG:
                 tables[name] = _spark_task(name, "build", contract, RUN, name)
         for name, view in contract.views.items():
             [tables[i] for i in view.inputs if i in tables] >> tables[name]
+        for name, made in tables.items():
+            [tables[i] for i in _referred(contract, name) if i in tables] >> made
         plan >> _spark_task("preview", "preview", contract, UNTIL, trigger_rule=TriggerRule.ALL_SKIPPED)
-        plan >> list(tables.values()) >> task(steps.finish, task_id="report")(contract.pipeline, plan)
+        if _holds(contract):
+            report = task.short_circuit(task_id="report")(steps.finish)(contract.pipeline, plan)
+            report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}__release")
+        else:
+            report = task(steps.finish, task_id="report")(contract.pipeline, plan)
+        plan >> list(tables.values()) >> report
+    return dag
+
+
+def release_dag(contract: Contract) -> DAG:
+    """The DAG that asks a person whether changes that are held back may be published, and publishes them."""
+    told = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
+    keys = "{{ ti.xcom_pull(task_ids='held')['keys'] }}"
+    by = "{{ (ti.xcom_pull(task_ids='approve') or {}).get('responded_by_user') | default('', true) }}"
+    with DAG(
+        f"{contract.pipeline}__release",
+        description=f"Asks whether what {contract.pipeline}'s gates have held back may be published",
+        schedule=None,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        default_args=RETRIES,
+        tags=["hindcast", "release"],
+    ) as dag:
+        held = task(steps.held)(contract.pipeline)
+        approve = ApprovalOperator(task_id="approve", subject=f"{contract.pipeline}: publish what is held?", body=told)
+        release = _spark_task("release", "release", contract, "{{ run_id }}", keys, by)
+        reject = task(steps.reject, trigger_rule=TriggerRule.ALL_SKIPPED)(contract.pipeline, keys, by)
+        held >> approve >> release >> reject
     return dag
 
 
@@ -77,6 +112,8 @@ def dags(folder: Path) -> Iterator[DAG]:
             if files.setdefault(contract.pipeline, path) != path:
                 raise repeated(contract.pipeline, path, files[contract.pipeline])
             yield pipeline_dag(contract)
+            if _holds(contract):
+                yield release_dag(contract)
         except HindcastError as error:
             yield broken_dag(path, error)
 
@@ -93,14 +130,24 @@ def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **
             name=f"hindcast {contract.pipeline} {step} {task_id}",
             **options,
         )
-    callables: dict[str, Callable[..., Any]] = {"replay": steps.replay, "build": steps.build, "preview": steps.preview}
     return PySparkOperator(
         task_id=task_id,
         conn_id="hindcast_spark",
-        python_callable=callables[step],
+        python_callable=getattr(steps, step),
         op_args=[contract.pipeline, *arguments],
         **options,
     )
+
+
+def _referred(contract: Contract, name: str) -> list[str]:
+    """The tables that a table's gates look into."""
+    return [gate.refers_to for gate in contract.expectations(name) if gate.refers_to]
+
+
+def _holds(contract: Contract) -> bool:
+    """Whether a gate can hold changes back."""
+    gates = (gate for name in (*contract.topics, *contract.views) for gate in contract.expectations(name))
+    return any(gate.on_failure == "quarantine" for gate in gates)
 
 
 def _doc(contract: Contract) -> str:

@@ -244,20 +244,22 @@ each. `hindcast query` says in `windowClosed` whether a window takes no further 
 
 ## Gate
 
-A gate is one expectation of Great Expectations with its parameters. It is asked about the rows that a run opens, before
-anybody sees them.
+A gate is one expectation, of Great Expectations or of our own, with its parameters. It is asked about what a run
+changes in the table, before anybody sees it. [Gates and reports](quality.md) says all about them.
 
 ```yaml
 expect:
   - expect_column_values_to_be_between: {column: amount, min_value: 0, strict_min: true}
   - expect_column_values_to_not_be_null: {column: price}
     on_failure: warn
+  - expect_periods_to_not_overlap:
 ```
 
 | field | type | default | meaning |
 | --- | --- | --- | --- |
 | `expect_...` | its parameters | required | The expectation's name, or `unexpected_rows_expectation`. |
-| `on_failure` | `stop` or `warn` | `stop` | stop: nothing of the table is published. warn: the report says so. |
+| `on_failure` | `stop`, `quarantine` or `warn` | `stop` | Publish nothing, hold the failing keys back, or only tell. |
+| `rows` | `change` or `table` | `change` | The rows that the run would open, or the whole table as it would be. |
 
 `stop` stops the run. The next run takes what it left and what has come since: send a record that puts it right, or
 change the gate, and run again.

@@ -1,6 +1,7 @@
 """Runs that die: where the boundaries of a run's steps are, and a process that kills itself at one of them.
 
-Every durable effect of a run is a commit: to a log, to the quarantine, to a table, or to the journal. A boundary is the
+Every durable effect of a run is a commit: to a log, to the quarantine, of verdicts and of what they hold back, to a
+table, or to the journal. A boundary is the
 moment before or after one. As a script this is a process that carries out one run, with a JVM of its own:
 
     python tests/crashes.py PIPELINE RUN_ID [SEEN]
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hindcast import commits, journal, runs
+from hindcast import commits, journal, runs, verdicts
 from pipelines import CORRECTION, SEED, Pipeline, tell
 
 CONTRACT = """
@@ -42,7 +43,8 @@ views:
     join: {table: menu, on: item}
     select: {item: orders.item, amount: quantity * price}
     expect:
-      - expect_column_values_to_be_between: {column: amount, min_value: 0}
+      - expect_column_values_to_be_between: {column: amount, max_value: 25}
+        on_failure: quarantine
   spent:
     stream: bills
     aggregate: {spent: sum(amount)}
@@ -51,10 +53,15 @@ TABLES = ("menu", "orders", "bills", "spent")
 
 STORY: tuple[dict[str, list[Any]], ...] = (
     {**SEED, "menu": [*SEED["menu"], ("cake", b"{", 4), (None, {"price": 1}, 4)]},
-    {"menu": [*CORRECTION["menu"], ("soup", {"price": 6}, 30), ("curry", {"price": 7}, 3)], "orders": []},
+    {
+        "menu": [*CORRECTION["menu"], ("soup", {"price": 6}, 30), ("curry", {"price": 7}, 3)],
+        "orders": [("eve", {"item": "curry", "quantity": 1}, 6)],
+    },
     {"menu": [], "orders": []},
 )
-"""What each run brings: refused records; then a late record and an expired one; then a contract that takes that too."""
+"""What each run brings: refused records; then a late record, which makes Candace's bill so high that it is held, and an
+expired one; then a contract that takes that one too, by which her bill is mended.
+"""
 
 
 def prepare(p: Pipeline, run: int, brought: dict[str, list[Any]]) -> None:
@@ -79,15 +86,18 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
 
     wrap(commits, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(commits, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(verdicts, "enter", lambda _, __, run, name, ___: f"entering the verdicts on {name} in run {run}")
     wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
 
 
 def boundaries(run: int) -> list[str]:
     """Those of a run of the story, in the order in which it passes them."""
     menu = ["fates/menu"] if run == 3 else ["logs/menu", "quarantine"]
-    orders = ["logs/orders", "orders"] if run == 1 else []
-    commits = [f"committing to {name}" for name in (*menu, "menu", *orders, "bills", "spent")]
-    every = ["noting planned of", *(f"{commit} in" for commit in commits), "noting completed of"]
+    orders = ["logs/orders", "orders"] if run < 3 else []
+    gates = ["entering the verdicts on bills", *(["committing to failing"] if run > 1 else [])]
+    made = [f"committing to {name}" for name in (*menu, "menu", *orders)]
+    views = ["committing to bills", "committing to spent"]
+    every = ["noting planned of", *(f"{one} in" for one in (*made, *gates, *views)), "noting completed of"]
     return [f"{when} {commit} run {run}" for commit in every for when in ("before", "after")]
 
 
@@ -95,9 +105,12 @@ def told(p: Pipeline) -> dict[str, Any]:
     """Everything that a pipeline's tables say, with runs in place of the moments that they were known at."""
     refused = sorted((row["topic"][-4:], row["offset"], row["fate"], row["run"]) for row in p.raw("quarantine"))
     fates = {topic: p.fates(topic) for topic in p.contract.topics}
+    held = sorted((row["entry"], row["key"], str(row["row"]), row["run"]) for row in p.raw("failing"))
     anew = sorted((row["offset"], row["was"], row["fate"], row["run"]) for row in p.raw("fates/menu"))
     return (
-        {name: p.history(name) for name in TABLES} | fates | {"quarantine": refused, "anew": anew, "states": p.states()}
+        {name: p.history(name) for name in TABLES}
+        | fates
+        | {"quarantine": refused, "anew": anew, "held": held, "states": p.states()}
     )
 
 

@@ -135,7 +135,7 @@ class Pipeline:
     def versions(self) -> dict[str, int | None]:
         """The Delta version of every table of the pipeline's folder, None for one that is not there."""
         places = [f"{folder}/{topic}" for topic in self.contract.topics for folder in ("logs", "fates")]
-        names = [*self.contract.topics, *self.contract.views, *places, "quarantine"]
+        names = [*self.contract.topics, *self.contract.views, *places, "quarantine", "failing"]
         found = {name: tables.opened(Table(self.warehouse, self.name, name, "log")) for name in names}
         return {name: table.version() if table else None for name, table in found.items()}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast import preview
+from hindcast.ages import AGES
 from hindcast.errors import ContractError, TableError
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 
@@ -23,7 +24,7 @@ def test_what_a_late_record_and_a_new_definition_would_change(spark: SparkSessio
             "opened": 3,
             "closed": 0,
             "corrected": 0,
-            "ages": dict.fromkeys(preview.AGES, 0),
+            "ages": dict.fromkeys(AGES, 0),
             "examples": [],
             "gates": [],
         }

@@ -19,6 +19,7 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from hindcast.contracts import Contract, Shape, View, complain, shapes
 from hindcast.contracts.expressions import aggregate, resolve
+from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.contracts.shapes import Place, expressions, scope
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError
@@ -59,7 +60,8 @@ def told(folder: Path, contract: Contract, name: str) -> Iterator[None]:
         raise _refusal(folder, contract, name, unfit.complaint) from None
     except (PySparkException, Py4JJavaError) as error:
         if found := _failed(contract, name, error):
-            raise _refusal(folder, contract, name, found) from error
+            told = _refusal(folder, contract, name, found)
+            raise told from (None if NOT_TOLD in str(told) else error)
         raise
 
 
@@ -136,13 +138,15 @@ def _failed(contract: Contract, name: str, error: Exception) -> Complaint | None
         place, argument = (
             next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
         )
-        told = f"{contract.pipeline}.{name}: what is added up of {argument} exceeds its type: {_said(error)[0]}"
+        said = discreet(contract, name, _said(error)[0])
+        told = f"{contract.pipeline}.{name}: what is added up of {argument} exceeds its type: {said}"
         return Complaint(place, told, "cast what is added up to a wider type, for example decimal(38,2)")
     texts = _expressions(it, known) | {place: argument for place, (_, argument) in aggregates.items()}
     there = found[1].strip(". \n").replace("value.", f"{it.first}.")
     for place, text in texts.items():
         if there in text:
             what, mend = _said(error)
+            what = discreet(contract, name, what)
             told = f"{contract.pipeline}.{name} has a record on which {text} fails: {what}"
             return Complaint(place, told, mend or "let the expression give null for such records")
     return None

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import analysis, derive, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast import analysis, derive, holds, increments, journal, logs, plane, plans, refresh, report, tables
 from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
@@ -59,14 +59,21 @@ def of_topic(
     """What a topic's log changes in its table: of a stream the records not yet in it.
 
     What the step has just `claimed` is taken from memory where that is all there is to see: each record decoded once.
+    Of keys that are held back (holds.py) it is looked again at all records since they were.
     """
     topic, table = contract.topics[name], located(contract, name)
-    after = tables.published(table)
+    after, waiting = tables.published(table), _waiting(spark, table)
 
     def decoded(records: DataFrame) -> DataFrame:
         return logs.undisputed(decode(records, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
 
     def since(run: int) -> DataFrame:
+        if waiting is not None:
+            records = decoded(logs.accepted(spark, contract, name, after=min(run, waiting.since)))
+            parts = (F.col("key").getField(column).alias(column) for column in topic.key)
+            held = waiting.keys.select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+            known = records.join(F.broadcast(held), holds.keyed(*parts) == F.col("_held"), "left")
+            return known.where(F.col("run") > F.least(F.lit(run), "_since")).drop("_held", "_since")
         if claimed is not None and claimed.after <= run:
             return claimed.records
         return decoded(logs.accepted(spark, contract, name, after=run))
@@ -97,7 +104,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
     believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
     analysis.check(spark, contract, name, believed)
-    seen = _seen(contract, table, *inputs.values())
+    waiting = _waiting(spark, table)
+    seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
     found = None
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins
@@ -107,7 +115,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
         with sliced(spark, sum(map(tables.size, inputs.values()))):
             whole = _whole(spark, table, derive.view(contract, name, believed))
         return Found(whole, after, derive.left_out(contract, name, believed))
-    changes, before = _fitting(table, found.believed, found.right), _left_out(table, name, seen)
+    changes = _fitting(table, found.believed, found.right)
+    before = None if waiting else _left_out(table, name, seen)
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
     return Found(changes, after, found.left_out, before)
@@ -125,15 +134,32 @@ def located(contract: Contract, name: str) -> Table:
     return tables.located(settings().warehouse, contract, name)
 
 
-def _seen(contract: Contract, table: Table, *inputs: Table) -> Run | None:
+class _Waiting(NamedTuple):
+    """Keys of a table whose changes are held back (holds.waiting), and the least of their `since`."""
+
+    keys: DataFrame
+    since: int
+
+
+def _waiting(spark: SparkSession, table: Table) -> _Waiting | None:
+    keys = holds.waiting(spark, table.warehouse, table.pipeline, table.name)
+    if keys is None:
+        return None
+    row = keys.agg(F.min("since")).first()
+    return _Waiting(keys, row[0] if row else 0)
+
+
+def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = None) -> Run | None:
     """The last run that brought a table up to what it is made of; None if it is to be derived whole.
 
-    That is the last one that published it, or that was completed; but only of this very contract.
+    That is the last one that published it, or that was completed; or `since`, the one before the first change of it
+    that is held back; but only of this very contract.
     """
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
     past = journal.runs(table.warehouse, table.pipeline)
     last = max([tables.published(table), *(run.number for run in past if run.state == "completed")])
+    last = last if since is None else min(last, since)
     run = next((run for run in past if run.number == last), None)
     return run if run is not None and run.plan["contract"] == contract.hash else None
 

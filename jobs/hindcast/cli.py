@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def step(name: str, argv: Sequence[str]) -> int:
     """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps."""
-    from hindcast import preview, runs
+    from hindcast import preview, report, runs
     from hindcast.session import session
 
     pipeline, *others = argv
@@ -40,6 +40,9 @@ def step(name: str, argv: Sequence[str]) -> int:
         if name == "preview":
             until = datetime.fromisoformat(others[0]) if others[0] else None
             print(preview.text(preview.preview(session(), pipeline, until)))
+        elif name == "release":
+            run_id, keys, by = others
+            print(report.text(runs.release(session(), pipeline, run_id, json.loads(keys), by or "Airflow")))
         else:
             done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
             print(json.dumps(done))
@@ -77,9 +80,26 @@ def _parser() -> argparse.ArgumentParser:
     ledger = formatted(add(commands.ledger))
     ledger.add_argument("pipeline", nargs="?", help="all if left out")
     ledger.add_argument("--rebuild", action="store_true", help="make the journal of runs again, from logs and tables")
-    report = formatted(add(commands.report))
+    report = add(commands.report)
+    report.add_argument("--format", choices=("table", "json", "html"), default="table", help="text, JSON, or a page")
     report.add_argument("pipeline")
     report.add_argument("run", nargs="?", type=int)
+    failing = formatted(add(commands.failing))
+    failing.add_argument("pipeline")
+    failing.add_argument("--run", type=int, help="of this run; with --held: held after it")
+    failing.add_argument("--table", help="of this table")
+    failing.add_argument("--gate", type=int, metavar="N", help="of this gate: its number under expect, from 0")
+    failing.add_argument("--held", action="store_true", help="the changes that are held back now")
+    release = formatted(add(commands.release))
+    release.add_argument("table", metavar="PIPELINE[.TABLE]", help="all of its tables if only the pipeline is named")
+    release.add_argument(
+        "--key",
+        metavar="K",
+        action="append",
+        help="only this key: its text, or a JSON object if it has several columns",
+    )
+    release.add_argument("--reject", action="store_true", help="note that it was looked at and stays held")
+    release.add_argument("--by", metavar="NAME", help="who decides; who is logged in if left out")
     abandon = add(commands.abandon)
     abandon.add_argument("pipeline")
     abandon.add_argument("run", nargs="?", type=int)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
-    from hindcast import gates
+    from hindcast import expectations
     from hindcast.contracts import load, paths
 
     problems = 0
@@ -29,7 +29,7 @@ def check(arguments: argparse.Namespace) -> int:
         try:
             contract = load(path)
             for name in (*contract.topics, *contract.views):
-                gates.known(contract.expectations(name), f"{path}, {name}")
+                expectations.known(contract, name, f"{path}, {name}")
             told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
         except HindcastError as error:
@@ -120,15 +120,64 @@ def ledger(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Show what a run did; the last completed one if none is named."""
-    from hindcast import report
+    """Show what a run did, or what stopped it; the last one if none is named."""
+    from hindcast import page, report
 
-    runs = [r for r in _runs_of(arguments.pipeline) if r.state == "completed"]
+    runs = [r for r in _runs_of(arguments.pipeline) if r.state in ("completed", "stopped")]
     found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
     if found is None:
         known = ", ".join(str(r.number) for r in runs) or "none"
-        raise QueryError("no such completed run", where=arguments.pipeline, mend=f"completed: {known}")
-    print(json.dumps(found.detail, indent=2) if arguments.format == "json" else report.text(found.detail))
+        raise QueryError("no such run that has a report", where=arguments.pipeline, mend=f"these have: {known}")
+    told = report.of(settings().warehouse, _contract(arguments.pipeline), found)
+    as_ = {"json": lambda: json.dumps(told, indent=2), "html": lambda: page.html(told)}
+    print(as_.get(arguments.format, lambda: report.text(told))())
+    return 0
+
+
+def failing(arguments: argparse.Namespace) -> int:
+    """List the rows that failed a gate, or that are held back because of it."""
+    from hindcast import holds
+
+    contract, warehouse = _contract(arguments.pipeline), settings().warehouse
+    if arguments.held:
+        rows = holds.held(warehouse, arguments.pipeline, arguments.run)
+    else:
+        rows = holds.listed(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
+    rows = holds.masked(contract, rows)
+    empty = [name for name in rows.column_names if rows.column(name).null_count == rows.num_rows]
+    _print(rows.drop({*empty, "since"}) if arguments.format == "table" else rows, arguments.format)
+    return 0
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Publish changes that a gate has held back, in a run of its own; or say that they stay held."""
+    import getpass
+
+    from hindcast import holds, report, runs
+    from hindcast.session import session
+
+    pipeline, _, table = arguments.table.partition(".")
+    _contract(pipeline)
+    warehouse = settings().warehouse
+    held = holds.held(warehouse, pipeline).column("table").to_pylist()
+    if arguments.key and not table:
+        raise QueryError("a key without a table", mend=f"hindcast release {pipeline}.TABLE --key K")
+    if not table and not held:
+        raise QueryError("nothing is held back", where=pipeline, mend=f"hindcast failing {pipeline} lists failing rows")
+    keys = {
+        name: holds.named(warehouse, pipeline, name, arguments.key or ())
+        for name in ([table] if table else sorted(set(held)))
+    }
+    by = arguments.by or getpass.getuser()
+    if arguments.reject:
+        for name, some in keys.items():
+            holds.reject(warehouse, pipeline, name, some, by)
+            print(f"{pipeline}.{name}: {_counted(len(some), 'key')} held, rejected by {by}")
+        return 0
+    run_id = f"release__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    _share_spark()
+    told = runs.release(session(f"hindcast {pipeline}"), pipeline, run_id, keys, by)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
 
 

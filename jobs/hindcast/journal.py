@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.errors import BusyError
-from hindcast.tables import Table, dataset, ensure, opened, unwritten
+from hindcast.tables import Table, arrow_schema, dataset, ensure, opened, unwritten
 
 SCHEMA = StructType(
     [
@@ -38,17 +38,7 @@ SCHEMA = StructType(
         StructField("detail", StringType()),
     ]
 )
-_MOMENT = pa.timestamp("us", "UTC")
-_ARROW = pa.schema(
-    [
-        ("run", pa.int64()),
-        ("entry", pa.string()),
-        ("at", _MOMENT),
-        ("runId", pa.string()),
-        ("knownAt", _MOMENT),
-        ("detail", pa.string()),
-    ]
-)
+_ARROW = arrow_schema(SCHEMA)
 
 
 @dataclass(frozen=True)

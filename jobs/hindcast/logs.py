@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from hindcast import commits, gaps, order, plans, tables
 from hindcast.contracts import Contract, Topic
+from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
 from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
@@ -125,7 +126,7 @@ def _append(
     read = [gaps.left(part, missing) for part, missing in zip(share.parts, lost, strict=True)]
     # No persist: a commit to the log would drop what was kept of a plan that reads it.
     judged = _union(_judged(spark, contract, todo, name, log, part) for part in read).localCheckpoint(eager=False)
-    came, refused = _account(judged, kafka, topic.max_malformed, f"topics.{name}.max_malformed")
+    came, refused = _account(judged, kafka, topic, f"topics.{name}.max_malformed")
     if cluster.topic_id(kafka) != share.topic_id:
         raise made_anew(kafka, todo.run)
     empty = [gaps.rows(spark, missing).withColumns(_why("gone", gaps.RETENTION)) for missing in lost if missing]
@@ -231,7 +232,7 @@ def _with_stream_time(
     return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
 
 
-def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[dict[int, int], int]:
+def _account(judged: DataFrame, kafka: str, topic: Topic, field: str) -> tuple[dict[int, int], int]:
     """How many records of each partition came, and how many are refused; no more may be malformed than allowed."""
     rows = (
         judged.groupBy("partition", "fate")
@@ -244,11 +245,12 @@ def _account(judged: DataFrame, kafka: str, allowed: int, field: str) -> tuple[d
         .collect()
     )
     bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
-    total = sum(row["n"] for row in bad)
+    total, allowed = sum(row["n"] for row in bad), topic.max_malformed
     if total > allowed:
+        reason, key = (NOT_TOLD, "***") if topic.sensitive else (bad[0]["reason"], bad[0]["key"])
         raise RecordError(
-            f"{total} of the run's records do not decode, {allowed} may; the first: {bad[0]['reason']}",
-            where=f"topic {kafka}, partition {bad[0]['partition']}, offset {bad[0]['first']}, key {bad[0]['key']}",
+            f"{total} of the run's records do not decode, {allowed} may; the first: {reason}",
+            where=f"topic {kafka}, partition {bad[0]['partition']}, offset {bad[0]['first']}, key {key}",
             mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; "
             "nothing was written",
         )

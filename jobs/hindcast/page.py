@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
-from hindcast.gates import named
+from hindcast.expectations import named
 from hindcast.report import LEFT_OUT
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
@@ -37,6 +38,16 @@ class Verdict(NamedTuple):
 
     kind: Literal["passed", "attention", "unchecked", "stopped"]
     sentence: str
+
+
+def write(folder: Path, told: dict[str, Any]) -> Path:
+    """Puts a report down as a page and as JSON, for people and for programs; returns the page."""
+    place = folder / str(told["pipeline"])
+    place.mkdir(parents=True, exist_ok=True)
+    name = place / f"run-{told['run']}.html"
+    name.with_suffix(".json").write_text(json.dumps(told, indent=2), encoding="utf-8")
+    name.write_text(html(told), encoding="utf-8")
+    return name
 
 
 def html(report: dict[str, Any]) -> str:

@@ -50,6 +50,16 @@ def changes(believed: DataFrame, derived: DataFrame, identity: Sequence[str], co
     )
 
 
+def matching(rows: DataFrame, some: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows that are like one of some others in these columns; nulls are alike."""
+    return _like(rows, some, columns, "left_semi")
+
+
+def without(rows: DataFrame, some: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows that are like none of some others in these columns; nulls are alike."""
+    return _like(rows, some, columns, "left_anti")
+
+
 def _names(first: DataFrame, second: DataFrame) -> list[str]:
     return list(dict.fromkeys([*first.columns, *second.columns]))
 
@@ -57,3 +67,8 @@ def _names(first: DataFrame, second: DataFrame) -> list[str]:
 def _either(name: str, old: Sequence[str], new: Sequence[str]) -> Column:
     sides = [F.col(side).getField(name) for side, columns in (("_old", old), ("_new", new)) if name in columns]
     return F.coalesce(*sides)
+
+
+def _like(rows: DataFrame, some: DataFrame, columns: Sequence[str], how: str) -> DataFrame:
+    alike = F.struct(*(F.col(f"`{column}`") for column in columns))  # null-safe inside
+    return rows.join(some.select(alike.alias("_like")), alike == F.col("_like"), how)

@@ -47,6 +47,10 @@ class Share:
             counts[partition] += offsets.end - offsets.start
         return counts
 
+    def of_nothing(self) -> Share:
+        """The share of a run that brings none of the topic's offsets."""
+        return replace(self, ranges={p: Offsets(r.start, r.start) for p, r in self.ranges.items()}, earlier={})
+
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
         partitions = []
@@ -75,7 +79,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's plan; a retry finishes the same one. `pins`: the known-at at which each input is read."""
+    """A run's plan; a retry finishes the same one. `pins`: the known-at at which each input is read.
+
+    `releases`: of each table whose held changes a person has released: `until` when they were looked at (ISO 8601), the
+    `keys` (JSON), `by` whom. Such a run brings no offsets.
+    """
 
     pipeline: str
     run: int
@@ -85,6 +93,7 @@ class Plan:
     contract: str
     topics: dict[str, Share]
     pins: dict[str, datetime] = field(default_factory=dict)
+    releases: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
@@ -97,6 +106,7 @@ class Plan:
             "contract": self.contract,
             "topics": {name: share.as_json() for name, share in self.topics.items()},
             "inputs": {name: pin.isoformat() for name, pin in self.pins.items()},
+            **({"releases": self.releases} if self.releases else {}),
         }
 
     @classmethod
@@ -112,14 +122,23 @@ class Plan:
             told["contract"],
             {name: Share.from_json(share) for name, share in told["topics"].items()},
             {name: datetime.fromisoformat(pin) for name, pin in told.get("inputs", {}).items()},
+            told.get("releases", {}),
         )
 
 
-def plan(warehouse: str, servers: str, contract: Contract, run_id: str, interval_end: datetime | None = None) -> Plan:
+def plan(
+    warehouse: str,
+    servers: str,
+    contract: Contract,
+    run_id: str,
+    interval_end: datetime | None = None,
+    releases: Mapping[str, dict[str, Any]] | None = None,
+) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. BusyError if another
-    run of the pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`
+    (`Plan.releases`) nothing is replayed. BusyError if another run of the pipeline has not ended; a run that was
+    stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -141,6 +160,12 @@ def plan(warehouse: str, servers: str, contract: Contract, run_id: str, interval
             )
         abandon(warehouse, run, f"given up for {run_id}")
     made = proposed(warehouse, servers, contract, run_id, interval_end, past)
+    if releases:
+        made = replace(
+            made,
+            topics={name: share.of_nothing() for name, share in made.topics.items()},
+            releases=dict(releases),
+        )
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
     return made
 

@@ -7,31 +7,26 @@ believed. It writes nothing, claims nothing, and is in nobody's way: no run has 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import analysis, derive, gates, inputs, journal, logs, plans, show, tables
+from hindcast import ages, analysis, derive, gates, inputs, journal, logs, plans, show, tables
+from hindcast.candidates import Candidate
 from hindcast.changes import compared, table_schema
 from hindcast.contracts import Contract, find
+from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
+from hindcast.expectations import named
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
-
-AGES = {
-    "under an hour": timedelta(hours=1),
-    "under a day": timedelta(days=1),
-    "under a week": timedelta(weeks=1),
-    "under 30 days": timedelta(days=30),
-    "older": None,
-}
-"""How long before the preview a past answer began to be true."""
 
 EXAMPLES = 3
 """Of so many keys the changed rows are shown."""
@@ -58,7 +53,7 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
         for name in (*contract.topics, *contract.ordered):
             with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
                 candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
-                told[name] = _difference(spark, contract, name, candidates[name], todo.known_at)
+                told[name] = _difference(spark, contract, todo, name, candidates[name])
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
@@ -76,7 +71,7 @@ def text(told: dict[str, Any]) -> str:
         if table["examples"]:
             lines.append(show.aligned(pa.Table.from_pylist(table["examples"])))
         lines += [
-            f"gate ({v['on_failure']}) {v['outcome']}: {gates.named(v['expectation'], v['kwargs'])}: {v['detail']}"
+            f"gate ({v['on_failure']}) {v['outcome']}: {named(v['expectation'], v['kwargs'])}: {v['detail']}"
             for v in table["gates"]
             if v["outcome"] != "passed"
         ]
@@ -99,9 +94,7 @@ def _candidate(
     return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
 
 
-def _difference(
-    spark: SparkSession, contract: Contract, name: str, candidate: DataFrame, known_at: datetime
-) -> dict[str, Any]:
+def _difference(spark: SparkSession, contract: Contract, todo: Plan, name: str, candidate: DataFrame) -> dict[str, Any]:
     table = tables.located(settings().warehouse, contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
@@ -115,38 +108,31 @@ def _difference(
         "opened": F.count_if(F.col("change") == "open"),
         "closed": F.count_if(F.col("change") == "close"),
         "corrected": F.count_if(past),
-        **{age: F.count_if(past & within) for age, within in _ages(began, known_at)},
+        "ages": ages.counted(past, began, todo.known_at),
     }
     row = changes.agg(*(count.alias(label) for label, count in counts.items())).first()
-    numbers = row.asDict() if row else {}
-    examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]]) if numbers["corrected"] else []
-    opened = changes.where("change = 'open'").drop("change")
-    verdicts = gates.check(opened, contract.expectations(name)) if numbers["opened"] else []
+    numbers = row.asDict(recursive=True) if row else {}
+    hidden = sensitive(contract)[name]
+    examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]], hidden) if numbers["corrected"] else []
+    with Candidate(contract, todo, name, changes, numbers["opened"], numbers["closed"]) as looked_at:
+        verdicts = gates.check(looked_at, contract.expectations(name))
     changes.unpersist()
     return {
         **{label: numbers[label] for label in ("opened", "closed", "corrected")},
-        "ages": {age: numbers[age] for age in AGES},
+        "ages": numbers["ages"],
         "examples": examples,
         "gates": [v._asdict() for v in verdicts],
     }
 
 
-def _ages(began: Column, known_at: datetime) -> list[tuple[str, Column]]:
-    """Each age with the condition that an answer has it: younger than its bound, and no younger one's."""
-    found, since = [], F.lit(True)
-    for age, bound in AGES.items():
-        younger = began > F.lit(known_at - bound) if bound else F.lit(True)
-        found.append((age, since & younger))
-        since = since & ~younger
-    return found
-
-
-def _examples(changes: DataFrame, past: Column, key: list[str], periods: list[str]) -> list[dict[str, Any]]:
-    """All that changes of the first keys of which a past answer does, before and after it."""
+def _examples(
+    changes: DataFrame, past: Column, key: list[str], periods: list[str], hidden: Collection[str]
+) -> list[dict[str, Any]]:
+    """All that changes of the first keys of which a past answer does, before and after it; not `hidden` columns."""
     there = [column for column in key if column in changes.columns]
     keys = changes.where(past).select(*there).distinct().sort(*there).limit(EXAMPLES)
     shown = changes.join(keys, there, "left_semi").sort(*there, *periods, "change").limit(20)
     columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
     rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
     plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
-    return plain
+    return [{column: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hindcast import journal, ledger, plans, tables
+from hindcast import journal, ledger, plans, report, tables
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.ledger import Piece
@@ -37,7 +37,7 @@ def rebuild(warehouse: str, contract: Contract) -> list[int]:
         plan = _plan(warehouse, contract, number, moments.get(number) or known[number].known_at, brought)
         written.append(Run(number, plan.run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
         given_up = number == every[-1] or number not in moments
-        detail = {"reason": "its journal was rebuilt"} if given_up else {"pipeline": contract.pipeline, "rebuilt": True}
+        detail = {"reason": "its journal was rebuilt"} if given_up else _report(warehouse, contract, plan)
         state = "abandoned" if given_up else "completed"
         written.append(Run(number, plan.run_id, plan.known_at, state, plan.as_json(), detail))
     if written:
@@ -55,6 +55,11 @@ def _agrees(run: Run, brought: dict[str, list[Piece]]) -> bool:
         if own != wanted and (own or run.state == "completed"):
             return False
     return True
+
+
+def _report(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
+    """The report of a run that was completed once, as logs, tables and verdicts tell it."""
+    return {**report.make(warehouse, contract, plan), "rebuilt": True}
 
 
 def _published(warehouse: str, contract: Contract) -> dict[int, datetime]:

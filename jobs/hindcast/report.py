@@ -5,22 +5,30 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from hindcast import journal, ledger, plans, tables, windows
+from hindcast import holds, journal, ledger, plans, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
-from hindcast.gates import named
+from hindcast.expectations import named
+from hindcast.journal import Run
 from hindcast.plans import Plan, Share
 from hindcast.tables import Table
 
 
-def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
-    """The report of a run whose steps have all been done.
+def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> dict[str, Any]:
+    """The report of a run whose steps have all been done, or, with `stopped`, of what one did before that stopped it.
 
     RunError if the fates of a partition do not add up to its planned offsets (design.md 5, conservation).
     """
     topics = {}
     for name, share in plan.topics.items():
-        partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
+        if name not in contract.topics:
+            continue
+        try:
+            partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
+        except RunError:
+            if stopped is None:
+                raise
+            continue  # not replayed yet
         topics[name] = {
             "topic": contract.kafka_topic(name),
             "offsets": sum(share.planned.values()),
@@ -37,10 +45,17 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
                 "expired": sum(e.expired for e in anew),
             }
     earlier = before(warehouse, contract.pipeline)
+    judged, held = (
+        of_gates(warehouse, contract.pipeline, plan.run),
+        holds.counts(warehouse, contract.pipeline, plan.run),
+    )
     changed = {}
     for name in (*contract.topics, *contract.views):
         notes = tables.notes(tables.located(warehouse, contract, name))
-        changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0, "gates": []}
+        changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
+        changed[name] |= {"gates": judged.get(name, [])}
+        if name in held:
+            changed[name]["held"] = held[name]
         if name in contract.views and contract.views[name].aggregate is not None:
             # A journal that was made again from the tables has no reports; the tables' own notes tell the same.
             noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
@@ -52,10 +67,32 @@ def make(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
         "runId": plan.run_id,
         "knownAt": plan.known_at.isoformat(),
         "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
+        "state": "completed" if stopped is None else "stopped",
+        **({} if stopped is None else {"found": stopped}),
         "topics": topics,
         "tables": changed,
         "again": f"hindcast run {contract.pipeline}",
     }
+
+
+def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
+    """The report of a run that was completed or stopped; RunError for another."""
+    if run.state == "completed":
+        return run.detail
+    if run.state != "stopped":
+        where, mend = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
+        raise RunError(f"a run that is {run.state} has no report", where=where, mend=mend)
+    return make(warehouse, contract, Plan.from_json(run.plan), stopped=str(run.detail.get("found", "")))
+
+
+def of_gates(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:
+    """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows."""
+    told = verdicts.of_run(warehouse, pipeline, run)
+    for name, gates in told.items():
+        for gate in gates:
+            if gate["outcome"] == "failed" and gate["failing"] is not None:
+                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name} --gate {gate['gate']}"
+    return told
 
 
 def before(warehouse: str, pipeline: str) -> dict[str, Any]:
@@ -97,6 +134,7 @@ def of_aggregate(
 def text(report: dict[str, Any]) -> str:
     """The report as lines for a terminal or a task's log."""
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
+    lines += [f"stopped: {report['found']}", ""] if "found" in report else []
     for name, topic in report["topics"].items():
         fates: dict[str, int] = {}
         for part in topic["partitions"]:
@@ -111,9 +149,16 @@ def text(report: dict[str, Any]) -> str:
     lines.append("")
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")
+        if held := table.get("held"):
+            new = f", {held['newly']:,} of them newly" if held["newly"] else ""
+            told = "key is" if held["keys"] == 1 else "keys are"
+            again = f"hindcast release {report['pipeline']}.{name}"
+            lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
         for gate in table["gates"]:
             detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""
-            lines.append(f"  {'':<20}   {gate['outcome']:<6} {named(gate['expectation'], gate['kwargs'])}{detail}")
+            lines.append(f"  {'':<20}   {gate['outcome']:<9} {named(gate['expectation'], gate['kwargs'])}{detail}")
+            if "rows" in gate:
+                lines.append(f"  {'':<20}             {gate['rows']}")
     return "\n".join([*lines, "", f"  again: {report['again']}"])
 
 

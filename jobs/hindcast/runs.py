@@ -7,22 +7,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from hindcast import analysis, changes, commits, fates, gaps, gates, journal, logs, plans, report, tables
-from hindcast.changes import Found, located
+from hindcast import analysis, changes, expectations, fates, gaps, journal, logs, page, plans, report, tables
+from hindcast.changes import located
 from hindcast.contracts import Contract, find
+from hindcast.contracts.model import AGING
+from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
 from hindcast.plans import Plan
+from hindcast.publish import nothing, publish
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.sources import Sources
@@ -35,7 +37,7 @@ def plan(pipeline: str, run_id: str, interval_end: datetime | None = None) -> in
     past = journal.runs(now.warehouse, pipeline)
     if not past or past[-1].plan["contract"] != contract.hash:
         for name in (*contract.topics, *contract.views):
-            gates.known(contract.expectations(name), f"{pipeline}.{name}")
+            expectations.known(contract, name, f"{pipeline}.{name}")
     return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end).run
 
 
@@ -47,12 +49,14 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     contract, todo = _planned(pipeline, run)
     log = plans.log(settings().warehouse, pipeline, topic)
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
-    with _told(f"{pipeline}.{topic}"), sized(spark, rows), Sources(spark) as sources:
+    with _told(contract, topic), sized(spark, rows), Sources(spark) as sources:
         claimed = logs.claim(spark, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
         if (done := _done(contract, todo, topic, log)) is not None:
             return done
-        return _publish(contract, todo, topic, changes.of_topic(spark, sources, contract, todo, topic, claimed))
+        found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
+        with _noting_stops(pipeline, run, topic):
+            return publish(contract, todo, topic, found)
 
 
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
@@ -67,12 +71,8 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
         return done
     few = sized(spark, sum(map(tables.size, inputs)))
     told = analysis.told(settings().schemas, contract, view)
-    try:
-        with _told(f"{pipeline}.{view}"), told, few, Sources(spark) as sources:
-            return _publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
-    except ContractError as error:
-        _enter(pipeline, run, "stopped", {"table": view, "found": str(error)})
-        raise
+    with _noting_stops(pipeline, run, view), _told(contract, view), told, few, Sources(spark) as sources:
+        return publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
@@ -83,12 +83,27 @@ def finish(pipeline: str, run: int) -> dict[str, Any]:
     contract, todo = _planned(pipeline, run)
     told = report.make(settings().warehouse, contract, todo)
     _enter(pipeline, run, "completed", told)
+    page.write(settings().reports, told)
     return told
 
 
 def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime | None = None) -> dict[str, Any]:
     """All steps of one run, in order; returns its report."""
     return carry_out(spark, pipeline, plan(pipeline, run_id, interval_end))
+
+
+def release(
+    spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str
+) -> dict[str, Any]:
+    """A run that publishes changes that were held back, and brings nothing else; returns its report.
+
+    `keys`: of each table those to release, as `holds.named` tells them. What is not as it was looked at, is held again.
+    """
+    contract, now = find(settings().schemas, pipeline), settings()
+    until = datetime.now(UTC).isoformat()
+    releases = {name: {"until": until, "keys": list(some), "by": by} for name, some in keys.items()}
+    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, releases=releases)
+    return carry_out(spark, pipeline, planned.run)
 
 
 def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
@@ -118,46 +133,20 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
     return contract, todo
 
 
-def _publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:
-    """Counts a change, gates what it opens, commits it; nothing is written where nothing changed.
-
-    What an aggregate left out goes into the note. If that alone has changed, the commit has no rows.
-    """
-    table, note = located(contract, name), _note(todo)
-    change = found.changes.persist()
+@contextmanager
+def _noting_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
+    """Notes in the journal what stops a run: a gate, or the contract. The next run gives it up."""
     try:
-        ended = "validTo IS NOT NULL" if table.kind == "versions" else "true"
-        counted = change.agg(
-            F.count_if(F.col("change") == "open").alias("opened"),
-            F.count_if(F.col("change") == "close").alias("closed"),
-            F.count_if(F.expr(f"change = 'close' AND {ended}")).alias("corrected"),
-            commits.closing(table),
-        )
-        row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
-        told: dict[str, Any] = row.asDict(recursive=True) if row else {}
-        closing = told.pop("closing")
-        note |= told if found.left_out is None else told | found.besides(told)
-        if not note["opened"] + note["closed"]:
-            before = report.before(table.warehouse, contract.pipeline).get(name, {})
-            if report.besides(note) != report.besides(before):
-                commits.publish(change, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
-            return note
-        verdicts = gates.check(change.where("change = 'open'").drop("change"), contract.expectations(name))
-        note["gates"] = [v._asdict() for v in verdicts]
-        try:
-            gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", verdicts)
-        except GateError:
-            _enter(contract.pipeline, todo.run, "stopped", {"table": name, **note})
-            raise
-        met = closing if note["closed"] else None
-        commits.publish(change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
-        return note
-    finally:
-        change.unpersist()
+        yield
+    except (ContractError, GateError) as error:
+        _enter(pipeline, run, "stopped", {"table": table, "found": str(error)})
+        contract, todo = _planned(pipeline, run)
+        page.write(settings().reports, report.make(settings().warehouse, contract, todo, stopped=str(error)))
+        raise
 
 
 def _enter(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
-    """What has become of a run, into the journal. One that is stopped, the next run gives up."""
+    """What has become of a run, into the journal."""
     warehouse = settings().warehouse
     entry = plans.current(warehouse, pipeline, run)
     journal.write(warehouse, replace(entry, state=state, detail=detail))
@@ -166,12 +155,15 @@ def _enter(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
 def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
     """The note of a table that needs nothing any more: this run has published it, or nothing can have changed in it.
 
-    That is so if a completed run of this very contract has seen it and its sources as they are.
+    That is so if a completed run of this very contract has seen it and its sources as they are; unless a person has
+    released what is held of it, or one of its gates fails by time alone.
     """
     table = located(contract, name)
     if tables.published(table) >= todo.run:
-        note: dict[str, Any] = tables.notes(table).get(todo.run, _note(todo))
+        note: dict[str, Any] = tables.notes(table).get(todo.run, nothing(todo))
         return note
+    if name in todo.releases or any(gate.type == AGING for gate in contract.expectations(name)):
+        return None
     completed = [run for run in journal.runs(table.warehouse, contract.pipeline) if run.state == "completed"]
     if not completed or completed[-1].plan["contract"] != contract.hash:
         return None
@@ -179,27 +171,25 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     settled = Plan.from_json(last.plan).pins == todo.pins and all(
         it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )
-    return _note(todo) if settled else None
-
-
-def _note(todo: Plan) -> dict[str, Any]:
-    """What a commit notes, of a run that changes nothing."""
-    return {"run": todo.run, "opened": 0, "closed": 0, "corrected": 0, "gates": []}
+    return nothing(todo) if settled else None
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _told(contract: Contract, name: str) -> Iterator[None]:
     """Spark's failures in one line of our own, and a full disk as what it is."""
+    where = f"{contract.pipeline}.{name}"
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:  # some of the JVM's come as they are
         text = str(error)
         if logs.DISPUTED in text:
             found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
+            found = found if discreet(contract, name, "") == "" else f"{found.rpartition(': ')[0]}: {NOT_TOLD}"
             raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
         if gaps.LOST in text:
             raise TopicError("Kafka lost offsets while they were read", where=where, mend=gaps.LOST_MEND) from None
         told = tables.unwritten(error, where)
         if isinstance(told, PlatformError):
             raise told from None
-        raise RunError(f"Spark failed: {cause(error)}", where=where) from error
+        what = discreet(contract, name, cause(error))
+        raise RunError(f"Spark failed: {what}", where=where) from (None if NOT_TOLD in what else error)

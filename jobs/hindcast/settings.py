@@ -5,6 +5,7 @@
 | HINDCAST_ROOT         | the checkout                    | where schemas/, dags/ and plugins/ are                    |
 | HINDCAST_VAR          | <HINDCAST_ROOT>/var             | run-time state: warehouse, broker, Airflow, logs          |
 | HINDCAST_WAREHOUSE    | <HINDCAST_VAR>/warehouse        | the Delta tables: a folder, or the URI of an object store |
+| HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run                          |
 | HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts                                             |
 | HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers                                         |
 | HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts                  |
@@ -34,6 +35,7 @@ class Settings:
     root: Path
     var: Path
     warehouse: str
+    reports: Path
     schemas: Path
     kafka: str
     kafka_port: int
@@ -54,6 +56,7 @@ class Settings:
             "HINDCAST_ROOT": str(self.root),
             "HINDCAST_VAR": str(self.var),
             "HINDCAST_WAREHOUSE": self.warehouse,
+            "HINDCAST_REPORTS": str(self.reports),
             "HINDCAST_SCHEMAS": str(self.schemas),
             "HINDCAST_KAFKA": self.kafka,
             "HINDCAST_KAFKA_PORT": str(self.kafka_port),
@@ -75,6 +78,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         root=root,
         var=var,
         warehouse=warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute()),
+        reports=_path(env, "HINDCAST_REPORTS", var / "reports"),
         schemas=_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
         kafka=env.get("HINDCAST_KAFKA") or f"127.0.0.1:{kafka_port}",
         kafka_port=kafka_port,

@@ -30,6 +30,10 @@ class Sources:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees what was kept."""
         for rows in self._kept:
             rows.unpersist()
 

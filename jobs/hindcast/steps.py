@@ -5,6 +5,7 @@ What retrying cannot mend (a contract, a record, a gate, a table of another form
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -73,12 +74,59 @@ def preview(pipeline: str, until: str, spark: SparkSession) -> None:
         print(previews.text(previews.preview(spark, pipeline, datetime.fromisoformat(until) if until else None)))
 
 
-def finish(pipeline: str, run: int) -> None:
-    """Makes the run's report and completes the run."""
+def finish(pipeline: str, run: int) -> bool:
+    """Makes the run's report and completes the run; whether changes are newly held back."""
     with _failing_for_good():
         from hindcast import report, runs
 
-        print(report.text(runs.finish(pipeline, run)))
+        told = runs.finish(pipeline, run)
+        print(report.text(told))
+        return any(table.get("held", {}).get("newly") for table in told["tables"].values())
+
+
+def held(pipeline: str) -> dict[str, str]:
+    """What is held back: `text` for the person who is asked, `keys` by table as JSON. Skipped if nothing is."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast import holds
+    from hindcast.contracts import find
+    from hindcast.settings import settings
+
+    now = settings()
+    rows = holds.held(now.warehouse, pipeline)
+    keys: dict[str, list[str]] = {}
+    for row in rows.to_pylist():
+        some = keys.setdefault(row["table"], [])
+        if row["entry"] == "held" and row["key"] not in some:
+            some.append(row["key"])
+    if not any(keys.values()):
+        raise AirflowSkipException("nothing is held back")
+    return {
+        "text": holds.text(find(now.schemas, pipeline), rows),
+        "keys": json.dumps({name: some for name, some in keys.items() if some}),
+    }
+
+
+def release(pipeline: str, run_id: str, keys: str, by: str, spark: SparkSession) -> None:
+    """Publishes what a person has approved, in a run of its own; waits by retries while another run is under way."""
+    with _failing_for_good():
+        from hindcast import report, runs
+
+        print(report.text(runs.release(spark, pipeline, run_id, json.loads(keys), by or "Airflow")))
+
+
+def reject(pipeline: str, keys: str, by: str) -> None:
+    """Notes that what is held stays held."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast import holds
+    from hindcast.settings import settings
+
+    if not keys:
+        raise AirflowSkipException("nothing was held back")
+    for name, some in json.loads(keys).items():
+        holds.reject(settings().warehouse, pipeline, name, some, by or "Airflow")
+        print(f"{pipeline}.{name}: {len(some)} held, rejected by {by or 'Airflow'}")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError, PlatformError, TableError
 
-Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs"]
+Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs", "gates", "failing"]
 FORMAT = 1
 """The store format that this code writes."""
 
@@ -267,6 +267,13 @@ def unwritten(error: Exception, where: str) -> HindcastError:
     if "No space left on device" in text or "os error 28" in text:
         return PlatformError("the disk is full", where=where, mend="free some room and retry the run")
     return TableError(f"cannot be written: {text}", where=where, mend="check the path and its rights")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A schema of our own tables as Arrow has it."""
+    kinds = {"bigint": pa.int64(), "int": pa.int32(), "double": pa.float64(), "string": pa.string()}
+    moment = pa.timestamp("us", "UTC")
+    return pa.schema([(field.name, kinds.get(field.dataType.simpleString(), moment)) for field in schema.fields])
 
 
 def nullable(schema: StructType) -> StructType:

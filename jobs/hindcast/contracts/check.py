@@ -27,12 +27,14 @@ def check(contract: Contract) -> Iterator[Complaint]:
         if name in RESERVED:
             yield Complaint(("topics", name), f"'{name}' is the name of one of our own tables", "choose another name")
         yield from _gates(("topics", name), topic.expect, topic_shape(topic))
+        yield from _marks(("topics", name), topic.sensitive, topic_shape(topic))
     for name, it in contract.inputs.items():
         for field in ("topics", "views"):
             if name in getattr(contract, field):
                 yield Complaint(("inputs", name), f"'{name}' is in {field} too", "give the input another name")
         if it.table.startswith(f"{contract.pipeline}."):
             yield Complaint(("inputs", name, "table"), "is a table of this pipeline", "name it in the view as it is")
+        yield from _marks(("inputs", name), it.sensitive, topic_shape(it))
         for column in it.key.keys() & it.value.keys():
             yield Complaint(("inputs", name, "value", column), f"column '{column}' stands in the key", "remove one")
     for name in contract.views:
@@ -41,7 +43,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
     yield from _views(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs", "fates")
+RESERVED = ("runs", "quarantine", "logs", "fates", "gates", "failing")
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
@@ -101,6 +103,7 @@ def _views(contract: Contract) -> Iterator[Complaint]:
                 yield from complaints(name, view, known, contract)
                 known[name] = view_shape(view, known)
                 yield from _gates(("views", name), view.expect, known[name])
+                yield from _marks(("views", name), view.sensitive, known[name])
             except ExpressionError:
                 return
 
@@ -113,3 +116,9 @@ def _gates(location: tuple[Any, ...], gates: tuple[Expectation, ...], shape: Sha
         for column in gate.columns:
             if column not in known:
                 yield Complaint((*location, "expect", number), f"no column '{column}' here", nearest(column, known))
+
+
+def _marks(location: tuple[Any, ...], sensitive: bool | tuple[str, ...], shape: Shape) -> Iterator[Complaint]:
+    for column in sensitive if isinstance(sensitive, tuple) else ():
+        if column not in shape.columns:
+            yield Complaint((*location, "sensitive"), f"no column '{column}' here", nearest(column, shape.columns))

@@ -39,6 +39,10 @@ Moment = Annotated[
     ),
 ]
 Columns = dict[ColumnName, ColumnType]
+Sensitive = Annotated[
+    bool | tuple[ColumnName, ...],
+    Field(description="Columns whose values, and what is computed of them, no report and no log shows; true is all."),
+]
 
 
 class Model(BaseModel):
@@ -48,11 +52,12 @@ class Model(BaseModel):
 
 
 class Expectation(Model):
-    """One gate: an expectation of Great Expectations with its parameters, and what a failure does."""
+    """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
 
     type: str = Field(pattern=r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$")
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_failure: Literal["stop", "warn"] = "stop"
+    on_failure: Literal["stop", "quarantine", "warn"] = "stop"
+    rows: Literal["change", "table"] = "change"
 
     @property
     def columns(self) -> list[str]:
@@ -60,22 +65,61 @@ class Expectation(Model):
         named = [self.kwargs[p] for p in ("column", "column_A", "column_B") if p in self.kwargs]
         return [*named, *self.kwargs.get("column_list", [])]
 
+    @property
+    def beyond(self) -> bool:
+        """Whether it looks at more than what changes in the table, so that it can fail though nothing does."""
+        return self.type in _BEYOND
+
+    @property
+    def refers_to(self) -> str | None:
+        """The other table that it looks into."""
+        return self.kwargs.get("table") if self.type == "expect_foreign_keys_to_be_found" else None
+
+
+AGING = "expect_table_to_be_fresh"
+"""The rule that can fail though nothing at all has happened."""
+
+_BEYOND = (
+    AGING,
+    "expect_offsets_to_be_conserved",
+    "expect_share_of_records_to_be_at_most",
+    "expect_share_of_unmatched_to_be_at_most",
+)
+
 
 def _as_expectation(item: object) -> object:
     """`{expect_x: {column: a}, on_failure: warn}` as the fields of an Expectation."""
     if not isinstance(item, dict) or "type" in item:
         return item
-    names = [name for name in item if name != "on_failure"]
+    names = [name for name in item if name not in _OF_GATES]
     if len(names) != 1:
         raise ValueError(f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}")
-    kept = {"on_failure": item["on_failure"]} if "on_failure" in item else {}
-    return {"type": names[0], "kwargs": item[names[0]] or {}, **kept}
+    return {
+        "type": names[0],
+        "kwargs": item[names[0]] or {},
+        **{name: item[name] for name in _OF_GATES if name in item},
+    }
+
+
+_OF_GATES = ("on_failure", "rows")
 
 
 def _gate_schema() -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {"on_failure": {"enum": ["stop", "warn"], "default": "stop"}},
+        "properties": {
+            "on_failure": {
+                "enum": ["stop", "quarantine", "warn"],
+                "default": "stop",
+                "description": "stop: nothing of the table is published. quarantine: the whole change of the failing "
+                "keys is held back. warn: it is told.",
+            },
+            "rows": {
+                "enum": ["change", "table"],
+                "default": "change",
+                "description": "What it looks at: the rows that a run would open, or the table as it would be.",
+            },
+        },
         "patternProperties": {"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$": {"type": ["object", "null"]}},
         "additionalProperties": False,
     }
@@ -121,6 +165,7 @@ class Topic(Model):
     max_malformed: int = Field(
         0, ge=0, description="How many records of a run may fail to decode before the run stops."
     )
+    sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": _gate_schema()})
 
     @property
@@ -141,6 +186,7 @@ class Input(Model):
     )
     key: Columns = Field(description="Its key columns.", min_length=1)
     value: Columns = Field(description="Those of its other columns that are used here.", min_length=1)
+    sensitive: Sensitive = False
 
 
 class Join(Model):
@@ -202,6 +248,7 @@ class View(Model):
     )
     window: Window | None = Field(None, description="The windows of a stream's aggregate; none: all events so far.")
     semantics: Literal["corrected"] = Field("corrected", description="How late records are read (docs/semantics.md).")
+    sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": _gate_schema()})
 
     @property
@@ -252,6 +299,11 @@ class Contract(Model):
                 if name not in found and all(i in found or i in self.topics or i in self.inputs for i in view.inputs)
             ]
         return tuple(found)
+
+    def before(self, name: str) -> tuple[str, ...]:
+        """The tables that a run has when it gates this one: the inputs, and what it replays and builds before."""
+        order = (*self.topics, *self.ordered)
+        return (*self.inputs, *order[: order.index(name)])
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract."""

@@ -1,4 +1,7 @@
-"""The example pipelines on real parts: Kafka, Airflow, Spark, Delta; twice, the second time after late records."""
+"""The example pipelines on real parts: Kafka, Airflow, Spark, Delta; twice, the second time after late records.
+
+Beside the second run a person approves in Airflow what a gate has held back, and a third run of votes is stopped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import journal, produce, read, show
+from hindcast import holds, journal, produce, read, report, show
 from hindcast.contracts import find
 from hindcast.demo import flights, restaurant, votes
 from hindcast.local import stack
@@ -24,6 +27,7 @@ from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
 
 PIPELINES = ("restaurant", "votes", "flights")
+RELEASE = "restaurant__release"
 _PORTS_AWAY = 100
 
 
@@ -49,12 +53,21 @@ def main() -> int:
                 airflow.wait(pipeline)
             _say(started, f"sent to Kafka, late: {_produce(now, first=False)}")
             _say(started, "run two: triggered by hand")
-            for pipeline, run in [(p, airflow.trigger(p)) for p in PIPELINES]:
-                airflow.wait(pipeline, run)
+            second = {pipeline: airflow.trigger(pipeline) for pipeline in PIPELINES}
+            airflow.wait("restaurant", second["restaurant"])
+            released = airflow.approve(RELEASE)
+            airflow.wait("votes", second["votes"])
+            for topic, records in votes.wrong().items():
+                produce.send(now.kafka, topic, records)
+            stopped = airflow.trigger("votes")
+            airflow.wait(RELEASE, released)
+            airflow.wait("votes", stopped, state="failed")
+            airflow.wait("flights", second["flights"])
             _say(started, "done; read back from Delta:")
             _show_restaurant(now)
             _show_votes(now)
             _show_flights(now)
+            _show_gates(now)
         finally:
             stack.down(now)
     _say(started, f"the tables stay in {now.warehouse}")
@@ -68,6 +81,7 @@ def _own(now: Settings) -> Settings:
         now,
         var=var,
         warehouse=str(var / "warehouse"),
+        reports=var / "reports",
         kafka=f"127.0.0.1:{kafka_port}",
         kafka_port=kafka_port,
         airflow_port=now.airflow_port + _PORTS_AWAY,
@@ -116,6 +130,21 @@ def _show_flights(now: Settings) -> None:
     print(show.aligned(changed.slice(0, 5)))
     told = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key {changed['flight'][0]}"
     print(f"\nall about one: {told}")
+
+
+def _show_gates(now: Settings) -> None:
+    print(
+        "\nrestaurant.menu: lassi for 0.00 was held back by a gate in run 1, approved in Airflow, published by run 3\n"
+    )
+    lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",))
+    print(show.aligned(lassi.select(["item", "price", "validFrom", "systemFrom"])))
+    entries = holds.listed(now.warehouse, "restaurant")
+    print(show.aligned(entries.select(["run", "entry", "key", "reason", "topic", "partition", "offset"])))
+    print("\nvotes, run 3: a vote for nobody; a gate stopped the run, nothing of it was published\n")
+    stopped = journal.runs(now.warehouse, "votes")[-1]
+    told = report.of(now.warehouse, find(now.schemas, "votes"), stopped)
+    print("\n".join(line for line in report.text(told).splitlines() if "stopped:" in line or "failed" in line))
+    print(f"\nthe pages of all runs: {now.reports}")
 
 
 def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]:

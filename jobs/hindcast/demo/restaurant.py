@@ -18,8 +18,12 @@ def minute(t: int) -> datetime:
 
 
 def first() -> dict[str, list[Record]]:
-    """What is there before run one. Candace ordered at t=3 and arrives last, when the new price is known already."""
+    """What is there before run one. Candace ordered at t=3 and arrives last, when the new price is known already.
+
+    Lassi is free, which a gate of the contract holds back.
+    """
     menu = [_record("curry", {"price": 8}, 0), _record("naan", {"price": 3}, 0), _record("curry", {"price": 10}, 4)]
+    menu.append(_record("lassi", {"price": 0}, 0))
     orders = [
         _record("anna", {"item": "curry", "quantity": 2}, 1),
         _record("dave", {"item": "naan", "quantity": 2}, 2),

@@ -26,6 +26,11 @@ def late() -> dict[str, list[Record]]:
     return {VOTES: [_record("ben", {"candidate": "red"}, 1), _record("ann", None, 5)]}
 
 
+def wrong() -> dict[str, list[Record]]:
+    """What a gate of the contract stops: nobody named green is a candidate."""
+    return {VOTES: [_record("dan", {"candidate": "green"}, 8)]}
+
+
 def _record(voter: str, value: dict[str, str] | None, t: int) -> Record:
     told = None if value is None else json.dumps(value).encode()
     return Record(voter.encode(), told, _START + timedelta(hours=t))

@@ -54,13 +54,29 @@ class Airflow:
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
-    def wait(self, dag: str, run: str | None = None, seconds: float = 900) -> str:
-        """Waits until a run (the first one if none is named) has succeeded; PlatformError names what failed."""
+    def approve(self, dag: str, run: str | None = None, task: str = "approve", seconds: float = 120) -> str:
+        """Approves what a run (the first one if none is named) waits for, as a person does in the UI; its id."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = run or next(iter(self.runs(dag)), "")
+            waiting = [t for t in self.tasks(dag, found) if t["task_id"] == task] if found else []
+            if waiting and waiting[0]["state"] in ("awaiting_input", "deferred"):
+                path = f"/api/v2/dags/{dag}/dagRuns/{found}/taskInstances/{task}/-1/hitlDetails"
+                self._call("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})
+                return found
+            time.sleep(PAUSE)
+        raise PlatformError(f"{dag} asks for nothing", where=self.url, mend="see the run in the UI")
+
+    def wait(self, dag: str, run: str | None = None, seconds: float = 900, state: str = "success") -> str:
+        """Waits until a run (the first one if none is named) has succeeded; PlatformError names what failed.
+
+        With `state` failed it waits for that, and for nothing else.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             runs = self.runs(dag)
             found = run or next(iter(runs), "")
-            if runs.get(found) == "success":
+            if runs.get(found) == state:
                 return found
             if runs.get(found) == "failed":
                 raise PlatformError(f"{dag} failed in {self._failed(dag, found)}", where=self.url, mend="see its log")

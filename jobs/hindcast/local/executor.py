@@ -10,7 +10,7 @@ import importlib
 
 from airflow.executors.local_executor import LocalExecutor
 
-from hindcast import gates
+from hindcast import expectations
 
 PRELOADED = (
     "airflow.providers.apache.spark.operators.spark_pyspark",
@@ -30,5 +30,5 @@ class PreloadedExecutor(LocalExecutor):
         if self.is_mp_using_fork:
             for name in PRELOADED:
                 importlib.import_module(name)
-            gates.imported()
+            expectations.imported()
         super().start()

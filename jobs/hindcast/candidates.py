@@ -1,0 +1,169 @@
+"""Candidates: what a run would make of a table, as gates look at it before it is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from hindcast import changes, derive, expectations, joins, journal, plans, tables, verdicts
+from hindcast.contracts import Contract, Expectation, shapes
+from hindcast.contracts.sensitive import sensitive
+from hindcast.plane import matching, without
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.sources import Sources
+
+
+class Candidate:
+    """A change of a table that is not published yet, as long as the block lasts.
+
+    `change`: flat rows with `change`, open or close (plane.changes), kept in memory by the caller; `opened` and
+    `closed`: how many of each.
+    """
+
+    def __init__(self, contract: Contract, todo: Plan, name: str, change: DataFrame, opened: int, closed: int) -> None:
+        self.contract, self.todo, self.name, self.change = contract, todo, name, change
+        self.opened, self.closed = opened, closed
+        self.table = tables.located(settings().warehouse, contract, name)
+        self._sources = Sources(change.sparkSession)
+        self._rows: dict[str, DataFrame] = {}
+        self._views: list[str] = []
+
+    def __enter__(self) -> Candidate:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees what was kept for the gates."""
+        self._sources.close()
+        for rows in self._rows.values():
+            rows.unpersist()
+        for view in self._views:
+            self.change.sparkSession.catalog.dropTempView(view)
+
+    def empty(self, which: str) -> bool:
+        """Whether it is clear that there is nothing to look at."""
+        match which:
+            case "change":
+                return not self.opened
+            case "near" | "keys" | "plane":
+                return not self.opened + self.closed
+            case "records":
+                return self.name not in self.contract.topics or not self.todo.topics[self.name].parts
+            case _:
+                return False
+
+    def rows(self, which: str) -> DataFrame:
+        """The rows that a gate looks at; all but records have the table's columns, its periods and `systemFrom`.
+
+        - change: what would be opened
+        - keys: of the keys that change all rows as they would be; near: those that lie in the span of the change
+        - plane: those near the change that are believed now, and what would be opened
+        - table: all rows as they would be
+        - records: the run's rows of the topic's log
+        - events: the stream's events since the last completed run, and whether they have `matched` (stream-table joins)
+        """
+        if which not in self._rows:
+            rows = self._made(which)
+            self._rows[which] = rows if which in ("change", "table") else rows.persist()
+        return self._rows[which]
+
+    def facts(self, gate: Expectation) -> dict[str, Any]:
+        """What a rule of ours may ask: of the contract, of the plan, of what it measured in earlier runs."""
+        told = expectations.facts(self.contract, self.name, gate)
+        if "found_in" in told:
+            referred = changes.source(self.contract, self.todo, gate.kwargs["table"])
+            told["found_in"] = self.view(tables.believed(self.change.sparkSession, referred), told["found_in"])
+        if self.name in self.todo.topics:
+            ranges: dict[int, list[tuple[int, int]]] = {}
+            for partition, offsets in ((p, r) for part in self.todo.topics[self.name].parts for p, r in part.items()):
+                ranges.setdefault(partition, []).append((offsets.start, offsets.end))
+            told["planned"] = ranges
+        until = self.todo.interval_end or self.todo.known_at
+        told |= {"known_at": self.todo.known_at.isoformat(), "until": until.isoformat()}
+        if "earlier" in getattr(expectations.implementation(gate.type), "__fields__", {}):
+            earlier = verdicts.measured(self.table.warehouse, self.contract.pipeline, self.name, self.todo.run)
+            told["earlier"] = earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
+        return told
+
+    def view(self, rows: DataFrame, name: str | None = None) -> str:
+        """The name of a temporary view of these rows."""
+        name = name or f"candidate_{self.contract.pipeline}_{self.name}_{len(self._views)}"
+        rows.createOrReplaceTempView(name)
+        self._views.append(name)
+        return name
+
+    def sensitive(self, columns: Sequence[str]) -> bool:
+        """Whether one of these columns must not be shown."""
+        return bool(sensitive(self.contract)[self.name].intersection(columns))
+
+    def without(self, held: DataFrame) -> Candidate:
+        """What is left where the changes of some rows' keys are held back."""
+        kept = without(self.change, held.select(*self.table.key).distinct(), self.table.key).persist()
+        row = kept.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
+        return Candidate(self.contract, self.todo, self.name, kept, *(row or (0, 0)))
+
+    def _made(self, which: str) -> DataFrame:
+        opened = self._opened()
+        match which:
+            case "change":
+                return opened
+            case "near" | "keys":
+                believed = self._believed(near=which == "near")
+                return self._closed(believed).unionByName(opened, allowMissingColumns=True)
+            case "plane":
+                return self._believed(near=True).unionByName(opened, allowMissingColumns=True)
+            case "table":
+                return self._closed(self._all()).unionByName(opened, allowMissingColumns=True)
+            case "records":
+                log = plans.log(self.table.warehouse, self.contract.pipeline, self.name)
+                return tables.load(self.change.sparkSession, log).where(F.col("run") == self.todo.run)
+            case _:
+                return self._events()
+
+    def _opened(self) -> DataFrame:
+        rows = self.change.where("change = 'open'").drop("change")
+        return rows.withColumn("systemFrom", F.lit(self.todo.known_at))
+
+    def _all(self) -> DataFrame:
+        """What is believed now."""
+        return tables.believed(self.change.sparkSession, self.table).drop("systemTo", "_belief")
+
+    def _believed(self, *, near: bool) -> DataFrame:
+        """What is believed now of the keys that change, all of it or what lies in the span of the change."""
+        rows = self._all()
+        if near:
+            start, end = tables.period(self.table)
+            periods = self.change.select(F.col(start).alias("start"), F.col(end).alias("end"))
+            forever = F.lit("9999-12-31 23:59:59.999999").cast("timestamp")
+            rows = self._sources.within(rows, periods.withColumn("end", F.coalesce("end", forever)), start, end)
+        return matching(rows, self.change.select(*self.table.key).distinct(), self.table.key)
+
+    def _closed(self, rows: DataFrame) -> DataFrame:
+        """Rows without those that would be closed."""
+        closed = self.change.where("change = 'close'").select(*self.table.identity)
+        return without(rows, closed, self.table.identity)
+
+    def _events(self) -> DataFrame:
+        """The stream's events that have come since the last completed run; of each whether the table had its key."""
+        it, known = self.contract.views[self.name], shapes(self.contract)
+        first, second = (changes.source(self.contract, self.todo, name) for name in it.inputs)
+        past = journal.runs(self.table.warehouse, self.contract.pipeline)
+        completed = [run for run in past if run.state == "completed"]
+        since = None
+        if completed:
+            since = Plan.from_json(completed[-1].plan).pins.get(it.first, completed[-1].known_at)
+        events = tables.believed(self.change.sparkSession, first)
+        events = events if since is None else events.where(F.col("systemFrom") > F.lit(since))
+        versions = tables.believed(self.change.sparkSession, second)
+        left = derive.relation(events, known[it.first])
+        on, right = derive.looked_up(it, known), derive.relation(versions, known[it.second or ""])
+        right = derive.alike(right, left) if on is None else right
+        joined = joins.stream_table(left, right, "left", on)
+        return joined.select(F.col("right").isNotNull().alias("matched"))

@@ -1,0 +1,150 @@
+"""Quarantine gates: which changes a run holds back, and what becomes of those that were held before.
+
+The whole change of a key with a failing row is held: the key stays as believed before. Every later run derives what was
+held anew (changes.py), so a key whose change passes by then is published (mended); one that a person has released is,
+if its change is still the one that was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast import commits, gates, holds, journal, tables
+from hindcast.candidates import Candidate
+from hindcast.contracts import Contract, Expectation
+from hindcast.contracts.sensitive import sensitive
+from hindcast.expectations import implementation, named, row_by_row
+from hindcast.gates import Verdict
+
+
+class Held(NamedTuple):
+    """What is held back: how many keys, the rows of their changes; and what became of keys that were, by entry.
+
+    `rows`: rows of the change, with `_key`, `_since`, `_digest` and, of failing ones, `_gate`, `_expectation` and
+    `_reason`; `_new` tells whether the key's change was not held before as it is.
+    """
+
+    keys: int
+    rows: DataFrame
+    ended: dict[str, DataFrame]
+
+
+def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Held | None:
+    """What of a candidate is held back, given the quarantine gates that failed; None if none did and nothing was held.
+
+    `after`: the run that had published the table last. What a person has released as it is, is not held.
+    """
+    spark, todo, table = candidate.change.sparkSession, candidate.todo, candidate.table
+    pipeline, release = candidate.contract.pipeline, todo.releases.get(candidate.name)
+    waiting = holds.waiting(spark, table.warehouse, pipeline, candidate.name, before=todo.run)
+    if waiting is None and not failed:
+        return None
+    if waiting is None:
+        waiting = spark.createDataFrame([], holds.WAITING)
+    found = _failing(candidate, failed)
+    own = candidate.change.withColumn("_key", _key(candidate))
+    told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
+    before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")
+    told = told.join(before, "key", "left")
+    known = F.col("digest").eqNullSafe(F.col("_seen"))
+    passing = F.lit(False)
+    if release is not None:
+        looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
+        passing = known & looked_at & F.col("key").isin(release["keys"])
+    completed = [run.number for run in journal.runs(table.warehouse, pipeline) if run.state == "completed"]
+    since = F.coalesce("_before", F.lit(max([after, *completed])))
+    judged = told.select(
+        "key", "digest", since.alias("since"), (~known).alias("new"), passing.alias("passing")
+    ).persist()
+    keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _HELD))
+    place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
+    why = found.groupBy("_place").agg(
+        F.min("_gate").alias("_gate"),
+        F.min_by("_expectation", "_gate").alias("_expectation"),
+        F.array_join(F.sort_array(F.collect_set("_reason")), "; ").alias("_reason"),
+    )
+    rows = (
+        own.join(keys, "_key")
+        .join(why, (place == F.col("_place")) & (F.col("change") == "open"), "left")
+        .drop("_place")
+    )
+    released = judged.where("passing").select("key")
+    ended = waiting.join(judged.where("NOT passing").select("key"), "key", "left_anti")
+    return Held(
+        judged.where("NOT passing").count(),
+        rows,
+        {"released": ended.join(released, "key", "left_semi"), "mended": ended.join(released, "key", "left_anti")},
+    )
+
+
+def enter(passed: Candidate, failed: Sequence[tuple[Expectation, Verdict]], held: Held | None) -> None:
+    """Enters the failing rows of the other gates that failed, and what is held and released, in one commit.
+
+    Where a gate stops the table, nothing of it is held or released.
+    """
+    contract, todo, table = passed.contract, passed.todo, passed.table
+    at, hidden = datetime.now(UTC), sensitive(contract)[passed.name]
+    topic = _topic(contract, passed.name)
+    parts = []
+    for gate, verdict in failed:
+        if row_by_row(implementation(gate.type)):
+            found = gates.failing(passed, gate)
+            told = {"_gate": verdict.gate, "_expectation": gate.type, "_reason": named(gate.type, gate.kwargs)}
+            rows = found.withColumns({name: F.lit(value) for name, value in told.items()})
+            entry = "stopped" if gate.on_failure == "stop" else "warned"
+            parts.append(holds.entries(rows, table, entry, run=todo.run, at=at, topic=topic, hidden=hidden))
+    if held is not None and not any(verdict.stops for _, verdict in failed):
+        new = held.rows.where("_new")
+        parts.append(holds.entries(new, table, "held", run=todo.run, at=at, topic=topic, hidden=hidden))
+        by = todo.releases.get(passed.name, {}).get("by")
+        for entry, keys in held.ended.items():
+            who = by if entry == "released" else None
+            parts.append(holds.ended(keys, table, entry, run=todo.run, at=at, by=who))
+    if not parts:
+        return
+    every = reduce(DataFrame.unionByName, parts).persist()
+    if every.take(1):
+        failing = holds.table(table.warehouse, contract.pipeline)
+        tables.ensure(failing, holds.SCHEMA)
+        commits.append(every, failing, todo.run, {"run": todo.run}, part=passed.name)
+    every.unpersist()
+
+
+_HELD = ("key", "digest", "since", "new")
+
+
+def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
+    """The failing rows of quarantine gates: `_key`, `_place` (their identity), `_gate`, `_expectation`, `_reason`."""
+    expected = candidate.contract.expectations(candidate.name)
+    place = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity)).alias("_place")
+    parts = [
+        gates.failing(candidate, gate).select(
+            _key(candidate).alias("_key"),
+            place,
+            F.lit(expected.index(gate)).alias("_gate"),
+            F.lit(gate.type).alias("_expectation"),
+            F.lit(named(gate.type, gate.kwargs)).alias("_reason"),
+        )
+        for gate in failed
+    ]
+    if not parts:
+        none = candidate.change.select(_key(candidate).alias("_key"), place).where("false")
+        return none.withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
+    return reduce(DataFrame.unionByName, parts).persist()
+
+
+def _key(candidate: Candidate) -> Column:
+    return holds.keyed(*(F.col(f"`{column}`") for column in candidate.table.key))
+
+
+def _topic(contract: Contract, name: str) -> str | None:
+    """The Kafka topic whose records `_partition` and `_offset` of a table's rows tell; None of another pipeline's."""
+    while name in contract.views:
+        name = contract.views[name].first
+    return contract.kafka_topic(name) if name in contract.topics else None

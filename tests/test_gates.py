@@ -1,0 +1,184 @@
+"""Gates: what they look at, what becomes of them, and that none passes what it did not check."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import expectations, gates, verdicts
+from hindcast.candidates import Candidate
+from hindcast.contracts import Contract, load
+from hindcast.errors import ContractError, GateError
+from hindcast.plans import Plan, Share
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HEAD = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  sales:
+    read: table
+    key: {id: int}
+    value: {price: int, note: string, email: string}
+    sensitive: [email]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HINDCAST_VAR", str(tmp_path / "var"))
+    return tmp_path
+
+
+def contract(folder: Path, expect: str, head: str = HEAD) -> Contract:
+    path = folder / "shop.yaml"
+    path.write_text(head.lstrip() + "    expect:\n" + expect, encoding="utf-8")
+    return load(path)
+
+
+def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[gates.Verdict]:
+    """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
+    schema = "id int, price int, note string, email string, start int, end int"
+    change = spark.createDataFrame(rows, schema).selectExpr(
+        "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
+        "0 AS _partition", "CAST(id AS bigint) AS _offset", "'open' AS change",
+    )  # fmt: skip
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
+    with Candidate(it, plan, "sales", change, len(rows), 0) as candidate:
+        return gates.check(candidate, it.expectations("sales"))
+
+
+ROWS = [(1, 5, None, "a@x", 0, 10), (2, -1, None, "b@x", 0, None), (3, 0, None, "b@x", 5, None)]
+
+
+@pytest.mark.filterwarnings("ignore:The condition_parser")
+def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
+    it = contract(
+        folder,
+        """\
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+      - expect_column_values_to_be_between: {column: price, min_value: 0, mostly: 0.6}
+      - expect_column_values_to_match_regex: {column: note, regex: "^x$"}
+      - expect_column_values_to_not_be_null: {column: note}
+        on_failure: warn
+      - expect_column_mean_to_be_between: {column: price, min_value: 1, max_value: 2}
+      - expect_column_values_to_be_unique: {column: email}
+        on_failure: quarantine
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE price = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
+        on_failure: quarantine
+      - expect_column_values_to_be_between:
+          {column: price, min_value: 0, row_condition: "id > 7", condition_parser: spark}
+      - expect_offsets_to_be_conserved:
+""",
+    )
+    told = checked(spark, it, ROWS)
+    assert [(v.outcome, v.checked, v.failing, v.stops, v.holds) for v in told] == [
+        ("failed", 3, 1, True, False),
+        ("passed", 3, 1, False, False),
+        ("unchecked", 0, None, False, False),
+        ("failed", 3, 3, False, False),
+        ("passed", 3, None, False, False),
+        ("failed", 3, 2, False, True),
+        ("failed", 3, 1, True, False),
+        ("error", None, None, True, False),
+        ("unchecked", 0, None, False, False),
+        ("unchecked", 0, None, False, False),
+    ]
+    assert [v.gate for v in told] == list(range(10))
+    assert told[0].detail == "1 of 3 rows fail, for example -1"
+    assert told[1].observed == pytest.approx(1 / 3)
+    assert told[4].observed == pytest.approx(4 / 3)
+    assert told[5].detail == "2 of 3 rows fail", "the column is sensitive: no examples"
+    assert told[7].detail.startswith("could not be evaluated:")
+    assert "@x" not in str(told)
+    with pytest.raises(GateError, match="3 of 10 gates stopped it"):
+        gates.refuse("shop.sales, run 1", told)
+
+
+def test_without_rows_nothing_passes(spark: SparkSession, folder: Path) -> None:
+    it = contract(folder, "      - expect_column_values_to_be_between: {column: price, min_value: 0}\n")
+    assert [(v.outcome, v.checked) for v in checked(spark, it, [])] == [("unchecked", 0)]
+
+
+def test_failing_rows_come_whole_whatever_finds_them(spark: SparkSession, folder: Path) -> None:
+    it = contract(
+        folder,
+        """\
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+      - expect_column_values_to_be_unique: {column: email}
+      - expect_column_pair_values_a_to_be_greater_than_b: {column_A: price, column_B: id}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE price = 0"}
+      - expect_periods_to_not_be_empty:
+""",
+    )
+    rows = [*ROWS, (4, 9, "x", "c@x", 3, 3)]
+    change = spark.createDataFrame(rows, "id int, price int, note string, email string, start int, end int").selectExpr(
+        "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
+        "'open' AS change",
+    )  # fmt: skip
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
+    with Candidate(it, plan, "sales", change, len(rows), 0) as candidate:
+        found = [gates.failing(candidate, gate) for gate in it.expectations("sales")]
+        assert all({"id", "note", "validTo", "systemFrom"} <= set(rows.columns) for rows in found)
+        assert [sorted(row["id"] for row in rows.collect()) for rows in found] == [[2], [2, 3], [2, 3], [3], [4]]
+
+
+def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
+    def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> gates.Verdict:
+        return gates.Verdict(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
+
+    place = (str(folder / "warehouse"), "shop")
+    for run, told in [(1, verdict(1.0)), (2, verdict(9.0, "failed")), (3, verdict(None, "error")), (3, verdict(2.0))]:
+        verdicts.enter(*place, run, "sales", [told])
+    verdicts.enter(*place, 4, "sales", [])
+    assert verdicts.measured(*place, "sales", 4) == {verdicts.identity("expect_it", {"column": "a"}): [1.0, 2.0]}
+    told = verdicts.of_run(*place, 3)["sales"]
+    assert [(v["outcome"], v["trend"]) for v in told] == [("passed", [1.0, 9.0, 2.0])]
+    assert verdicts.of_run(*place, 4) == {}
+
+
+REFUSED = [
+    ("expect_rain: {}", "no expectation 'expect_rain'"),
+    ("expect_column_values_to_be_between: {column: price, max_valu: 3}", "max_valu"),
+    (
+        "expect_column_mean_to_be_between: {column: price, min_value: 0}\n        on_failure: quarantine",
+        "judges all rows",
+    ),
+    (
+        "expect_column_values_to_be_null: {column: price}\n        rows: table\n        on_failure: quarantine",
+        "held back",
+    ),
+    ("expect_offsets_to_be_conserved:\n        rows: table", "leave rows out"),
+    ("expect_periods_to_not_overlap: {key: [id]}", "key is told by the run"),
+    ("expect_table_to_be_fresh: {within: soon}", "soon"),
+    ("expect_share_of_records_to_be_at_most: {which: late, share: 7}", "share"),
+    ("expect_share_of_unmatched_to_be_at_most: {share: 0.5}", "a stream that is joined"),
+    ("expect_foreign_keys_to_be_found: {column: price, table: shops}", "no table 'shops'"),
+    ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
+    ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
+]
+
+
+@pytest.mark.parametrize(("gate", "told"), REFUSED, ids=[gate.partition(":")[0] + told[:6] for gate, told in REFUSED])
+def test_a_gate_that_cannot_mean_anything_is_refused(folder: Path, gate: str, told: str) -> None:
+    later = "  later:\n    read: table\n    key: {id: int}\n    value: {x: int}\n"
+    path = folder / "shop.yaml"
+    path.write_text(f"{HEAD.lstrip()}    expect:\n      - {gate}\n{later}", encoding="utf-8")
+    with pytest.raises(ContractError, match=told) as refused:
+        expectations.known(load(path), "sales", "shop.yaml, sales")
+    assert "shop.yaml, sales, expect 1" in str(refused.value)
+    assert refused.value.mend
+
+
+def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder: Path) -> None:
+    it = contract(folder, "      - expect_table_to_be_fresh: {within: 1 hour}\n")
+    for name in expectations.imported().expectations.registry.list_registered_expectation_implementations():
+        about = getattr(expectations.implementation(name), "about", None)
+        gate = it.expectations("sales")[0].model_copy(update={"type": name})
+        assert gate.beyond == (about in ("records", "table", "events")), name

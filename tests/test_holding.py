@@ -1,0 +1,187 @@
+"""Quarantine gates: what is held back, what becomes of it, and that the rest goes on."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import changes, holds, report, runs
+from hindcast.errors import GateError, RunError
+from pipelines import T0, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+        on_failure: quarantine
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+    expect:
+      - expect_column_values_to_be_between: {column: quantity, min_value: 1}
+        on_failure: quarantine
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+  dear:
+    table: menu
+    select: {price: price}
+    expect:
+      - expect_column_values_to_be_between: {column: price, max_value: 50}
+        on_failure: quarantine
+"""
+
+
+MENU = CONTRACT.partition("  dear:")[0].replace(
+    """    expect:
+      - expect_column_values_to_be_between: {column: quantity, min_value: 1}
+        on_failure: quarantine
+""",
+    "",
+)
+"""Only the menu has a gate."""
+
+
+def held(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
+    """Key, change, value, second from, rule and entry of each row that is held of a table."""
+    told = set()
+    for row in holds.held(p.warehouse, p.name).to_pylist():
+        if row["table"] == name:
+            (key, *_), values = json.loads(row["key"]).values(), json.loads(row["row"])
+            start = datetime.fromisoformat(values.get("validFrom") or values["timestamp"]) - T0
+            value = values.get("price", values.get("quantity"))
+            rule = (row["expectation"] or "").removeprefix("expect_column_values_to_be_")
+            told.add((key, row["change"], value, start.total_seconds(), rule, row["entry"]))
+    return told
+
+
+def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
+    assert p.spark is not None
+    with p.here():
+        keys = {name: holds.named(p.warehouse, p.name, name, told)}
+        return runs.release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann")
+
+
+@pytest.mark.parametrize(
+    "whole", [pytest.param(changes.WHOLE, marks=pytest.mark.long, id="whole"), pytest.param(-1, id="by increments")]
+)
+def test_what_is_held_stays_as_believed_until_it_is_released_or_mended(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    monkeypatch.setattr(changes, "WHOLE", whole)
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        _story(p)
+
+
+def _story(p: Pipeline) -> None:
+    p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
+    p.send("orders", ("anna", {"item": "curry", "quantity": 2}, 5))
+    p.run()
+    # A price below nothing: all of curry's change is held, naan's goes on.
+    p.send("menu", ("curry", {"price": -1}, 4), ("curry", {"price": 9}, 6), ("naan", {"price": 4}, 4))
+    told = p.run()
+    assert held(p, "menu") == {
+        ("curry", "close", 8, 0, "", "held"),
+        ("curry", "open", 8, 0, "", "held"),
+        ("curry", "open", -1, 4, "between", "held"),
+        ("curry", "open", 9, 6, "", "held"),
+    }
+    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 4, "newly": 1}
+    assert (told["tables"]["menu"]["opened"], told["tables"]["menu"]["closed"]) == (2, 1)
+    gate = told["tables"]["menu"]["gates"][0]
+    assert (gate["outcome"], gate["checked"], gate["failing"]) == ("failed", 5, 1)
+    assert gate["rows"] == "hindcast failing restaurant --run 2 --table menu --gate 0"
+    assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in report.text(told)
+    assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
+    assert p.believed("bills") == [("anna", "curry", 16, 5)]
+    # A further record of the key: its whole change, from where it was held on, is held anew.
+    p.send("menu", ("curry", {"price": 10}, 8), ("naan", {"price": 5}, 8))
+    told = p.run()
+    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 5, "newly": 1}
+    assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, 8), ("naan", 5, 8, None)]
+    # Released: a run of its own, with a known-at of its own; what is made of it follows.
+    before = p.versions()
+    told = release(p, "menu", "curry")
+    assert {name for name, version in p.versions().items() if version != before[name]} == {"menu", "bills", "failing"}
+    assert told["topics"]["menu"]["offsets"] == 0
+    assert "held" not in told["tables"]["menu"]
+    released = {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", 9, 6, 8), ("curry", 10, 8, None)}
+    assert released < set(p.believed("menu"))
+    assert p.believed("bills") == [("anna", "curry", -2, 5)]
+    assert ("anna", "curry", 16, 5, 1, 4) in p.history("bills")
+    entries = holds.listed(p.warehouse, p.name)
+    assert {row["by"] for row in entries.to_pylist()} <= {None, "ann"}
+    # Held again, and mended by what the topic brings.
+    p.send("menu", ("naan", {"price": -2}, 10))
+    assert p.run()["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1}
+    p.send("menu", ("naan", {"price": 6}, 10))
+    told = p.run()
+    assert "held" not in told["tables"]["menu"]
+    assert {("naan", 5, 8, 10), ("naan", 6, 10, None)} < set(p.believed("menu"))
+    assert [state for _, state in p.states()] == ["completed"] * 6
+
+
+def test_events_and_views_are_held_by_key_too(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "WHOLE", -1)
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        _others(p)
+
+
+def _others(p: Pipeline) -> None:
+    p.send("menu", ("curry", {"price": 8}, 0), ("truffle", {"price": 90}, 0))
+    p.send("orders", ("anna", {"item": "curry", "quantity": 2}, 1), ("bob", {"item": "curry", "quantity": 0}, 2))
+    p.run()
+    assert p.believed("orders") == [("anna", "curry", 2, 1)]
+    assert p.believed("dear") == [("curry", 8, 0, None)]
+    # Bob orders properly: his first order still holds all of his.
+    p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3), ("anna", {"item": "truffle", "quantity": 1}, 3))
+    p.send("menu", ("curry", {"price": 60}, 5))
+    told = p.run()
+    assert told["tables"]["orders"]["held"] == {"keys": 1, "rows": 2, "newly": 1}
+    assert told["tables"]["dear"]["held"] == {"keys": 2, "rows": 4, "newly": 1}
+    assert p.believed("bills") == [("anna", "curry", 16, 1), ("anna", "truffle", 90, 3)]
+    assert p.believed("dear") == [("curry", 8, 0, None)]
+    # One of two keys released, the other rejected: it stays held and is not new.
+    release(p, "dear", "curry")
+    assert p.believed("dear") == [("curry", 8, 0, 5), ("curry", 60, 5, None)]
+    holds.reject(p.warehouse, p.name, "dear", holds.named(p.warehouse, p.name, "dear", ()), "ann")
+    assert held(p, "dear") == {("truffle", "open", 90, 0, "between", "rejected")}
+    release(p, "orders")
+    assert {("bob", "curry", 0, 2), ("bob", "curry", 1, 3), ("anna", "truffle", 1, 3)} < set(p.believed("orders"))
+    assert p.run()["tables"]["dear"]["held"] == {"keys": 1, "rows": 1, "newly": 0}
+    with pytest.raises(RunError, match="nothing is held back"):
+        release(p, "orders")
+
+
+def test_a_gate_that_stops_holds_nothing_and_its_rows_are_found(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    stopping = CONTRACT.replace("on_failure: quarantine", "on_failure: stop", 1)
+    with pipeline(spark, broker, tmp_path, stopping) as p:
+        p.send("menu", *((f"i{n}", {"price": -1 if n % 2 else 1}, 0) for n in range(600)))
+        with pytest.raises(GateError, match="300 of 600 rows fail"):
+            p.run()
+        rows = holds.listed(p.warehouse, p.name, name="menu", run=1, gate=0).to_pylist()
+        assert len(rows) == 300
+        assert {(r["entry"], r["topic"], r["partition"]) for r in rows} == {("stopped", p.kafka("menu"), 0)}
+        assert sorted(r["offset"] for r in rows) == list(range(1, 600, 2))
+        assert p.states() == [(1, "stopped")]
+        assert not holds.held(p.warehouse, p.name).num_rows
