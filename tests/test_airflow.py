@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import journal, produce, read, tables
+from hindcast import holds, journal, produce, read, tables
 from hindcast.contracts import find
 from hindcast.demo import restaurant
 from hindcast.local import airflow, ports, process, stack
@@ -100,6 +100,23 @@ def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Sett
     assert bills(now, 2) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
     assert bills(now, 1)["dave"] == 6
     assert [run.state for run in journal.runs(now.warehouse, "restaurant")] == ["completed", "completed"]
+
+
+@pytest.mark.long
+def test_what_a_gate_holds_back_is_approved_by_a_person(up: tuple[Settings, Airflow]) -> None:
+    now, web = up
+    assert [row["key"] for row in holds.held(now.warehouse, "restaurant").to_pylist()] == ['{"item":"lassi"}']
+    asked = web.approve("restaurant__release")
+    web.wait("restaurant__release", asked)
+    last = journal.runs(now.warehouse, "restaurant")[-1]
+    assert (last.state, last.run_id, last.plan["releases"]["menu"]["keys"]) == (
+        "completed",
+        asked,
+        ['{"item":"lassi"}'],
+    )
+    lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
+    assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
+    assert not holds.held(now.warehouse, "restaurant").num_rows
 
 
 @pytest.mark.long

@@ -45,6 +45,21 @@ print(json.dumps(told))
 """
 
 
+GATED = (
+    RESTAURANT.replace("pipeline: restaurant", "pipeline: gated")
+    + """\
+    expect:
+      - expect_column_values_to_be_between: {column: amount, min_value: 0}
+        on_failure: quarantine
+  named:
+    stream: orders
+    select: {item: item}
+    expect:
+      - expect_foreign_keys_to_be_found: {column: item, table: menu}
+"""
+)
+
+
 def parsed(folder: Path, **environ: str) -> dict[str, Any]:
     """The DAGs of the contracts in a folder, parsed in a process of its own."""
     env = {
@@ -71,6 +86,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "hourly.yaml").write_text(
         RESTAURANT.replace("pipeline: restaurant", 'pipeline: hourly\nschedule: "@hourly"')
     )
+    (folder / "gated.yaml").write_text(GATED)
     (folder / "typo.yaml").write_text(RESTAURANT.replace("stream: orders", "stream: order"))
     (folder / "my notes (old).yaml").write_text("topics: [")
     (folder / "twin.yaml").write_text(RESTAURANT)
@@ -89,6 +105,18 @@ def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]
     }
     assert dags["dags"]["restaurant"]["active"] == 1
     assert "| bills | view | orders with menu |" in dags["dags"]["restaurant"]["doc"]
+
+
+def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags: dict[str, Any]) -> None:
+    gated, release = dags["dags"]["gated"], dags["dags"]["gated__release"]
+    assert (gated["tasks"]["report"], gated["operators"]["ask"]) == (["ask"], "TriggerDagRunOperator")
+    assert release["tasks"] == {"held": ["approve"], "approve": ["release"], "release": ["reject"], "reject": []}
+    assert (release["operators"]["approve"], release["active"]) == ("ApprovalOperator", 1)
+    assert "restaurant__release" not in dags["dags"]
+
+
+def test_a_gate_waits_for_the_table_that_it_looks_into(dags: dict[str, Any]) -> None:
+    assert "build.named" in dags["dags"]["gated"]["tasks"]["replay.menu"]
 
 
 def test_schedules_have_intervals(dags: dict[str, Any]) -> None:
@@ -110,7 +138,9 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
     assert "is also the name in" in dags["dags"]["twin"]["doc"]
-    assert sorted(dags["dags"]) == ["hourly", "my_notes__old_", "restaurant", "twin", "typo"]
+    assert sorted(dags["dags"]) == [
+        *("gated", "gated__release", "hourly", "my_notes__old_", "restaurant", "twin", "typo")
+    ]
 
 
 def test_parsing_is_quick_and_brings_in_neither_spark_nor_clients(dags: dict[str, Any]) -> None:

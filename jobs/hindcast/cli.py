@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("--rebuild", action="store_true", help="make the journal of runs again, from logs and tables")
     report = add(commands.report)
     report.add_argument("--format", choices=("table", "json", "html"), default="table", help="text, JSON, or a page")
+    report.add_argument(
+        "--data-docs", type=Path, metavar="FOLDER", help="build Great Expectations' Data Docs of its gates there"
+    )
     report.add_argument("pipeline")
     report.add_argument("run", nargs="?", type=int)
     failing = formatted(add(commands.failing))

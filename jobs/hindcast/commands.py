@@ -128,7 +128,13 @@ def report(arguments: argparse.Namespace) -> int:
     if found is None:
         known = ", ".join(str(r.number) for r in runs) or "none"
         raise QueryError("no such run that has a report", where=arguments.pipeline, mend=f"these have: {known}")
-    told = report.of(settings().warehouse, _contract(arguments.pipeline), found)
+    contract = _contract(arguments.pipeline)
+    told = report.of(settings().warehouse, contract, found)
+    if arguments.data_docs:
+        from hindcast import datadocs
+
+        print(datadocs.build(contract, told, arguments.data_docs))
+        return 0
     as_ = {"json": lambda: json.dumps(told, indent=2), "html": lambda: page.html(told)}
     print(as_.get(arguments.format, lambda: report.text(told))())
     return 0

@@ -1,0 +1,113 @@
+"""Sensitive columns: what is made of them is sensitive too, and no report, no preview and no error shows a value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast import cli, holds, page, preview, report
+from hindcast.contracts import load
+from hindcast.contracts.sensitive import discreet, sensitive
+from hindcast.errors import HindcastError
+from pipelines import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "5ecret"  # noqa: S105  # what must not be shown
+CONTRACT = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  customers:
+    read: table
+    key: {email: string}
+    value: {name: string, city: string, age: int}
+    sensitive: [email, name]
+    expect:
+      - expect_column_values_to_not_match_regex: {column: name, regex: "^5ecret bad"}
+        on_failure: quarantine
+      - expect_column_values_to_not_match_regex: {column: name, regex: "^5ecret warned"}
+        on_failure: warn
+views:
+  initials:
+    table: customers
+    select: {first: "substr(name, 1, 1)", city: city}
+  towns:
+    table: initials
+    group_by: {city: city}
+    aggregate: {last: max(first), n: count(*)}
+  numbers:
+    table: customers
+    select: {number: "CAST(name AS int)"}
+"""
+
+
+def test_what_is_made_of_sensitive_columns_is_sensitive(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip(), encoding="utf-8")
+    contract = load(path)
+    assert sensitive(contract) == {
+        "customers": {"email", "name"},
+        "initials": {"email", "first"},
+        "towns": {"last"},
+        "numbers": {"email", "number"},
+    }
+    path.write_text(CONTRACT.lstrip().replace("[email, name]", "true"), encoding="utf-8")
+    assert sensitive(load(path))["towns"] == {"city", "last"}
+    told = "[CAST_INVALID_INPUT] The value '5ecret' cannot be cast"
+    assert discreet(contract, "towns", told) == "CAST_INVALID_INPUT (not told: the table has sensitive columns)"
+    path.write_text(CONTRACT.lstrip().replace("    sensitive: [email, name]\n", ""), encoding="utf-8")
+    assert discreet(load(path), "towns", told) == told
+
+
+def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(CONTRACT.lstrip().replace("[email, name]", "[email, nam]"), encoding="utf-8")
+    with pytest.raises(HindcastError, match="no column 'nam' here") as refused:
+        load(path)
+    assert "shop.yaml:8" in str(refused.value)
+
+
+def test_no_value_is_shown_whatever_happens(
+    spark: SparkSession, broker: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        # A record that does not decode: neither its reason nor its key.
+        p.send("customers", (f"{SECRET}@x", f'{{"name": "{SECRET}", "age": "{SECRET}"}}'.encode(), 0))
+        with pytest.raises(HindcastError, match="offset 0, key \\*\\*\\*: 1 of the run's records") as refused:
+            p.run()
+        told.append(str(refused.value))
+        # An expression that fails on a value; and a change that is held back.
+        p.write(CONTRACT.replace("    sensitive:", "    max_malformed: 1\n    sensitive:"))
+        p.send("customers", (f"{SECRET}@y", {"name": f"{SECRET} warned", "city": "york", "age": 1}, 1))
+        p.send("customers", (f"{SECRET}@z", {"name": f"{SECRET} bad", "city": "york", "age": 1}, 1))
+        with pytest.raises(HindcastError, match="not told: the table has sensitive columns") as refused:
+            p.run()
+        told.append(str(refused.value))
+        chain = refused.value.__cause__
+        told.append(str(chain))
+        p.write(CONTRACT.partition("  numbers:")[0].replace("    sensitive:", "    max_malformed: 1\n    sensitive:"))
+        done = p.run()
+        assert done["tables"]["customers"]["held"] == {"keys": 1, "rows": 1, "newly": 1}
+        assert [gate["outcome"] for gate in done["tables"]["customers"]["gates"]] == ["failed", "failed"]
+        gates = [
+            {**gate, "kwargs": {}} for gate in done["tables"]["customers"]["gates"]
+        ]  # what a contract says, is said
+        told += [json.dumps(gates), json.dumps(done["topics"])]
+        shown = {**done, "tables": {**done["tables"], "customers": {**done["tables"]["customers"], "gates": gates}}}
+        told += [report.text(shown), page.html(shown)]
+        told.append(str(preview.preview(spark, "shop")["tables"]["customers"]["examples"]))
+        rows = holds.listed(p.warehouse, "shop").drop("reason")
+        told.append(str([row["row"] for row in rows.to_pylist()]))
+        capfd.readouterr()
+        assert cli.main(["failing", "shop", "--format", "json"]) == 0
+        listed = json.loads(capfd.readouterr().out)
+        assert {row["key"] for row in listed} == {"***"}
+        assert {row["offset"] for row in listed} == {1, 2}
+        told.append(str([{**row, "reason": ""} for row in listed]))
+    assert [text for text in told if SECRET in text] == []
