@@ -194,7 +194,7 @@ REFUSED = [
     (["runs", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["run", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["report", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
-    (["report", "restaurant", "9"], "no such completed run", "completed: 1, 2, 3"),
+    (["report", "restaurant", "9"], "no such run that has a report", "these have: 1, 2, 3"),
     (["abandon", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["abandon", "restaurant"], "no such run that has not ended", "not ended: none"),
     (["produce", "menu", "/nowhere.jsonl"], "/nowhere.jsonl: cannot be read: No such file", "check the path"),

@@ -146,7 +146,13 @@ REFUSED = [
     ("quantity * price", "quantity *", 19, "'quantity *' does not parse", "one Spark SQL expression"),
     ("amount: quantity", "customer: quantity", 19, "'customer' is the key and cannot be computed", "another name"),
     ("column: amount", "column: amuont", 21, "no column 'amuont' here", "did you mean 'amount'?"),
-    ("        on_failure: warn", "        on_failure: explode", 22, "Input should be 'stop' or 'warn'", "'explode'"),
+    (
+        "        on_failure: warn",
+        "        on_failure: explode",
+        22,
+        "Input should be 'stop', 'quarantine' or 'warn'",
+        "'explode'",
+    ),
     ("        on_failure: warn", "        on_fail: warn", 21, "a gate names one expectation, found 2", "on_fail"),
     ("expect_column_values_to_be_between", "assert_positive", 21, "String should match pattern", "assert_positive"),
     (

@@ -56,7 +56,7 @@ def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> l
 ROWS = [(1, 5, None, "a@x", 0, 10), (2, -1, None, "b@x", 0, None), (3, 0, None, "b@x", 5, None)]
 
 
-@pytest.mark.filterwarnings("ignore:The condition_parser")
+@pytest.mark.filterwarnings("ignore:The condition_parser", "ignore:Passing a string to the row_condition")
 def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
     it = contract(
         folder,

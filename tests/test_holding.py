@@ -78,9 +78,26 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
         return runs.release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann")
 
 
-@pytest.mark.parametrize(
-    "whole", [pytest.param(changes.WHOLE, marks=pytest.mark.long, id="whole"), pytest.param(-1, id="by increments")]
-)
+def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
+        p.send("orders", ("anna", {"item": "curry", "quantity": 2}, 5))
+        p.run()
+        p.send("menu", ("curry", {"price": -1}, 4), ("naan", {"price": 4}, 4))
+        told = p.run()
+        assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1}
+        assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
+        release(p, "menu", "curry")
+        assert p.believed("bills") == [("anna", "curry", -2, 5)]
+        assert ("anna", "curry", 16, 5, 1, 3) in p.history("bills")
+        with pytest.raises(RunError, match="nothing is held back"):
+            release(p, "menu")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whole", [changes.WHOLE, -1], ids=["whole", "by increments"])
 def test_what_is_held_stays_as_believed_until_it_is_released_or_mended(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
@@ -137,6 +154,7 @@ def _story(p: Pipeline) -> None:
     assert [state for _, state in p.states()] == ["completed"] * 6
 
 
+@pytest.mark.long
 def test_events_and_views_are_held_by_key_too(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,14 +80,14 @@ def test_no_value_is_shown_whatever_happens(
         # A record that does not decode: neither its reason nor its key.
         p.send("customers", (f"{SECRET}@x", f'{{"name": "{SECRET}", "age": "{SECRET}"}}'.encode(), 0))
         with pytest.raises(HindcastError, match="offset 0, key \\*\\*\\*: 1 of the run's records") as refused:
-            p.run()
+            p.run("first")
         told.append(str(refused.value))
         # An expression that fails on a value; and a change that is held back.
         p.write(CONTRACT.replace("    sensitive:", "    max_malformed: 1\n    sensitive:"))
         p.send("customers", (f"{SECRET}@y", {"name": f"{SECRET} warned", "city": "york", "age": 1}, 1))
         p.send("customers", (f"{SECRET}@z", {"name": f"{SECRET} bad", "city": "york", "age": 1}, 1))
         with pytest.raises(HindcastError, match="not told: the table has sensitive columns") as refused:
-            p.run()
+            p.run("first")
         told.append(str(refused.value))
         chain = refused.value.__cause__
         told.append(str(chain))
