@@ -238,11 +238,12 @@ def _validate(candidate: Candidate, rows: DataFrame, gates: Any, result_format: 
     wanted = list(gates)
     if not wanted:
         return []
-    suite = imported().ExpectationSuite(name="gates")
+    asked = []
     for number, gate in enumerate(wanted):
-        configuration = configured(gate, candidate.facts(gate))
-        configuration.meta = {"gate": number}
-        suite.add_expectation_configuration(configuration)
+        asked.append(configured(gate, candidate.facts(gate)).to_domain_obj())
+        asked[-1].meta = {"gate": number}
+    # Added one by one, a gate would take the place of another of the same type and column.
+    suite = imported().ExpectationSuite(name="gates", expectations=asked)
     results = _batch(rows).validate(suite, result_format={"result_format": result_format})
     ordered = sorted(results.results, key=lambda r: r.expectation_config.meta["gate"])
     if len(ordered) != len(wanted):
