@@ -161,14 +161,17 @@ def held(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
     return _asked(warehouse, pipeline, _HELD, [upto, upto])
 
 
-def counts(warehouse: str, pipeline: str, run: int) -> dict[str, dict[str, int]]:
-    """How many `keys` of each table are held after a run, and `rows` of their changes; `newly`: keys since it."""
+def counts(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
+    """How many `keys` of each table are held after a run, and `rows` of their changes.
+
+    `newly`: how many of the keys were not when run `last`, the completed one before, told of them.
+    """
     told: dict[str, dict[str, int]] = {}
     keys: dict[tuple[str, str], bool] = {}
     for row in held(warehouse, pipeline, run).to_pylist():
         count = told.setdefault(row["table"], {"keys": 0, "rows": 0, "newly": 0})
         count["rows"] += 1
-        keys[row["table"], row["key"]] = row["run"] == run
+        keys[row["table"], row["key"]] = row["run"] > last
     for (name, _), new in keys.items():
         told[name]["keys"] += 1
         told[name]["newly"] += new

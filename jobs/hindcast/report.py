@@ -45,10 +45,10 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
                 "expired": sum(e.expired for e in anew),
             }
     earlier = before(warehouse, contract.pipeline)
-    judged, held = (
-        of_gates(warehouse, contract.pipeline, plan.run),
-        holds.counts(warehouse, contract.pipeline, plan.run),
-    )
+    past = (run.number for run in journal.runs(warehouse, contract.pipeline) if run.state == "completed")
+    last = max((number for number in past if number < plan.run), default=0)
+    held = holds.counts(warehouse, contract.pipeline, plan.run, last)
+    judged = of_gates(warehouse, contract.pipeline, plan.run)
     changed = {}
     for name in (*contract.topics, *contract.views):
         notes = tables.notes(tables.located(warehouse, contract, name))
