@@ -45,8 +45,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
                 "expired": sum(e.expired for e in anew),
             }
     earlier = before(warehouse, contract.pipeline)
-    past = (run.number for run in journal.runs(warehouse, contract.pipeline) if run.state == "completed")
-    last = max((number for number in past if number < plan.run), default=0)
+    completed = (run.number for run in journal.runs(warehouse, contract.pipeline) if run.state == "completed")
+    last = max((number for number in completed if number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
     judged = of_gates(warehouse, contract.pipeline, plan.run)
     changed = {}

@@ -107,12 +107,12 @@ def held(pipeline: str) -> dict[str, str]:
     }
 
 
-def release(pipeline: str, run_id: str, keys: str, by: str, spark: SparkSession) -> None:
-    """Publishes what a person has approved, in a run of its own; waits by retries while another run is under way."""
+def release(pipeline: str, name: str, keys: str, by: str, spark: SparkSession) -> None:
+    """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
     with _failing_for_good():
         from hindcast import report, runs
 
-        print(report.text(runs.release(spark, pipeline, run_id, json.loads(keys), by or "Airflow")))
+        print(report.text(runs.release(spark, pipeline, name, json.loads(keys), by or "Airflow")))
 
 
 def reject(pipeline: str, keys: str, by: str) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from hindcast.contracts import paths
 from hindcast.errors import PlatformError
 from hindcast.local import airflow, broker, ports, process, spark
 from hindcast.local.process import Process
@@ -149,9 +150,9 @@ def _stop(now: Settings, processes: list[Process]) -> None:
 
 
 def _where_to_look(now: Settings) -> str:
-    dags, errors = airflow.pipelines(now)
+    errors = airflow.unread(now)
     lines = [
-        ("Airflow", f"{airflow.url(now)} ({dags} pipelines)"),
+        ("Airflow", f"{airflow.url(now)} ({len(list(paths(now.schemas)))} pipelines)"),
         ("Kafka", now.kafka),
         ("Spark", f"sc://{ports.HOST}:{now.spark_port}" if now.spark == "connect" else "spark-submit for each task"),
         ("tables", now.warehouse),
