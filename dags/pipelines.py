@@ -14,9 +14,9 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.hitl import HITLBranchOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, task
+from airflow.sdk import DAG, Context, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast import steps
@@ -73,7 +73,7 @@ def release_dag(contract: Contract) -> DAG:
     """The DAG that asks a person whether changes that are held back may be published, and publishes them."""
     told = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
     keys = "{{ ti.xcom_pull(task_ids='held')['keys'] }}"
-    by = "{{ (ti.xcom_pull(task_ids='approve') or {}).get('responded_by_user') | default('', true) }}"
+    by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
     with DAG(
         f"{contract.pipeline}__release",
         description=f"Asks whether what {contract.pipeline}'s gates have held back may be published",
@@ -84,11 +84,25 @@ def release_dag(contract: Contract) -> DAG:
         tags=["hindcast", "release"],
     ) as dag:
         held = task(steps.held)(contract.pipeline)
-        approve = ApprovalOperator(task_id="approve", subject=f"{contract.pipeline}: publish what is held?", body=told)
+        approve = Approval(
+            task_id="approve",
+            subject=f"{contract.pipeline}: publish what is held back?",
+            body=told,
+            options=["Approve", "Reject"],
+            options_mapping={"Approve": "release", "Reject": "reject"},
+        )
         release = _spark_task("release", "release", contract, "{{ run_id }}", keys, by)
-        reject = task(steps.reject, trigger_rule=TriggerRule.ALL_SKIPPED)(contract.pipeline, keys, by)
-        held >> approve >> release >> reject
+        held >> approve >> [release, task(steps.reject)(contract.pipeline, keys, by)]
     return dag
+
+
+class Approval(HITLBranchOperator):
+    """Asks a person which way to go, and tells the tasks there who it was."""
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Goes on when the person has answered."""
+        context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+        return super().execute_complete(context, event)
 
 
 def broken_dag(path: Path, error: HindcastError) -> DAG:

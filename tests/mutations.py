@@ -434,14 +434,14 @@ MUTATIONS = (
     Mutation(
         "increments: tombstones of the log are forgotten",
         "increments",
-        "value IS NULL OR _moment IS NOT NULL",
-        "_moment IS NOT NULL",
+        "value IS NULL OR _timestamp IS NOT NULL",
+        "_timestamp IS NOT NULL",
         TABLES,
     ),
     Mutation(
         "increments: rivals of equal timestamps are forgotten",
         "increments",
-        "value IS NULL OR _moment IS NOT NULL",
+        "value IS NULL OR _timestamp IS NOT NULL",
         "value IS NULL",
         TABLES,
     ),

@@ -110,8 +110,8 @@ def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]
 def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags: dict[str, Any]) -> None:
     gated, release = dags["dags"]["gated"], dags["dags"]["gated__release"]
     assert (gated["tasks"]["report"], gated["operators"]["ask"]) == (["ask"], "TriggerDagRunOperator")
-    assert release["tasks"] == {"held": ["approve"], "approve": ["release"], "release": ["reject"], "reject": []}
-    assert (release["operators"]["approve"], release["active"]) == ("ApprovalOperator", 1)
+    assert release["tasks"] == {"held": ["approve"], "approve": ["reject", "release"], "release": [], "reject": []}
+    assert (release["operators"]["approve"], release["active"]) == ("Approval", 1)
     assert "restaurant__release" not in dags["dags"]
 
 

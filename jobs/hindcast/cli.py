@@ -42,7 +42,7 @@ def step(name: str, argv: Sequence[str]) -> int:
             print(preview.text(preview.preview(session(), pipeline, until)))
         elif name == "release":
             run_id, keys, by = others
-            print(report.text(runs.release(session(), pipeline, run_id, json.loads(keys), by or "Airflow")))
+            print(report.text(runs.release(session(), pipeline, run_id, json.loads(keys), by)))
         else:
             done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
             print(json.dumps(done))

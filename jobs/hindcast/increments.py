@@ -9,7 +9,9 @@ islands that it is made of (`islands.over_time`). Within the scope the result is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -47,15 +49,16 @@ def versions(new: DataFrame, believed: Near, log: Near) -> tuple[DataFrame, Data
     return reduce(DataFrame.unionByName, (part.select(*columns) for part in records)), rows
 
 
-def hidden(log: DataFrame, new: DataFrame) -> DataFrame:
+def hidden(log: DataFrame, new: DataFrame, by: Sequence[str] = ("timestamp",)) -> DataFrame:
     """The records of a log that do not show in believed rows and can matter to new ones: tombstones, and rivals.
 
     Rivals have the timestamp of a new record; the largest position wins, and a believed row has that of the first of
-    equal ones. Both sides have `timestamp`; `log` has `value`, decoded or not.
+    equal ones. Both sides have the columns `by`, in which rivals are alike: `key` too, where the log has it decoded;
+    `log` has `value`, decoded or not.
     """
-    moments = new.select(F.col("timestamp").alias("_moment")).distinct()
-    met = log.join(moments, F.col("timestamp") == F.col("_moment"), "left")
-    return met.where("value IS NULL OR _moment IS NOT NULL").drop("_moment")
+    rivals = new.select(*(F.col(name).alias(f"_{name}") for name in by)).distinct()
+    met = log.join(rivals, reduce(and_, (F.col(name) == F.col(f"_{name}") for name in by)), "left")
+    return met.where("value IS NULL OR _timestamp IS NOT NULL").drop(*(f"_{name}" for name in by))
 
 
 def table_table(left: Source, right: Source) -> tuple[DataFrame, DataFrame, DataFrame]:

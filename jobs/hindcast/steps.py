@@ -112,21 +112,17 @@ def release(pipeline: str, name: str, keys: str, by: str, spark: SparkSession) -
     with _failing_for_good():
         from hindcast import report, runs
 
-        print(report.text(runs.release(spark, pipeline, name, json.loads(keys), by or "Airflow")))
+        print(report.text(runs.release(spark, pipeline, name, json.loads(keys), by)))
 
 
 def reject(pipeline: str, keys: str, by: str) -> None:
     """Notes that what is held stays held."""
-    from airflow.sdk.exceptions import AirflowSkipException
-
     from hindcast import holds
     from hindcast.settings import settings
 
-    if not keys:
-        raise AirflowSkipException("nothing was held back")
     for name, some in json.loads(keys).items():
-        holds.reject(settings().warehouse, pipeline, name, some, by or "Airflow")
-        print(f"{pipeline}.{name}: {len(some)} held, rejected by {by or 'Airflow'}")
+        holds.reject(settings().warehouse, pipeline, name, some, by)
+        print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
 
 
 @contextmanager

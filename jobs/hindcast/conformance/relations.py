@@ -99,7 +99,9 @@ class Batch:
         whole = stepwise.first_places(plane.versions(_with_knobs(records, *knobs), ttl)).localCheckpoint()
         was = stepwise.before(whole)
         new, earlier = (records.where(text) for text in ("run = partition.s", "run < partition.s"))
-        near, rows = increments.versions(new, lambda _: was, lambda _: increments.hidden(earlier, new))
+        near, rows = increments.versions(
+            new, lambda _: was, lambda _: increments.hidden(earlier, new, ("key", "timestamp"))
+        )
         versions = plane.versions(_with_knobs(near, *knobs), ttl)
         whole, was, rows, versions = (part.drop("position") for part in (whole, was, rows, versions))
         return stepwise.stepped(whole, was, rows, versions, _VERSION)
