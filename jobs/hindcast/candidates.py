@@ -31,6 +31,7 @@ class Candidate:
         self.table = tables.located(settings().warehouse, contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
+        self._sizes: dict[str, int] = {}
         self._views: list[str] = []
 
     def __enter__(self) -> Candidate:
@@ -73,6 +74,14 @@ class Candidate:
             rows = self._made(which)
             self._rows[which] = rows if which in ("change", "table") else rows.persist()
         return self._rows[which]
+
+    def size(self, which: str) -> int:
+        """How many rows that are."""
+        if which == "change":
+            return self.opened
+        if which not in self._sizes:
+            self._sizes[which] = self.rows(which).count()
+        return self._sizes[which]
 
     def facts(self, gate: Expectation) -> dict[str, Any]:
         """What a rule of ours may ask: of the contract, of the plan, of what it measured in earlier runs."""
@@ -132,7 +141,9 @@ class Candidate:
         return rows.withColumn("systemFrom", F.lit(self.todo.known_at))
 
     def _all(self) -> DataFrame:
-        """What is believed now."""
+        """What is believed now; nothing where the table is not there yet."""
+        if tables.opened(self.table) is None:
+            return self._opened().where("false")
         return tables.believed(self.change.sparkSession, self.table).drop("systemTo", "_belief")
 
     def _believed(self, *, near: bool) -> DataFrame:

@@ -1,24 +1,27 @@
 """Gates: Great Expectations on what a run is about to publish.
 
-Expectations that look at one row after the other run for their verdict alone (BOOLEAN_ONLY), all in one pass; only
-those that failed run again for their details. A gate never passes what it did not check: without rows, or with nothing
-but nulls, it is unchecked; an expectation that could not be evaluated is an error, and stops what it was to guard.
+All gates that look at the same rows are asked at once, for their verdicts alone (BOOLEAN_ONLY): then Great
+Expectations bundles what it measures, and we keep its counts. Only those that fail are asked again, for examples. A
+gate never passes what it did not check: without rows, or with nothing but nulls, it is unchecked; an expectation that
+could not be evaluated is an error, and stops what it was to guard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from hindcast.candidates import Candidate
 from hindcast.contracts import Expectation
 from hindcast.contracts.sensitive import discreet
 from hindcast.errors import GateError
 from hindcast.expectations import configured, implementation, imported, looks_at, named, row_by_row
+
+Outcome = Literal["passed", "failed", "error", "unchecked"]
 
 
 class Verdict(NamedTuple):
@@ -32,7 +35,7 @@ class Verdict(NamedTuple):
     expectation: str
     kwargs: dict[str, Any]
     on_failure: str
-    outcome: Literal["passed", "failed", "error", "unchecked"]
+    outcome: Outcome
     checked: int | None
     failing: int | None
     observed: float | None
@@ -54,14 +57,14 @@ class Verdict(NamedTuple):
 def check(candidate: Candidate, gates: Sequence[Expectation]) -> list[Verdict]:
     """The verdict of each gate, in their order."""
     if not candidate.opened + candidate.closed and not any(gate.beyond for gate in gates):
-        return [_verdict(n, gate, "unchecked", checked=0, detail=_NOTHING) for n, gate in enumerate(gates)]
+        return [_verdict(n, gate, "unchecked", _NONE, _NOTHING) for n, gate in enumerate(gates)]
     told: dict[int, Verdict] = {}
     about: dict[str, list[int]] = {}
     for number, gate in enumerate(gates):
         about.setdefault(looks_at(gate), []).append(number)
     for which, numbers in about.items():
         if candidate.empty(which):
-            told |= {n: _verdict(n, gates[n], "unchecked", checked=0, detail=_NOTHING) for n in numbers}
+            told |= {n: _verdict(n, gates[n], "unchecked", _NONE, _NOTHING) for n in numbers}
         else:
             told |= _checked(candidate, which, {n: gates[n] for n in numbers})
     return [told[number] for number in range(len(gates))]
@@ -107,105 +110,82 @@ _NOTHING = "nothing to check"
 _EXAMPLES = 5
 
 
+class _Measured(NamedTuple):
+    """What Great Expectations measured for a gate: rows judged, rows that failed, and what it observed."""
+
+    checked: int
+    failing: int | None
+    observed: float | None
+
+
+_NONE = _Measured(0, None, None)
+
+
 def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation]) -> dict[int, Verdict]:
-    """The verdicts of gates that look at the same rows."""
+    """The verdicts of gates that look at the same rows, asked all at once."""
     rows = candidate.rows(which)
-    plain = {n: gate for n, gate in gates.items() if _plain(gate)}
-    others = {n: gate for n, gate in gates.items() if n not in plain}
-    counts = _counted(rows, plain.values())
     told: dict[int, Verdict] = {}
-    again: dict[int, Expectation] = {}
-    for format_, some in (("BOOLEAN_ONLY", plain), ("BASIC", others)):
-        for (n, gate), result in zip(some.items(), _validate(candidate, rows, some.values(), format_), strict=True):
-            checked = _looked_at(gate, result.result, counts)
-            if problem := _exception(result.exception_info):
-                said = discreet(candidate.contract, candidate.name, problem)
-                told[n] = _verdict(n, gate, "error", detail=f"could not be evaluated: {said}")
-            elif checked == 0:
-                measured = _number(result.result.get("observed_value"))
-                told[n] = _verdict(n, gate, "unchecked", checked=0, observed=measured, detail=_NOTHING)
-            elif result.success:
-                told[n] = _passed(n, gate, result.result, checked)
-            elif _maps(gate):
-                again[n] = gate
-            else:
-                told[n] = _failed(candidate, n, gate, result.result, checked)
-    results = _validate(candidate, rows, again.values(), "SUMMARY")
-    for (n, gate), result in zip(again.items(), results, strict=True):
-        told[n] = _failed(candidate, n, gate, result.result, _looked_at(gate, result.result, counts))
+    asked = _validate(candidate, rows, list(gates.values()), "BOOLEAN_ONLY")
+    for (n, gate), (result, metrics) in zip(gates.items(), asked, strict=True):
+        if problem := _exception(result.exception_info):
+            said = discreet(candidate.contract, candidate.name, problem)
+            told[n] = _verdict(n, gate, "error", detail=f"could not be evaluated: {said}")
+            continue
+        measured = _measured(candidate, which, gate, metrics)
+        outcome: Outcome = "unchecked" if not measured.checked else "passed" if result.success else "failed"
+        detail = _NOTHING if outcome == "unchecked" else ""
+        if outcome == "failed":
+            detail = _detail(candidate, rows, gate, measured)
+        told[n] = _verdict(n, gate, outcome, measured, detail)
     return told
 
 
-def _plain(gate: Expectation) -> bool:
-    """Whether a verdict alone says all of a pass: none of the rows failed, and which rows there were, we count."""
-    return _maps(gate) and not gate.kwargs.keys() & {"mostly", "row_condition"}
-
-
-def _maps(gate: Expectation) -> bool:
-    """Whether it is one of Great Expectations' that look at one row after the other."""
-    return hasattr(implementation(gate.type), "map_metric")
-
-
-def _counted(rows: DataFrame, gates: Any) -> dict[tuple[str, ...], int]:
-    """How many rows have a value in one of some columns, for the columns of each gate; () is all rows."""
-    asked = {(), *(tuple(c for c in gate.columns if c in rows.columns) for gate in gates if not _of_nulls(gate))}
-    names = {columns: f"n{number}" for number, columns in enumerate(sorted(asked))}
-    counts = [
-        F.count(F.coalesce(*(F.when(F.col(f"`{c}`").isNotNull(), 1) for c in columns)) if columns else F.lit(1)).alias(
-            n
+def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapping[str, Any]) -> _Measured:
+    """What a gate measured, from Great Expectations' own metrics."""
+    it = implementation(gate.type)
+    if hasattr(it, "map_metric"):
+        failing, judged = (
+            metrics[f"{it.map_metric}.unexpected_count"] or 0,
+            metrics.get(f"{it.map_metric}.filtered_row_count"),
         )
-        for columns, n in names.items()
-    ]
-    row = rows.agg(*counts).first()
-    return {columns: row[name] if row else 0 for columns, name in names.items()}
+        if judged is None:
+            nulls = 0 if it.map_metric in _OF_NULLS else metrics["column_values.nonnull.unexpected_count"] or 0
+            judged = metrics["table.row_count"] - nulls
+        return _Measured(judged, failing if judged else None, failing / judged if judged else None)
+    if row_by_row(it):
+        failing, judged = metrics["unexpected_rows_query.row_count"], candidate.size(which)
+        return _Measured(judged, failing if judged else None, failing / judged if judged else None)
+    if "query.table" in metrics and hasattr(it, "about"):
+        answer = metrics["query.table"][0]
+        return _Measured(int(answer["checked"] or 0), None, _number(answer["observed"]))
+    value = metrics.get(it.metric_dependencies[0]) if it.metric_dependencies else None
+    nothing = value is None and bool(it.metric_dependencies)
+    return _Measured(0 if nothing else candidate.size(which), None, _number(value))
 
 
-def _of_nulls(gate: Expectation) -> bool:
-    """Whether nulls are what it judges."""
-    return gate.type in ("expect_column_values_to_not_be_null", "expect_column_values_to_be_null")
+_OF_NULLS = ("column_values.nonnull", "column_values.null")
+"""Metrics whose expectations judge nulls; others pass over them."""
 
 
-def _looked_at(gate: Expectation, result: Mapping[str, Any], counts: Mapping[tuple[str, ...], int]) -> int:
-    """How many rows a gate has judged."""
-    if "checked" in result:
-        return int(result["checked"])
-    if "element_count" in result:
-        return int(result["element_count"]) - (0 if _of_nulls(gate) else int(result.get("missing_count") or 0))
-    columns = () if _of_nulls(gate) else tuple(gate.columns)
-    return counts.get(columns, counts[()]) if _maps(gate) else counts[()]
-
-
-def _passed(n: int, gate: Expectation, result: Mapping[str, Any], checked: int) -> Verdict:
-    if row_by_row(implementation(gate.type)):
-        failing = int(result.get("unexpected_count") or 0)
-        return _verdict(n, gate, "passed", checked=checked, failing=failing, observed=failing / checked)
-    return _verdict(n, gate, "passed", checked=checked, observed=_number(result.get("observed_value")))
-
-
-def _failed(candidate: Candidate, n: int, gate: Expectation, result: Mapping[str, Any], checked: int) -> Verdict:
-    if not row_by_row(implementation(gate.type)):
-        measured = result.get("observed_value")
-        told = "is not told" if candidate.sensitive(gate.columns) else measured
-        return _verdict(n, gate, "failed", checked=checked, observed=_number(measured), detail=f"observed {told}")
-    failing = int(result["unexpected_count"] if "unexpected_count" in result else result["observed_value"])
-    seen = ", ".join(str(v) for v in result.get("partial_unexpected_list", [])[:_EXAMPLES])
-    example = f", for example {seen}" if seen and not candidate.sensitive(gate.columns) else ""
-    detail = f"{failing} of {checked} rows fail{example}"
-    return _verdict(n, gate, "failed", checked=checked, failing=failing, observed=failing / checked, detail=detail)
+def _detail(candidate: Candidate, rows: DataFrame, gate: Expectation, measured: _Measured) -> str:
+    """What a failed gate found; with examples, if there is a column that may be shown."""
+    hidden = candidate.sensitive(gate.columns)
+    if measured.failing is None:
+        (result, _), *_ = _validate(candidate, rows, [gate], "BASIC")
+        return "observed is not told" if hidden else f"observed {result.result.get('observed_value')}"
+    column = gate.kwargs.get("column")
+    examples = ""
+    if column is not None and not hidden:
+        seen = failing(candidate, gate).select(f"`{column}`").limit(_EXAMPLES).collect()
+        examples = f", for example {', '.join(str(row[0]) for row in seen)}"
+    return f"{measured.failing} of {measured.checked} rows fail{examples}"
 
 
 def _verdict(
-    n: int,
-    gate: Expectation,
-    outcome: Literal["passed", "failed", "error", "unchecked"],
-    *,
-    checked: int | None = None,
-    failing: int | None = None,
-    observed: float | None = None,
-    detail: str = "",
+    n: int, gate: Expectation, outcome: Outcome, measured: _Measured | None = None, detail: str = ""
 ) -> Verdict:
-    kwargs = dict(gate.kwargs)
-    return Verdict(n, gate.type, kwargs, gate.on_failure, outcome, checked, failing, observed, detail)
+    checked, failing_, observed = measured or (None, None, None)
+    return Verdict(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing_, observed, detail)
 
 
 def _number(value: Any) -> float | None:
@@ -233,26 +213,50 @@ def _context() -> Any:
     return context
 
 
-def _validate(candidate: Candidate, rows: DataFrame, gates: Any, result_format: str) -> list[Any]:
-    """Great Expectations' results for gates on the same rows, in their order."""
-    wanted = list(gates)
-    if not wanted:
-        return []
+def _validate(
+    candidate: Candidate, rows: DataFrame, gates: Sequence[Expectation], result_format: str
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Great Expectations' result of each gate on the same rows, in their order, and the metrics that it is made of."""
     asked = []
-    for number, gate in enumerate(wanted):
+    for number, gate in enumerate(gates):
         asked.append(configured(gate, candidate.facts(gate)).to_domain_obj())
         asked[-1].meta = {"gate": number}
     # Added one by one, a gate would take the place of another of the same type and column.
     suite = imported().ExpectationSuite(name="gates", expectations=asked)
-    results = _batch(rows).validate(suite, result_format={"result_format": result_format})
-    ordered = sorted(results.results, key=lambda r: r.expectation_config.meta["gate"])
-    if len(ordered) != len(wanted):
+    batch = _batch(rows)
+    with _kept(batch.data.execution_engine) as metrics:
+        found = batch.validate(suite, result_format={"result_format": result_format}).results
+    if len(found) != len(asked):
         raise GateError(
-            f"Great Expectations evaluated {len(ordered)} of {len(wanted)} gates",
-            where=", ".join(gate.type for gate in wanted),
+            f"Great Expectations evaluated {len(found)} of {len(asked)} gates",
+            where=", ".join(gate.type for gate in gates),
             mend="two gates of one table must not be equal: remove one",
         )
-    return ordered
+    wanted = {"result_format": {"result_format": result_format}}
+    told = []
+    for result in sorted(found, key=lambda r: r.expectation_config.meta["gate"]):
+        expectation = result.expectation_config.to_domain_obj()  # which names the batch by now
+        needed = expectation.get_validation_dependencies(batch.data.execution_engine, wanted).metric_configurations
+        told.append((result, {name: metrics[it.id] for name, it in needed.items() if it.id in metrics}))
+    return told
+
+
+@contextmanager
+def _kept(engine: Any) -> Iterator[dict[Any, Any]]:
+    """The metrics that an execution engine resolves meanwhile: mere verdicts tell no counts."""
+    metrics: dict[Any, Any] = {}
+    resolve = engine.resolve_metrics
+
+    def resolved(*args: Any, **kwargs: Any) -> Any:
+        found = resolve(*args, **kwargs)
+        metrics.update(found)
+        return found
+
+    engine.resolve_metrics = resolved
+    try:
+        yield metrics
+    finally:
+        del engine.resolve_metrics
 
 
 def _exception(info: Mapping[str, Any] | None) -> str:
