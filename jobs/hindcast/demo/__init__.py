@@ -139,7 +139,7 @@ def _show_gates(now: Settings) -> None:
     lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",))
     print(show.aligned(lassi.select(["item", "price", "validFrom", "systemFrom"])))
     entries = holds.listed(now.warehouse, "restaurant")
-    print(show.aligned(entries.select(["run", "entry", "key", "reason", "topic", "partition", "offset"])))
+    print(show.aligned(entries.select(["run", "entry", "key", "expectation", "topic", "partition", "offset", "by"])))
     print("\nvotes, run 3: a vote for nobody; a gate stopped the run, nothing of it was published\n")
     stopped = journal.runs(now.warehouse, "votes")[-1]
     told = report.of(now.warehouse, find(now.schemas, "votes"), stopped)
