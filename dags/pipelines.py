@@ -72,7 +72,7 @@ def pipeline_dag(contract: Contract) -> DAG:
 def release_dag(contract: Contract) -> DAG:
     """The DAG that asks a person whether changes that are held back may be published, and publishes them."""
     told = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
-    keys = "{{ ti.xcom_pull(task_ids='held')['keys'] }}"
+    until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
     with DAG(
         f"{contract.pipeline}__release",
@@ -91,8 +91,8 @@ def release_dag(contract: Contract) -> DAG:
             options=["Approve", "Reject"],
             options_mapping={"Approve": "release", "Reject": "reject"},
         )
-        release = _spark_task("release", "release", contract, "{{ run_id }}", keys, by)
-        held >> approve >> [release, task(steps.reject)(contract.pipeline, keys, by)]
+        release = _spark_task("release", "release", contract, "{{ run_id }}", until, by)
+        held >> approve >> [release, task(steps.reject)(contract.pipeline, until, by)]
     return dag
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
         keys = {name: holds.named(p.warehouse, p.name, name, told)}
-        return runs.release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann")
+        return runs.release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann", datetime.now(UTC))
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
@@ -123,7 +123,7 @@ def _story(p: Pipeline) -> None:
     assert (told["tables"]["menu"]["opened"], told["tables"]["menu"]["closed"]) == (2, 1)
     gate = told["tables"]["menu"]["gates"][0]
     assert (gate["outcome"], gate["checked"], gate["failing"]) == ("failed", 5, 1)
-    assert gate["rows"] == "hindcast failing restaurant --run 2 --table menu --gate 0"
+    assert gate["rows"] == "hindcast failing restaurant --run 2 --table menu --held"
     assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in report.text(told)
     assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
     assert p.believed("bills") == [("anna", "curry", 16, 5)]

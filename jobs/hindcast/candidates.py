@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,17 +23,28 @@ class Candidate:
     """A change of a table that is not published yet, as long as the block lasts.
 
     `change`: flat rows with `change`, open or close (plane.changes), kept in memory by the caller; `opened` and
-    `closed`: how many of each.
+    `closed`: how many of each. `previewed`: of a preview the tables as they would be, by name; it has brought no
+    records, so that nothing can be told of these.
     """
 
-    def __init__(self, contract: Contract, todo: Plan, name: str, change: DataFrame, opened: int, closed: int) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        todo: Plan,
+        name: str,
+        change: DataFrame,
+        opened: int,
+        closed: int,
+        previewed: Mapping[str, DataFrame] | None = None,
+    ) -> None:
         self.contract, self.todo, self.name, self.change = contract, todo, name, change
-        self.opened, self.closed = opened, closed
+        self.opened, self.closed, self._previewed = opened, closed, previewed
         self.table = tables.located(settings().warehouse, contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
         self._sizes: dict[str, int] = {}
         self._views: list[str] = []
+        self._earlier: dict[tuple[str, str], list[float]] | None = None
 
     def __enter__(self) -> Candidate:
         return self
@@ -55,6 +67,8 @@ class Candidate:
                 return not self.opened
             case "near" | "keys" | "plane":
                 return not self.opened + self.closed
+            case "records" | "events" if self._previewed is not None:
+                return True
             case "records":
                 return self.name not in self.contract.topics or not self.todo.topics[self.name].parts
             case _:
@@ -87,8 +101,13 @@ class Candidate:
         """What a rule of ours may ask: of the contract, of the plan, of what it measured in earlier runs."""
         told = expectations.facts(self.contract, self.name, gate)
         if "found_in" in told:
-            referred = changes.source(self.contract, self.todo, gate.kwargs["table"])
-            told["found_in"] = self.view(tables.believed(self.change.sparkSession, referred), told["found_in"])
+            other = gate.kwargs["table"]
+            if self._previewed is not None:
+                believed = self._previewed[other]
+            else:
+                referred = changes.source(self.contract, self.todo, other)
+                believed = tables.believed(self.change.sparkSession, referred)
+            told["found_in"] = self.view(believed, told["found_in"])
         if self.name in self.todo.topics:
             ranges: dict[int, list[tuple[int, int]]] = {}
             for partition, offsets in ((p, r) for part in self.todo.topics[self.name].parts for p, r in part.items()):
@@ -97,13 +116,15 @@ class Candidate:
         until = self.todo.interval_end or self.todo.known_at
         told |= {"known_at": self.todo.known_at.isoformat(), "until": until.isoformat()}
         if "earlier" in getattr(expectations.implementation(gate.type), "__fields__", {}):
-            earlier = verdicts.measured(self.table.warehouse, self.contract.pipeline, self.name, self.todo.run)
-            told["earlier"] = earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
+            if self._earlier is None:
+                place = self.table.warehouse, self.contract.pipeline, self.name
+                self._earlier = verdicts.measured(*place, self.todo.run)
+            told["earlier"] = self._earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
         return told
 
     def view(self, rows: DataFrame, name: str | None = None) -> str:
         """The name of a temporary view of these rows."""
-        name = name or f"candidate_{self.contract.pipeline}_{self.name}_{len(self._views)}"
+        name = name or f"candidate_{uuid4().hex}"  # Spark Connect looks a name up whenever a query over it is run
         rows.createOrReplaceTempView(name)
         self._views.append(name)
         return name

@@ -62,7 +62,7 @@ def of_topic(
     Of keys that are held back (holds.py) it is looked again at all records since they were.
     """
     topic, table = contract.topics[name], located(contract, name)
-    after, waiting = tables.published(table), _waiting(spark, table)
+    after, waiting = tables.published(table), _waiting(spark, table, todo)
 
     def decoded(records: DataFrame) -> DataFrame:
         return logs.undisputed(decode(records, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
@@ -83,6 +83,8 @@ def of_topic(
         tables.ensure(table, table_schema(derived))
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
+    if waiting is not None and _redefined(contract, table, waiting.since):
+        seen = None  # more than the records since then may be held
     if seen is None:
         whole = derive.versions(since(0), topic.ttl)
         return Found(_whole(spark, table, whole), after)
@@ -104,7 +106,7 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
     believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
     analysis.check(spark, contract, name, believed)
-    waiting = _waiting(spark, table)
+    waiting = _waiting(spark, table, todo)
     seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
     found = None
     if seen is not None:
@@ -141,8 +143,15 @@ class _Waiting(NamedTuple):
     since: int
 
 
-def _waiting(spark: SparkSession, table: Table) -> _Waiting | None:
-    keys = holds.waiting(spark, table.warehouse, table.pipeline, table.name)
+def _redefined(contract: Contract, table: Table, since: int) -> bool:
+    """Whether a run after `since` had another contract than this one."""
+    past = journal.runs(table.warehouse, table.pipeline)
+    return any(run.plan["contract"] != contract.hash for run in past if run.number > since)
+
+
+def _waiting(spark: SparkSession, table: Table, todo: Plan) -> _Waiting | None:
+    """What waited before this run: a retry finds what its first try did."""
+    keys = holds.waiting(spark, table.warehouse, table.pipeline, table.name, before=todo.run)
     if keys is None:
         return None
     row = keys.agg(F.min("since")).first()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hindcast import commands
 from hindcast.errors import HindcastError
+from hindcast.settings import settings
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def step(name: str, argv: Sequence[str]) -> int:
     """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps."""
-    from hindcast import preview, report, runs
+    from hindcast import holds, preview, report, runs
     from hindcast.session import session
 
     pipeline, *others = argv
@@ -41,8 +42,10 @@ def step(name: str, argv: Sequence[str]) -> int:
             until = datetime.fromisoformat(others[0]) if others[0] else None
             print(preview.text(preview.preview(session(), pipeline, until)))
         elif name == "release":
-            run_id, keys, by = others
-            print(report.text(runs.release(session(), pipeline, run_id, json.loads(keys), by)))
+            run_id, shown, by = others
+            looked_at = datetime.fromisoformat(shown)
+            keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+            print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
         else:
             done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
             print(json.dumps(done))

@@ -142,11 +142,15 @@ def report(arguments: argparse.Namespace) -> int:
 
 def failing(arguments: argparse.Namespace) -> int:
     """List the rows that failed a gate, or that are held back because of it."""
+    import pyarrow.compute as pc
+
     from hindcast import holds
 
     contract, warehouse = _contract(arguments.pipeline), settings().warehouse
     if arguments.held:
         rows = holds.held(warehouse, arguments.pipeline, arguments.run)
+        if arguments.table:
+            rows = rows.filter(pc.equal(rows.column("table"), arguments.table))
     else:
         rows = holds.listed(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
     rows = holds.masked(contract, rows)
@@ -165,6 +169,7 @@ def release(arguments: argparse.Namespace) -> int:
     pipeline, _, table = arguments.table.partition(".")
     _contract(pipeline)
     warehouse = settings().warehouse
+    looked_at = datetime.now(UTC)
     held = holds.held(warehouse, pipeline).column("table").to_pylist()
     if arguments.key and not table:
         raise QueryError("a key without a table", mend=f"hindcast release {pipeline}.TABLE --key K")
@@ -182,7 +187,7 @@ def release(arguments: argparse.Namespace) -> int:
         return 0
     run_id = f"release__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     _share_spark()
-    told = runs.release(session(f"hindcast {pipeline}"), pipeline, run_id, keys, by)
+    told = runs.release(session(f"hindcast {pipeline}"), pipeline, run_id, keys, by, looked_at)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
 

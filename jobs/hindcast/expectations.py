@@ -15,7 +15,7 @@ from hindcast.errors import ContractError, nearest
 def looks_at(gate: Expectation) -> str:
     """Which rows a gate looks at (`Candidate.rows`): a rule of ours says so itself, unless the whole table is asked."""
     rule: str = getattr(implementation(gate.type), "about", gate.rows)
-    return gate.rows if gate.rows == "table" and rule in ("change", "keys") else rule
+    return gate.rows if gate.rows == "table" and rule in ("change", "near", "keys") else rule
 
 
 def implementation(expectation: str) -> Any:
@@ -126,7 +126,7 @@ def _misplaced(contract: Contract, name: str, gate: Expectation, found: Any) -> 
         return "only what a run would change can be held back, not rows: table", "leave rows out, or write stop or warn"
     if about is None:
         return None
-    if gate.rows == "table" and about not in ("change", "keys"):
+    if gate.rows == "table" and about not in ("change", "near", "keys"):
         return "rows: table does not suit it: it looks at what it needs", "leave rows out"
     if set_ := sorted(gate.kwargs.keys() & (facts(contract, name, gate) | _SAMPLE).keys()):
         return f"{', '.join(set_)} is told by the run", "remove it"

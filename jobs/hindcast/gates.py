@@ -132,6 +132,9 @@ def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation])
             told[n] = _verdict(n, gate, "error", detail=f"could not be evaluated: {said}")
             continue
         measured = _measured(candidate, which, gate, metrics)
+        if not result.success and measured.failing and (lacking := _keyless(candidate, gate)):
+            told[n] = _verdict(n, gate, "error", detail=lacking)
+            continue
         outcome: Outcome = "unchecked" if not measured.checked else "passed" if result.success else "failed"
         detail = _NOTHING if outcome == "unchecked" else ""
         if outcome == "failed":
@@ -143,7 +146,7 @@ def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation])
 def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapping[str, Any]) -> _Measured:
     """What a gate measured, from Great Expectations' own metrics."""
     it = implementation(gate.type)
-    if hasattr(it, "map_metric"):
+    if f"{getattr(it, 'map_metric', None)}.unexpected_count" in metrics:
         failing, judged = (
             metrics[f"{it.map_metric}.unexpected_count"] or 0,
             metrics.get(f"{it.map_metric}.filtered_row_count"),
@@ -159,8 +162,17 @@ def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapp
         answer = metrics["query.table"][0]
         return _Measured(int(answer["checked"] or 0), None, _number(answer["observed"]))
     value = metrics.get(it.metric_dependencies[0]) if it.metric_dependencies else None
-    nothing = value is None and bool(it.metric_dependencies)
-    return _Measured(0 if nothing else candidate.size(which), None, _number(value))
+    nothing = bool(it.metric_dependencies) and (value is None or (hasattr(value, "__len__") and not len(value)))
+    observed = None if candidate.sensitive(gate.columns) else _number(value)
+    return _Measured(0 if nothing else candidate.size(which), None, observed)
+
+
+def _keyless(candidate: Candidate, gate: Expectation) -> str:
+    """What is wrong with the rows that a quarantine gate's SQL gives, if they do not tell which keys to hold."""
+    if gate.on_failure != "quarantine" or gate.type != "unexpected_rows_expectation":
+        return ""
+    lacking = sorted({*candidate.table.key, *candidate.table.identity} - {*failing(candidate, gate).columns})
+    return f"its query gives no {', '.join(lacking)}: let it give all columns of {{batch}}" if lacking else ""
 
 
 _OF_NULLS = ("column_values.nonnull", "column_values.null")

@@ -35,10 +35,16 @@ class Held(NamedTuple):
     ended: dict[str, DataFrame]
 
 
-def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Held | None:
+def held(
+    candidate: Candidate,
+    failed: Sequence[Expectation],
+    after: int,
+    also: tuple[Candidate, Sequence[Expectation]] | None = None,
+) -> Held | None:
     """What of a candidate is held back, given the quarantine gates that failed; None if none did and nothing was held.
 
-    `after`: the run that had published the table last. What a person has released as it is, is not held.
+    `after`: the run that had published the table last; `also`: gates that failed only on what another round had left.
+    What a person has released as it is, is not held.
     """
     spark, todo, table = candidate.change.sparkSession, candidate.todo, candidate.table
     pipeline, release = candidate.contract.pipeline, todo.releases.get(candidate.name)
@@ -47,7 +53,10 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
         return None
     if waiting is None:
         waiting = spark.createDataFrame([], holds.WAITING)
-    found = _failing(candidate, failed)
+    later = also[1] if also else ()
+    found = _failing(candidate, [gate for gate in failed if gate not in later])
+    if also:
+        found = found.unionByName(_failing(*also))
     own = candidate.change.withColumn("_key", _key(candidate))
     told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
     before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")
@@ -61,7 +70,7 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
     since = F.coalesce("_before", F.lit(max([after, *completed])))
     judged = told.select(
         "key", "digest", since.alias("since"), (~known).alias("new"), passing.alias("passing")
-    ).persist()
+    ).localCheckpoint()
     keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _HELD))
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
     why = found.groupBy("_place").agg(
@@ -83,36 +92,47 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
     )
 
 
-def enter(passed: Candidate, failed: Sequence[tuple[Expectation, Verdict]], held: Held | None) -> None:
-    """Enters the failing rows of the other gates that failed, and what is held and released, in one commit.
+def enter(
+    passed: Candidate, failed: Sequence[tuple[Expectation, Verdict]], held: Held | None, *, stopped: bool
+) -> None:
+    """Enters the failing rows of the other gates that failed, and what is held and released: a commit each.
 
-    Where a gate stops the table, nothing of it is held or released.
+    Where the table is `stopped`, nothing of it is held or released.
     """
     contract, todo, table = passed.contract, passed.todo, passed.table
-    at, hidden = datetime.now(UTC), sensitive(contract)[passed.name]
-    topic = _topic(contract, passed.name)
-    parts = []
+    at, topic = datetime.now(UTC), _topic(contract, passed.name)
+    shown = set(passed.change.columns) - {"change"} - sensitive(contract)[passed.name]
+    shown = {column for column in shown if not column.startswith("_")}
+
+    def rows(found: DataFrame, entry: str) -> DataFrame:
+        return holds.entries(found, table, entry, run=todo.run, at=at, topic=topic, shown=shown)
+
+    told = []
     for gate, verdict in failed:
-        if row_by_row(implementation(gate.type)):
-            found = gates.failing(passed, gate)
-            told = {"_gate": verdict.gate, "_expectation": gate.type, "_reason": named(gate.type, gate.kwargs)}
-            rows = found.withColumns({name: F.lit(value) for name, value in told.items()})
-            entry = "stopped" if gate.on_failure == "stop" else "warned"
-            parts.append(holds.entries(rows, table, entry, run=todo.run, at=at, topic=topic, hidden=hidden))
-    if held is not None and not any(verdict.stops for _, verdict in failed):
-        new = held.rows.where("_new")
-        parts.append(holds.entries(new, table, "held", run=todo.run, at=at, topic=topic, hidden=hidden))
-        by = todo.releases.get(passed.name, {}).get("by")
-        for entry, keys in held.ended.items():
-            who = by if entry == "released" else None
-            parts.append(holds.ended(keys, table, entry, run=todo.run, at=at, by=who))
+        if row_by_row(implementation(gate.type)) and verdict.failing:
+            why = {"_gate": verdict.gate, "_expectation": gate.type, "_reason": named(gate.type, gate.kwargs)}
+            found = gates.failing(passed, gate).withColumns({name: F.lit(value) for name, value in why.items()})
+            told.append(rows(found, "stopped" if gate.on_failure == "stop" else "warned"))
+    _commit(passed, told, passed.name)
+    if held is None or stopped:
+        return
+    by = todo.releases.get(passed.name, {}).get("by")
+    changed = [
+        holds.ended(keys, table, entry, run=todo.run, at=at, by=by if entry == "released" else None)
+        for entry, keys in held.ended.items()
+    ]
+    _commit(passed, [rows(held.rows.where("_new"), "held"), *changed], f"{passed.name}/held")
+
+
+def _commit(passed: Candidate, parts: Sequence[DataFrame], name: str) -> None:
+    """One commit of entries, unless there are none."""
     if not parts:
         return
     every = reduce(DataFrame.unionByName, parts).persist()
     if every.take(1):
-        failing = holds.table(table.warehouse, contract.pipeline)
+        failing = holds.table(passed.table.warehouse, passed.contract.pipeline)
         tables.ensure(failing, holds.SCHEMA)
-        commits.append(every, failing, todo.run, {"run": todo.run}, part=passed.name)
+        commits.append(every, failing, passed.todo.run, {"run": passed.todo.run}, part=name)
     every.unpersist()
 
 
@@ -136,7 +156,7 @@ def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
     if not parts:
         none = candidate.change.select(_key(candidate).alias("_key"), place).where("false")
         return none.withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
-    return reduce(DataFrame.unionByName, parts).persist()
+    return reduce(DataFrame.unionByName, parts).localCheckpoint()
 
 
 def _key(candidate: Candidate) -> Column:

@@ -32,7 +32,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast import show, tables
+from hindcast import journal, show, tables
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.errors import RunError
@@ -81,8 +81,9 @@ def waiting(
     Columns: `key` (JSON), `entry` (held, rejected), `since`, `digest`, `at`. Kept apart from the table: what a run
     enters does not change what it has found waiting.
     """
-    upto = None if before is None else before - 1
-    keys = [row for row in _asked(warehouse, pipeline, _KEYS, [upto, upto]).to_pylist() if row["table"] == name]
+    keys = [
+        row for row in _held_keys(warehouse, pipeline, None if before is None else before - 1) if row["table"] == name
+    ]
     columns = [field.partition(" ")[0] for field in WAITING.split(", ")]
     return spark.createDataFrame([[row[c] for c in columns] for row in keys], WAITING) if keys else None
 
@@ -98,23 +99,22 @@ def digest(change: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def entries(
-    found: DataFrame, of: Table, entry: str, *, run: int, at: datetime, topic: str | None, hidden: Collection[str]
+    found: DataFrame, of: Table, entry: str, *, run: int, at: datetime, topic: str | None, shown: Collection[str]
 ) -> DataFrame:
     """Rows of a table, or of a change of it, as entries.
 
     Columns `gate`, `expectation`, `reason`, `since`, `digest` and `by` are taken from `found` where it has them, and
-    are null where not. `topic`: of whose records `_partition` and `_offset` tell; `hidden`: columns that are not shown.
+    are null where not, and so is the key. `topic`: whose records `_partition` and `_offset` name; `shown`: the columns
+    that go into `row`.
     """
     told = {
         "run": F.lit(run),
         "at": F.lit(at),
         "table": F.lit(of.name),
         "entry": F.lit(entry),
-        "key": keyed(*(F.col(f"`{column}`") for column in of.key)),
+        "key": keyed(*(F.col(f"`{column}`") for column in of.key)) if {*of.key} <= {*found.columns} else F.lit(None),
         "change": F.col("change") if "change" in found.columns else F.lit("open"),
-        "row": F.to_json(
-            F.struct(*(F.col(f"`{c}`") for c in found.columns if c not in (*hidden, *_OURS) and c[0] != "_")), _JSON
-        ),
+        "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in found.columns if c in shown)), _JSON),
         "topic": F.lit(topic),
     }
     if "_offset" in found.columns:
@@ -156,9 +156,9 @@ def listed(
 def held(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
     """The rows of all changes that are held now, or after the run `upto`, with `entry` held or rejected.
 
-    Columns as `listed` has them, and `new`: whether they are held since that very run.
+    Columns as `listed` has them.
     """
-    return _asked(warehouse, pipeline, _HELD, [upto, upto])
+    return _asked(warehouse, pipeline, _HELD, [_without_effect(warehouse, pipeline), upto, upto])
 
 
 def counts(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
@@ -193,6 +193,15 @@ def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list
     return sorted({key for keys in found.values() for key in keys} if told else there)
 
 
+def looked_at(warehouse: str, pipeline: str, until: datetime) -> dict[str, list[str]]:
+    """The keys (JSON) by table that are held, and not rejected, as they were at a moment."""
+    found: dict[str, list[str]] = {}
+    for row in _held_keys(warehouse, pipeline, None):
+        if row["entry"] == "held" and row["at"] <= until:
+            found.setdefault(row["table"], []).append(row["key"])
+    return found
+
+
 def _names(text: str, key: str) -> bool:
     values = list(json.loads(key).values())
     return text == key or (len(values) == 1 and text == str(values[0])) or text == json.dumps(json.loads(key))
@@ -225,9 +234,10 @@ def masked(contract: Contract, rows: pa.Table) -> pa.Table:
 def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
     """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
     now = datetime.now(UTC)
-    told = _asked(warehouse, pipeline, _KEYS, [None, None]).to_pylist()
     rows = [
-        {**row, "at": now, "entry": "rejected", "by": by} for row in told if row["table"] == name and row["key"] in keys
+        {**row, "at": now, "entry": "rejected", "by": by}
+        for row in _held_keys(warehouse, pipeline, None)
+        if row["table"] == name and row["key"] in keys
     ]
     found = tables.ensure(table(warehouse, pipeline), SCHEMA)
     try:
@@ -239,7 +249,10 @@ def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: st
 _LAST = """
     SELECT "table", key, max_by(entry, "at") AS entry, max_by(digest, "at") AS digest, max_by(since, "at") AS since,
            max_by(run, "at") AS run, max("at") AS "at"
-    FROM failing WHERE entry NOT IN ('stopped', 'warned') AND (? IS NULL OR run <= ?) GROUP BY "table", key
+    FROM failing
+    WHERE entry NOT IN ('stopped', 'warned') AND NOT list_contains(?, concat(entry, ' ', run, ' ', "table"))
+      AND (? IS NULL OR run <= ?)
+    GROUP BY "table", key
 """
 _KEYS = f"SELECT * FROM ({_LAST}) WHERE entry IN ('held', 'rejected')"  # noqa: S608  # ours
 _HELD = f"""
@@ -247,6 +260,29 @@ _HELD = f"""
     SELECT r.* EXCLUDE (entry, digest), last.entry FROM failing r JOIN last USING ("table", key, digest, run)
     WHERE r.entry = 'held' ORDER BY "table", key, run, "change"
 """  # noqa: S608  # ours
+
+
+def _held_keys(warehouse: str, pipeline: str, upto: int | None) -> list[dict[str, Any]]:
+    """The keys whose changes are held after the run `upto`, or now: table, key, entry, digest, since, run, at."""
+    return list(_asked(warehouse, pipeline, _KEYS, [_without_effect(warehouse, pipeline), upto, upto]).to_pylist())
+
+
+def _without_effect(warehouse: str, pipeline: str) -> list[str]:
+    """What runs entered that were given up before they had published the table: it has not come true."""
+    if tables.opened(table(warehouse, pipeline)) is None:
+        return []
+    ended = _asked(warehouse, pipeline, _ENDED, []).to_pylist()
+    given_up = {run.number for run in journal.runs(warehouse, pipeline) if run.state in ("abandoned", "stopped")}
+    names = {row["table"] for row in ended if row["run"] in given_up}
+    done = {name: tables.notes(Table(warehouse, pipeline, name, "versions")) for name in names}
+    return [
+        f"{row['entry']} {row['run']} {row['table']}"
+        for row in ended
+        if row["run"] in given_up and row["run"] not in done[row["table"]]
+    ]
+
+
+_ENDED = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
 
 
 def _asked(warehouse: str, pipeline: str, query: str, values: list[Any]) -> pa.Table:
@@ -260,4 +296,3 @@ def _asked(warehouse: str, pipeline: str, query: str, values: list[Any]) -> pa.T
 
 
 _BESIDES = ("gate", "expectation", "reason", "since", "digest")
-_OURS = ("change", "systemFrom")

@@ -53,7 +53,7 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
         for name in (*contract.topics, *contract.ordered):
             with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
                 candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
-                told[name] = _difference(spark, contract, todo, name, candidates[name])
+                told[name] = _difference(spark, contract, todo, name, candidates)
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
@@ -94,7 +94,10 @@ def _candidate(
     return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
 
 
-def _difference(spark: SparkSession, contract: Contract, todo: Plan, name: str, candidate: DataFrame) -> dict[str, Any]:
+def _difference(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
+) -> dict[str, Any]:
+    candidate = candidates[name]
     table = tables.located(settings().warehouse, contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
@@ -114,7 +117,7 @@ def _difference(spark: SparkSession, contract: Contract, todo: Plan, name: str, 
     numbers = row.asDict(recursive=True) if row else {}
     hidden = sensitive(contract)[name]
     examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]], hidden) if numbers["corrected"] else []
-    with Candidate(contract, todo, name, changes, numbers["opened"], numbers["closed"]) as looked_at:
+    with Candidate(contract, todo, name, changes, numbers["opened"], numbers["closed"], candidates) as looked_at:
         verdicts = gates.check(looked_at, contract.expectations(name))
     changes.unpersist()
     return {

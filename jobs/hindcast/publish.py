@@ -17,6 +17,7 @@ from hindcast import ages, commits, gates, holding, holds, report, tables, verdi
 from hindcast.candidates import Candidate
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, Expectation
+from hindcast.gates import Verdict
 from hindcast.plans import Plan
 from hindcast.tables import Table
 
@@ -32,7 +33,7 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
     try:
         told = _counted(change, table, todo, found)
         closing = told.pop("closing")
-        note |= told if found.left_out is None else told | found.besides(told)
+        note |= told
         expected = contract.expectations(name)
         settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
         if settled and not _may_hold(table):
@@ -42,7 +43,7 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
             if passed is not candidate:
                 told = _counted(passed.change, table, todo, found)
                 closing = told.pop("closing")
-                note |= {count: n for count, n in told.items() if count in note}
+                note |= told
             if not note["opened"] + note["closed"]:
                 return _left_out_alone(contract, todo, table, passed.change, note, found)
             met = closing if note["closed"] else None
@@ -70,6 +71,8 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
     )
     row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
     told: dict[str, Any] = row.asDict(recursive=True) if row else {}
+    if found.left_out is not None:
+        told |= found.besides(told)
     return told | {"ages": {age: n for age, n in told["ages"].items() if n}}
 
 
@@ -97,20 +100,37 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
         yield candidate
         return
     told = gates.check(candidate, expected)
-    held = holding.held(candidate, [expected[v.gate] for v in told if v.holds], found.after)
-    passed = candidate
-    if held is not None and held.keys:
+    passed, held = candidate, holding.held(candidate, _holding(told, expected), found.after)
+    while held is not None and held.keys:
+        # Of what is left other gates may fail, also quarantine gates: until none does that held nothing before.
+        if passed is not candidate:
+            _close(passed)
         passed = candidate.without(held.rows)
         again = gates.check(passed, expected)
+        fresh = [anew for v, anew in zip(told, again, strict=True) if anew.holds and not v.holds]
         told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
+        if not fresh:
+            break
+        held = holding.held(candidate, _holding(told, expected), found.after, also=(passed, _holding(fresh, expected)))
     try:
+        stopped = any(v.stops for v in told)
         if told:
             verdicts.enter(candidate.table.warehouse, contract.pipeline, todo.run, name, told)
         failed = [(expected[v.gate], v) for v in told if v.outcome == "failed" and not v.holds]
-        holding.enter(passed, failed, held)
+        holding.enter(passed, failed, held, stopped=stopped)
         gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", told)
         yield passed
     finally:
         if passed is not candidate:
-            passed.close()
-            passed.change.unpersist()
+            _close(passed)
+
+
+def _holding(told: Sequence[Verdict], expected: Sequence[Expectation]) -> list[Expectation]:
+    """The quarantine gates that failed."""
+    return [expected[v.gate] for v in told if v.holds]
+
+
+def _close(passed: Candidate) -> None:
+    """Frees what is left of a candidate."""
+    passed.close()
+    passed.change.unpersist()

@@ -53,7 +53,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     for name in (*contract.topics, *contract.views):
         notes = tables.notes(tables.located(warehouse, contract, name))
         changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
-        changed[name] |= {"gates": judged.get(name, [])}
+        changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in held:
             changed[name]["held"] = held[name]
         if name in contract.views and contract.views[name].aggregate is not None:
@@ -85,13 +85,28 @@ def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
     return make(warehouse, contract, Plan.from_json(run.plan), stopped=str(run.detail.get("found", "")))
 
 
+UNASKED = "nothing changed"
+"""The detail of gates that were not asked, because their table did not change."""
+
+
+def _unasked(contract: Contract, name: str) -> list[dict[str, Any]]:
+    """The gates of a table that were not asked in a run: none of them has passed."""
+    nothing: dict[str, Any] = {"outcome": "unchecked", "checked": 0, "failing": None, "observed": None}
+    return [
+        {"gate": n, "expectation": gate.type, "kwargs": gate.kwargs, "on_failure": gate.on_failure}
+        | {**nothing, "detail": UNASKED, "trend": []}
+        for n, gate in enumerate(contract.expectations(name))
+    ]
+
+
 def of_gates(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:
     """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows."""
     told = verdicts.of_run(warehouse, pipeline, run)
     for name, gates in told.items():
         for gate in gates:
             if gate["outcome"] == "failed" and gate["failing"] is not None:
-                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name} --gate {gate['gate']}"
+                which = "--held" if gate["on_failure"] == "quarantine" else f"--gate {gate['gate']}"
+                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name} {which}"
     return told
 
 
@@ -155,6 +170,8 @@ def text(report: dict[str, Any]) -> str:
             again = f"hindcast release {report['pipeline']}.{name}"
             lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
         for gate in table["gates"]:
+            if gate["detail"] == UNASKED:
+                continue
             detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""
             lines.append(f"  {'':<20}   {gate['outcome']:<9} {named(gate['expectation'], gate['kwargs'])}{detail}")
             if "rows" in gate:

@@ -7,8 +7,9 @@ Both make their query of their other parameters, over one of these batches:
 | about | the rows | columns beside the user's |
 | --- | --- | --- |
 | change | that the run would open | those of the period, `systemFrom` |
-| keys | of the keys that it touches, as they would be | the same |
-| plane | believed before of these keys, and those that it would open | the same |
+| near | of the keys that it touches, in the span of what changes, as they would be | the same |
+| keys | of the keys that it touches, all of them, as they would be | the same |
+| plane | believed before near the change, and those that it would open | the same |
 | table | of the whole table, as they would be | the same |
 | records | of a topic's log, of this run | `partition, offset, offsets, timestamp, streamTime, fate` |
 | events | of a joined stream, of this run | `matched` |
@@ -49,7 +50,7 @@ WHICH = {
 class _Rule(BatchExpectation):
     """A rule whose query is made of its other parameters, which are checked when it is constructed."""
 
-    about: ClassVar[Literal["change", "keys", "plane", "table", "records", "events"]]
+    about: ClassVar[Literal["change", "near", "keys", "plane", "table", "records", "events"]]
     row_level: ClassVar[bool]
 
     @pydantic.root_validator(pre=True)
@@ -116,7 +117,7 @@ class _ShareRule(_Rule):
 class _PeriodsRule(_RowRule):
     """Of the periods of a key, one after the other."""
 
-    about = "keys"
+    about: ClassVar[Literal["near", "keys"]] = "keys"
     key: list[str]
     start: str = "validFrom"
     end: str = "validTo"
@@ -137,6 +138,8 @@ class ExpectPeriodsToNotOverlap(_PeriodsRule):
 
         [0, 9) [2, 4) [5, ..)    ->    [2, 4) and [5, ..) fail: [0, 9) is still valid
     """
+
+    about: ClassVar[Literal["near", "keys"]] = "near"
 
     def sql(self) -> str:
         return f"SELECT _row.* FROM ({self.in_time()}) WHERE _start < _until AND _reached > _start"
@@ -174,7 +177,7 @@ class ExpectPeriodsToHaveNoGaps(_PeriodsRule):
 class ExpectKeysToHaveAtMostOneOpenVersion(_RowRule):
     """At most one version of a key has no end; where more have none, all of these fail."""
 
-    about = "keys"
+    about = "near"
     key: list[str]
     end: str = "validTo"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
@@ -93,15 +93,15 @@ def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime 
 
 
 def release(
-    spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str
+    spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
 ) -> dict[str, Any]:
     """A run that publishes changes that were held back, and brings nothing else; returns its report.
 
-    `keys`: of each table those to release, as `holds.named` tells them. What is not as it was looked at, is held again.
+    `keys`: of each table those to release, as `holds.named` tells them; `until`: when they were looked at. What is not
+    as it was then, is held again.
     """
     contract, now = find(settings().schemas, pipeline), settings()
-    until = datetime.now(UTC).isoformat()
-    releases = {name: {"until": until, "keys": list(some), "by": by} for name, some in keys.items()}
+    releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
     planned = plans.plan(now.warehouse, now.kafka, contract, run_id, releases=releases)
     return carry_out(spark, pipeline, planned.run)
 
@@ -164,6 +164,8 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
         return note
     if name in todo.releases or any(gate.type == AGING for gate in contract.expectations(name)):
         return None
+    referred = (gate.refers_to for gate in contract.expectations(name))
+    sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))
     completed = [run for run in journal.runs(table.warehouse, contract.pipeline) if run.state == "completed"]
     if not completed or completed[-1].plan["contract"] != contract.hash:
         return None

@@ -5,10 +5,9 @@ What retrying cannot mend (a contract, a record, a gate, a table of another form
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from hindcast.errors import BusyError, ContractError, GateError, HindcastError, RecordError, TableError
@@ -85,43 +84,41 @@ def finish(pipeline: str, run: int) -> bool:
 
 
 def held(pipeline: str) -> dict[str, str]:
-    """What is held back: `text` for the person who is asked, `keys` by table as JSON. Skipped if nothing is."""
+    """What is held back: `text` for the person who is asked, `until` when it was read. Skipped if nothing is."""
+    import pyarrow.compute as pc
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast import holds
     from hindcast.contracts import find
     from hindcast.settings import settings
 
-    now = settings()
+    now, until = settings(), datetime.now(UTC)
     rows = holds.held(now.warehouse, pipeline)
-    keys: dict[str, list[str]] = {}
-    for row in rows.to_pylist():
-        some = keys.setdefault(row["table"], [])
-        if row["entry"] == "held" and row["key"] not in some:
-            some.append(row["key"])
-    if not any(keys.values()):
+    asked = rows.filter(pc.equal(rows.column("entry"), "held"))
+    if not asked.num_rows:
         raise AirflowSkipException("nothing is held back")
-    return {
-        "text": holds.text(find(now.schemas, pipeline), rows),
-        "keys": json.dumps({name: some for name, some in keys.items() if some}),
-    }
+    return {"text": holds.text(find(now.schemas, pipeline), asked), "until": until.isoformat()}
 
 
-def release(pipeline: str, name: str, keys: str, by: str, spark: SparkSession) -> None:
+def release(pipeline: str, name: str, until: str, by: str, spark: SparkSession) -> None:
     """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
     with _failing_for_good():
-        from hindcast import report, runs
+        from hindcast import holds, report, runs
+        from hindcast.settings import settings
 
-        print(report.text(runs.release(spark, pipeline, name, json.loads(keys), by)))
+        looked_at = datetime.fromisoformat(until)
+        keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+        print(report.text(runs.release(spark, pipeline, name, keys, by, looked_at)))
 
 
-def reject(pipeline: str, keys: str, by: str) -> None:
+def reject(pipeline: str, until: str, by: str) -> None:
     """Notes that what is held stays held."""
     from hindcast import holds
     from hindcast.settings import settings
 
-    for name, some in json.loads(keys).items():
-        holds.reject(settings().warehouse, pipeline, name, some, by)
+    warehouse = settings().warehouse
+    for name, some in holds.looked_at(warehouse, pipeline, datetime.fromisoformat(until)).items():
+        holds.reject(warehouse, pipeline, name, some, by)
         print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
 
 
