@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import changes, holds, report, runs
+from hindcast import changes, commits, holds, journal, plans, report, runs
 from hindcast.errors import GateError, RunError
 from pipelines import T0, Pipeline, pipeline
 
@@ -203,3 +203,66 @@ def test_a_gate_that_stops_holds_nothing_and_its_rows_are_found(
         assert sorted(r["offset"] for r in rows) == list(range(1, 600, 2))
         assert p.states() == [(1, "stopped")]
         assert not holds.held(p.warehouse, p.name).num_rows
+
+
+def test_what_only_fails_on_what_another_gate_leaves_is_held_too(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    second = """\
+      - expect_column_values_to_be_between: {column: price, max_value: 9, mostly: 0.6}
+        on_failure: quarantine
+  orders:"""
+    with pipeline(spark, broker, tmp_path, MENU.replace("  orders:", second, 1)) as p:
+        # Two of three are at most 9; without the one below nothing, one of two.
+        p.send("menu", ("curry", {"price": -1}, 0), ("naan", {"price": 3}, 0), ("truffle", {"price": 90}, 0))
+        told = p.run()
+        assert [gate["outcome"] for gate in told["tables"]["menu"]["gates"]] == ["failed", "failed"]
+        assert held(p, "menu") == {
+            ("curry", "open", -1, 0, "between", "held"),
+            ("truffle", "open", 90, 0, "between", "held"),
+        }
+        assert p.believed("menu") == [("naan", 3, 0, None)]
+
+
+@pytest.mark.long
+def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "WHOLE", -1)
+    with pipeline(spark, broker, tmp_path, MENU) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
+        p.run()
+        p.send("menu", ("curry", {"price": -1}, 4))
+        p.run()
+        looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"curry"}']}
+        p.send("menu", ("curry", {"price": -2}, 6))
+        p.run()
+        runs.release(spark, p.name, "stale", keys, "ann", looked_at)
+        assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, None)]
+        assert len(held(p, "menu")) == 4
+        # Entered as released, but not yet published.
+        looked_at = datetime.now(UTC)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commits, "publish", _dies)
+            with pytest.raises(RuntimeError, match="died"):
+                runs.release(spark, p.name, "dies", keys, "ann", looked_at)
+        runs.release(spark, p.name, "dies", keys, "ann", looked_at)
+        assert {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", -2, 6, None)} < set(p.believed("menu"))
+        # The same, but given up: what was entered has not come true, and is held still.
+        p.send("menu", ("naan", {"price": -1}, 4))
+        p.run()
+        looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"naan"}']}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commits, "publish", _dies)
+            with pytest.raises(RuntimeError, match="died"):
+                runs.release(spark, p.name, "given up", keys, "ann", looked_at)
+        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
+        assert {row[0] for row in held(p, "menu")} == {"naan"}
+        p.run()
+        assert {row[0] for row in held(p, "menu")} == {"naan"}
+        runs.release(spark, p.name, "at last", keys, "ann", datetime.now(UTC))
+        assert ("naan", -1, 4, None) in p.believed("menu")
+
+
+def _dies(*_: Any, **__: Any) -> None:
+    raise RuntimeError("died")

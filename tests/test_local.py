@@ -209,7 +209,7 @@ class TestStack:
     @pytest.fixture(autouse=True)
     def only_the_broker(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(airflow, "PARTS", {})
-        monkeypatch.setattr(airflow, "pipelines", lambda _: (0, []))
+        monkeypatch.setattr(airflow, "unread", lambda _: [])
 
     def test_up_twice_and_down_twice(self, now: Settings, capsys: pytest.CaptureFixture[str]) -> None:
         now = replace(now, spark="submit")
