@@ -310,8 +310,8 @@ class ExpectShareOfUnmatchedToBeAtMost(_ShareRule):
 class ExpectRowCountToBeNearLastRuns(_ShareRule):
     """The change has between 1/`factor` and `factor` times as many rows as the median of the last `runs` had.
 
-    `earlier`: the counts of earlier runs, the newest last. Checked: with how many of them it was compared, because a
-    change without rows is judged too.
+    `earlier`: the counts of earlier runs, the newest last. Checked: with how many of them it was compared, so that an
+    empty batch is judged too. A run that opens nothing does not ask it: that nothing comes, freshness tells.
     """
 
     about = "change"

@@ -76,13 +76,13 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
-    """Makes the run's report, checks that every offset has a fate, and completes the run; its report if it did."""
-    for entry in journal.runs(settings().warehouse, pipeline):
-        if (entry.number, entry.state) == (run, "completed"):
-            return entry.detail
-    contract, todo = _planned(pipeline, run)
-    told = report.make(settings().warehouse, contract, todo)
-    _enter(pipeline, run, "completed", told)
+    """Makes the run's report, checks that every offset has a fate, and completes the run; returns the report."""
+    past = journal.runs(settings().warehouse, pipeline)
+    told = next((it.detail for it in past if (it.number, it.state) == (run, "completed")), None)
+    if told is None:
+        contract, todo = _planned(pipeline, run)
+        told = report.make(settings().warehouse, contract, todo)
+        _enter(pipeline, run, "completed", told)
     page.write(settings().reports, told)
     return told
 
