@@ -13,6 +13,7 @@ from hindcast.candidates import Candidate
 from hindcast.contracts import Contract, load
 from hindcast.errors import ContractError, GateError
 from hindcast.plans import Plan, Share
+from pipelines import T0, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,3 +183,46 @@ def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder:
         about = getattr(expectations.implementation(name), "about", None)
         gate = it.expectations("sales")[0].model_copy(update={"type": name})
         assert gate.beyond == (about in ("records", "table", "events")), name
+
+
+PERIODS = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_periods_to_not_overlap:
+      - expect_keys_to_have_at_most_one_open_version:
+      - expect_periods_to_have_no_gaps: {shorter_than: 1 hour}
+      - expect_system_from_to_not_run_backwards:
+"""
+
+
+def test_periods_are_judged_with_the_rows_that_are_believed(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, PERIODS) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("curry", {"price": 9}, 10), ("naan", {"price": 3}, 0))
+        p.run()
+
+        def verdicts_on(*rows: tuple[str, str, int, int, int | None], early: bool = False) -> list[str]:
+            """Of a change: open or close, item, price, seconds from and to."""
+            schema = "change string, item string, price int, start int, end int"
+            change = spark.createDataFrame(rows, schema).selectExpr(
+                "change", "item", "price", f"timestamp_seconds({int(T0.timestamp())} + start) AS validFrom",
+                f"timestamp_seconds({int(T0.timestamp())} + end) AS validTo", "0 AS _partition", "0L AS _offset",
+            )  # fmt: skip
+            known_at = T0 if early else datetime.now(UTC)
+            plan = Plan("shop", 2, "second", known_at, None, "hash", {"menu": Share("id", 0, 0, {}, {}, {})})
+            opened = sum(row[0] == "open" for row in rows)
+            with Candidate(p.contract, plan, "menu", change, opened, len(rows) - opened) as candidate:
+                return [v.outcome for v in gates.check(candidate, p.contract.expectations("menu"))]
+
+        right = [("close", "curry", 9, 10, None), ("open", "curry", 9, 10, 20), ("open", "curry", 7, 20, None)]
+        assert verdicts_on(*right) == ["passed"] * 4
+        assert verdicts_on(*right[1:]) == ["failed", "failed", "passed", "passed"]
+        assert verdicts_on(("open", "curry", 7, 5, 6)) == ["failed", "passed", "passed", "passed"]
+        assert verdicts_on(*right[:1], ("open", "curry", 7, 11, None)) == ["passed", "passed", "failed", "passed"]
+        assert verdicts_on(("open", "tea", 1, 0, None), early=True)[3] == "passed"
+        assert verdicts_on(*right, early=True)[3] == "failed"

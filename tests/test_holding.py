@@ -205,6 +205,7 @@ def test_a_gate_that_stops_holds_nothing_and_its_rows_are_found(
         assert not holds.held(p.warehouse, p.name).num_rows
 
 
+@pytest.mark.long
 def test_what_only_fails_on_what_another_gate_leaves_is_held_too(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

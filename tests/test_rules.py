@@ -554,10 +554,10 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
     assert ours == GOOD.keys()
     about = {name: (rule(name, **GOOD[name]).about, rule(name, **GOOD[name]).row_level) for name in GOOD}
     assert about == {
-        "expect_periods_to_not_overlap": ("keys", True),
+        "expect_periods_to_not_overlap": ("near", True),
         "expect_periods_to_not_be_empty": ("change", True),
         "expect_periods_to_have_no_gaps": ("keys", True),
-        "expect_keys_to_have_at_most_one_open_version": ("keys", True),
+        "expect_keys_to_have_at_most_one_open_version": ("near", True),
         "expect_system_from_to_not_run_backwards": ("plane", True),
         "expect_foreign_keys_to_be_found": ("change", True),
         "expect_table_to_be_fresh": ("table", False),
