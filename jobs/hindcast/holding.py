@@ -35,16 +35,10 @@ class Held(NamedTuple):
     ended: dict[str, DataFrame]
 
 
-def held(
-    candidate: Candidate,
-    failed: Sequence[Expectation],
-    after: int,
-    also: tuple[Candidate, Sequence[Expectation]] | None = None,
-) -> Held | None:
+def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Held | None:
     """What of a candidate is held back, given the quarantine gates that failed; None if none did and nothing was held.
 
-    `after`: the run that had published the table last; `also`: gates that failed only on what another round had left.
-    What a person has released as it is, is not held.
+    `after`: the run that had published the table last. What a person has released as it is, is not held.
     """
     spark, todo, table = candidate.change.sparkSession, candidate.todo, candidate.table
     pipeline, release = candidate.contract.pipeline, todo.releases.get(candidate.name)
@@ -53,10 +47,7 @@ def held(
         return None
     if waiting is None:
         waiting = spark.createDataFrame([], holds.WAITING)
-    later = also[1] if also else ()
-    found = _failing(candidate, [gate for gate in failed if gate not in later])
-    if also:
-        found = found.unionByName(_failing(*also))
+    found = _failing(candidate, failed)
     own = candidate.change.withColumn("_key", _key(candidate))
     told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
     before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")

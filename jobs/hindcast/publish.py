@@ -107,11 +107,11 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
             _close(passed)
         passed = candidate.without(held.rows)
         again = gates.check(passed, expected)
-        fresh = [anew for v, anew in zip(told, again, strict=True) if anew.holds and not v.holds]
+        settled = not any(anew.holds and not v.holds for v, anew in zip(told, again, strict=True))
         told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
-        if not fresh:
+        if settled:
             break
-        held = holding.held(candidate, _holding(told, expected), found.after, also=(passed, _holding(fresh, expected)))
+        held = holding.held(candidate, _holding(told, expected), found.after)
     try:
         stopped = any(v.stops for v in told)
         if told:
