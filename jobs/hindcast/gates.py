@@ -154,10 +154,9 @@ def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapp
         if judged is None:
             nulls = 0 if it.map_metric in _OF_NULLS else metrics["column_values.nonnull.unexpected_count"] or 0
             judged = metrics["table.row_count"] - nulls
-        return _Measured(judged, failing if judged else None, failing / judged if judged else None)
+        return _of_rows(judged, failing)
     if row_by_row(it):
-        failing, judged = metrics["unexpected_rows_query.row_count"], candidate.size(which)
-        return _Measured(judged, failing if judged else None, failing / judged if judged else None)
+        return _of_rows(candidate.size(which), metrics["unexpected_rows_query.row_count"])
     if "query.table" in metrics and hasattr(it, "about"):
         answer = metrics["query.table"][0]
         return _Measured(int(answer["checked"] or 0), None, _number(answer["observed"]))
@@ -165,6 +164,11 @@ def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapp
     nothing = bool(it.metric_dependencies) and (value is None or (hasattr(value, "__len__") and not len(value)))
     observed = None if candidate.sensitive(gate.columns) else _number(value)
     return _Measured(0 if nothing else candidate.size(which), None, observed)
+
+
+def _of_rows(judged: int, failing: int) -> _Measured:
+    """What a gate measured that judges row by row: the share that failed."""
+    return _Measured(judged, failing, failing / judged) if judged else _NONE
 
 
 def _keyless(candidate: Candidate, gate: Expectation) -> str:

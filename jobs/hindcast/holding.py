@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hindcast import commits, gates, holds, journal, tables
@@ -48,7 +48,7 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
     if waiting is None:
         waiting = spark.createDataFrame([], holds.WAITING)
     found = _failing(candidate, failed)
-    own = candidate.change.withColumn("_key", _key(candidate))
+    own = candidate.change.withColumn("_key", holds.key_of(candidate.table.key))
     told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
     before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")
     told = told.join(before, "key", "left")
@@ -136,7 +136,7 @@ def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
     place = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity)).alias("_place")
     parts = [
         gates.failing(candidate, gate).select(
-            _key(candidate).alias("_key"),
+            holds.key_of(candidate.table.key).alias("_key"),
             place,
             F.lit(expected.index(gate)).alias("_gate"),
             F.lit(gate.type).alias("_expectation"),
@@ -145,13 +145,9 @@ def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
         for gate in failed
     ]
     if not parts:
-        none = candidate.change.select(_key(candidate).alias("_key"), place).where("false")
+        none = candidate.change.select(holds.key_of(candidate.table.key).alias("_key"), place).where("false")
         return none.withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
     return reduce(DataFrame.unionByName, parts).localCheckpoint()
-
-
-def _key(candidate: Candidate) -> Column:
-    return holds.keyed(*(F.col(f"`{column}`") for column in candidate.table.key))
 
 
 def _topic(contract: Contract, name: str) -> str | None:

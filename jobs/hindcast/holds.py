@@ -20,7 +20,7 @@ approved), `rejected` (a person did not; it stays held), `mended` (a later run's
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -73,6 +73,11 @@ def keyed(*columns: Column) -> Column:
     return F.to_json(F.struct(*columns), _JSON)
 
 
+def key_of(names: Sequence[str]) -> Column:
+    """The key of a flat row as JSON, given its key columns."""
+    return keyed(*(F.col(f"`{name}`") for name in names))
+
+
 def waiting(
     spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int | None = None
 ) -> DataFrame | None:
@@ -95,7 +100,7 @@ def digest(change: DataFrame, key: Sequence[str]) -> DataFrame:
     """What the whole change of each key amounts to: `key` (JSON) and `digest`."""
     told = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
     rows = F.sort_array(F.collect_list(F.to_json(F.struct(*told), _JSON)))
-    return change.groupBy(keyed(*(F.col(f"`{c}`") for c in key)).alias("key")).agg(F.xxhash64(rows).alias("digest"))
+    return change.groupBy(key_of(key).alias("key")).agg(F.xxhash64(rows).alias("digest"))
 
 
 def entries(
@@ -112,7 +117,7 @@ def entries(
         "at": F.lit(at),
         "table": F.lit(of.name),
         "entry": F.lit(entry),
-        "key": keyed(*(F.col(f"`{column}`") for column in of.key)) if {*of.key} <= {*found.columns} else F.lit(None),
+        "key": key_of(of.key) if {*of.key} <= {*found.columns} else F.lit(None),
         "change": F.col("change") if "change" in found.columns else F.lit("open"),
         "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in found.columns if c in shown)), _JSON),
         "topic": F.lit(topic),
@@ -120,9 +125,7 @@ def entries(
     if "_offset" in found.columns:
         told |= {"partition": F.col("_partition"), "offset": F.col("_offset")}
     told |= {name: F.col(f"_{name}") for name in _BESIDES if f"_{name}" in found.columns}
-    return found.select(
-        *(told.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in SCHEMA.fields)
-    )
+    return _filled(found, told)
 
 
 def ended(keys: DataFrame, of: Table, entry: str, *, run: int, at: datetime, by: str | None) -> DataFrame:
@@ -137,7 +140,12 @@ def ended(keys: DataFrame, of: Table, entry: str, *, run: int, at: datetime, by:
         "digest": F.col("digest"),
         "by": F.lit(by),
     }
-    return keys.select(
+    return _filled(keys, told)
+
+
+def _filled(rows: DataFrame, told: Mapping[str, Column]) -> DataFrame:
+    """Rows with all columns of `SCHEMA`, null where nothing is told."""
+    return rows.select(
         *(told.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in SCHEMA.fields)
     )
 

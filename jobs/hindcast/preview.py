@@ -105,8 +105,7 @@ def _difference(
     else:
         changes = candidate.withColumn("change", F.lit("open")).persist()
     began = F.col(PERIODS[table.kind][0])
-    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
-    past = (F.col("change") == "close") & ended
+    past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counts = {
         "opened": F.count_if(F.col("change") == "open"),
         "closed": F.count_if(F.col("change") == "close"),

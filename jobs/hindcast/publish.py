@@ -60,8 +60,7 @@ def nothing(todo: Plan) -> dict[str, Any]:
 
 def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[str, Any]:
     """How many rows are opened and closed, how old past answers among these are, where they lie; what is left out."""
-    ended = "validTo IS NOT NULL" if table.kind == "versions" else "true"
-    past = F.expr(f"change = 'close' AND {ended}")
+    past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counted = change.agg(
         F.count_if(F.col("change") == "open").alias("opened"),
         F.count_if(F.col("change") == "close").alias("closed"),
