@@ -95,7 +95,7 @@ def of_topic(
         near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
         return decoded(increments.hidden(near, new))
 
-    found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log)
+    found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
     return Found(_fitting(table, found.believed, found.right), after)
 
 
@@ -112,7 +112,7 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins
         changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
-        found = refresh.view(contract, name, changed, sources.near(table))
+        found = refresh.view(contract, name, changed, sources.near(table), sources.keep)
     if seen is None or found is None:
         with sliced(spark, sum(map(tables.size, inputs.values()))):
             whole = _whole(spark, table, derive.view(contract, name, believed))

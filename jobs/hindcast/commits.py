@@ -107,7 +107,7 @@ def publish(
     }
     merge = (
         f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
-        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_reached(table, closing)} AND {same} "
+        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_reached(table, closing, changes)} AND {same} "
         "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
         f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
     )
@@ -164,8 +164,12 @@ def _laid_out(rows: DataFrame, table: Table, count: int) -> DataFrame:
     return rows.repartitionByRange(count // _PER_FILE, *by).sortWithinPartitions(*by)
 
 
-def _reached(table: Table, closing: Mapping[str, Any]) -> str:
-    """The files that a merge has to look at, as a condition that Delta can judge by partitions and statistics."""
+_FEW = 1_000
+"""Starts of rows to close: up to so many of these rows they are told a merge one by one."""
+
+
+def _reached(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> str:
+    """The rows that a merge has to look at, as a condition on them alone: Delta judges files by it, Spark rows."""
     lying = [belief for belief in ("open", "past") if closing[belief]]
     reached = f"t._belief IN ({', '.join(map(repr, lying))})"
     start, end = tables.period(table)
@@ -173,6 +177,10 @@ def _reached(table: Table, closing: Mapping[str, Any]) -> str:
     if not closing["past"] or first is None or last is None or ended is None:
         return reached
     past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
+    if closing["past"] <= _FEW:
+        closed = changes.where((F.col("change") == "close") & (tables.belief(table) == "past"))
+        starts = closed.select(F.unix_micros(start)).distinct().collect()
+        past += f" AND t.`{start}` IN ({', '.join(f'timestamp_micros({micros})' for (micros,) in starts)})"
     return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"
 
 

@@ -18,10 +18,12 @@ from pyspark.sql import functions as F
 
 from hindcast import order, windows
 from hindcast.islands import (
+    Keep,
     Near,
     Scope,
     Source,
     around,
+    as_is,
     at,
     during,
     forever,
@@ -34,7 +36,7 @@ from hindcast.islands import (
 )
 
 
-def versions(new: DataFrame, believed: Near, log: Near) -> tuple[DataFrame, DataFrame]:
+def versions(new: DataFrame, believed: Near, log: Near, keep: Keep = as_is) -> tuple[DataFrame, DataFrame]:
     """For `plane.versions`: the records to make rows of, and the believed rows to compare these with.
 
     `new`: the records accepted since, with `key`, `value`, `timestamp`, `position`; `believed`: versions with
@@ -43,7 +45,7 @@ def versions(new: DataFrame, believed: Near, log: Near) -> tuple[DataFrame, Data
     """
     since = new.groupBy("key").agg(F.min("timestamp").alias("start")).withColumn("end", forever())
     reaching = (F.col("key") == F.col("_on")) & (until("validTo") > F.col("_start"))
-    rows = believed(since).join(renamed(since), reaching, "left_semi")
+    rows = keep(believed(since).join(renamed(since), reaching, "left_semi"))
     records = [rows.withColumnRenamed("validFrom", "timestamp"), during(log(since), since), new]
     columns = "key", "value", "timestamp", "position"
     return reduce(DataFrame.unionByName, (part.select(*columns) for part in records)), rows
@@ -101,7 +103,7 @@ def of_stream(events: Source) -> tuple[DataFrame, DataFrame]:
 
 
 def stream_table(
-    events: Source, versions: Source, on: Column | None, believed: Near
+    events: Source, versions: Source, on: Column | None, believed: Near, keep: Keep = as_is
 ) -> tuple[DataFrame, DataFrame, Scope]:
     """For `joins.stream_table`: events, versions, scope: changed events, and those that look into an island.
 
@@ -112,9 +114,9 @@ def stream_table(
     instants = around(changed, _nothing(), _nothing())
     periods = learnt.select("start", "end").unionByName(instants.select("start", "end"))
     into = (F.col("_named") == F.col("_on")) & F.col("timestamp").between(F.col("_start"), F.col("_end"))
-    looking = events.near(periods).withColumn("_named", named).join(renamed(learnt), into, "left_semi").drop("_named")
+    looking = events.near(periods).withColumn("_named", named).join(renamed(learnt), into, "left_semi")
     opened = changed.where("change = 'open'").drop("change")
-    todo = opened.unionByName(looking).dropDuplicates(["position"])
+    todo = keep(opened.unionByName(looking.drop("_named")).dropDuplicates(["position"]))
     asked = todo.groupBy(named.alias("key")).agg(F.min("timestamp").alias("start"), F.max("timestamp").alias("end"))
     asked = asked.where(F.col("key").isNotNull())
     touched = todo.select("position").unionByName(changed.select("position")).distinct()

@@ -22,6 +22,15 @@ all of them for None.
 """
 
 
+Keep = Callable[[DataFrame], DataFrame]
+"""Rows that a plan asks for more than once, kept in memory where that is worth it."""
+
+
+def as_is(rows: DataFrame) -> DataFrame:
+    """Keeps nothing."""
+    return rows
+
+
 class Source(NamedTuple):
     """A table as it is believed now, and what was closed and opened in it since the known-at that was seen before.
 
@@ -78,12 +87,12 @@ def merged(periods: DataFrame) -> DataFrame:
     )
 
 
-def over_time(learnt: DataFrame, believed: Near) -> Scope:
+def over_time(learnt: DataFrame, believed: Near, keep: Keep = as_is) -> Scope:
     """The scope of a result whose rows are true for a period: the islands, and the believed rows that touch them.
 
     Believed rows and results have `key` (the unit), `validFrom`, `validTo`, and other columns.
     """
-    rows = touching(believed(learnt), learnt)
+    rows = keep(touching(believed(learnt), learnt))
     met = rows.select("key", F.col("validFrom").alias("start"), until("validTo").alias("end"))
     there = renamed(merged(learnt.unionByName(met)))
 

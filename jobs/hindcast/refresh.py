@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from hindcast import derive, increments
 from hindcast.contracts import Contract, Join, Shape, View, Window, shapes
 from hindcast.contracts.shapes import PERIODS, resolved
-from hindcast.islands import Near, Scope, Source, over_time
+from hindcast.islands import Keep, Near, Scope, Source, as_is, over_time
 
 
 class Refreshed(NamedTuple):
@@ -29,7 +29,9 @@ class Refreshed(NamedTuple):
     left_out: DataFrame | None = None
 
 
-def view(contract: Contract, name: str, inputs: Mapping[str, Source], believed: Near) -> Refreshed | None:
+def view(
+    contract: Contract, name: str, inputs: Mapping[str, Source], believed: Near, keep: Keep = as_is
+) -> Refreshed | None:
     """What a change of its inputs makes of a view; None where only the whole can tell.
 
     `inputs` and `believed` have flat rows, as `derive.view` takes and gives them.
@@ -38,11 +40,11 @@ def view(contract: Contract, name: str, inputs: Mapping[str, Source], believed: 
     sources = {i: _source(inputs[i], known[i]) for i in it.inputs}
     match known[name].kind:
         case "versions" if it.join is not None or it.aggregate is not None:
-            return _over_time(it, name, sources, believed, known)
+            return _over_time(it, name, sources, believed, known, keep)
         case "windows":
             return _windowed(contract, name, sources, believed, known)
         case "events" if it.join is not None:
-            return _looked_up(it, name, sources, believed, known)
+            return _looked_up(it, name, sources, believed, known, keep)
         case "pairs":
             return _paired(it, name, sources, believed, known)
     change = inputs[it.first].change
@@ -50,7 +52,9 @@ def view(contract: Contract, name: str, inputs: Mapping[str, Source], believed: 
     return Refreshed(derive.view(contract, name, {it.first: closed}), derive.view(contract, name, {it.first: opened}))
 
 
-def topic(shape: Shape, ttl: timedelta | None, new: DataFrame, believed: Near, log: Near) -> Refreshed:
+def topic(
+    shape: Shape, ttl: timedelta | None, new: DataFrame, believed: Near, log: Near, keep: Keep = as_is
+) -> Refreshed:
     """What new records make of the table of a topic read as a table.
 
     `new` and `log`: accepted records with `key` and `value` decoded; of those accepted before, `log` gives at least
@@ -64,12 +68,12 @@ def topic(shape: Shape, ttl: timedelta | None, new: DataFrame, believed: Near, l
         return rows.select(*parts, *PERIODS["versions"], place, F.struct(*rows.columns).alias("_row"))
 
     positioned = derive.positioned(new)
-    records, rows = increments.versions(positioned, packed, lambda periods: derive.positioned(log(periods)))
+    records, rows = increments.versions(positioned, packed, lambda periods: derive.positioned(log(periods)), keep)
     return Refreshed(rows.select("_row.*"), derive.rectangles(records, ttl))
 
 
 def _over_time(
-    it: View, name: str, sources: Mapping[str, Source], believed: Near, known: Mapping[str, Shape]
+    it: View, name: str, sources: Mapping[str, Source], believed: Near, known: Mapping[str, Shape], keep: Keep
 ) -> Refreshed | None:
     """A join of tables, or an aggregate without windows."""
     if it.aggregate is not None:
@@ -87,9 +91,8 @@ def _over_time(
             lefts, rights, learnt = increments.table_table(left, named)
         relations = {it.first: lefts, it.second or "": rights}
     unit = {"key": _unit(it, name, known), **{period: F.col(period) for period in PERIODS["versions"]}}
-    compared = _compared(
-        it, name, relations, known, unit, over_time(learnt, lambda periods: _packed(believed(periods), unit))
-    )
+    scope = over_time(learnt, lambda periods: _packed(believed(periods), unit), keep)
+    compared = _compared(it, name, relations, known, unit, scope)
     if it.aggregate is None:
         return compared
     change = derive.grouped(it, sources[it.first].change, known)
@@ -116,7 +119,7 @@ def _windowed(
 
 
 def _looked_up(
-    it: View, name: str, sources: Mapping[str, Source], believed: Near, known: Mapping[str, Shape]
+    it: View, name: str, sources: Mapping[str, Source], believed: Near, known: Mapping[str, Shape], keep: Keep
 ) -> Refreshed:
     unit = {"position": derive.position(*derive.PLACES["position"])}
     events, versions, scope = increments.stream_table(
@@ -124,6 +127,7 @@ def _looked_up(
         sources[it.second or ""],
         derive.looked_up(it, known),
         lambda periods: _packed(believed(periods), unit),
+        keep,
     )
     return _compared(it, name, {it.first: events, it.second or "": versions}, known, unit, scope)
 

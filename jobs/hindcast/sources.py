@@ -39,7 +39,7 @@ class Sources:
 
     def source(self, table: Table, seen: datetime) -> Source:
         """The flat rows of a table, and what changed in them after the known-at `seen`."""
-        return Source(self._keep(_change(self._spark, table, seen)), self.near(table))
+        return Source(self.keep(_change(self._spark, table, seen)), self.near(table))
 
     def near(self, table: Table) -> Near:
         """The flat believed rows of a table that lie within the span of some periods."""
@@ -63,13 +63,14 @@ class Sources:
     def _span(self, periods: DataFrame) -> _Span | None:
         """From the earliest start to the latest end; asked once of the same periods."""
         if id(periods) not in self._spans:
-            kept = self._keep(periods)  # also keeps the id from being another's
+            kept = self.keep(periods)  # also keeps the id from being another's
             ends = kept.agg(F.unix_micros(F.min("start")), F.unix_micros(F.max("end"))).first()
             found = None if ends is None or ends[0] is None else _Span(_moment(ends[0]) or _EARLIEST, _moment(ends[1]))
             self._spans[id(periods)] = found
         return self._spans[id(periods)]
 
-    def _keep(self, rows: DataFrame) -> DataFrame:
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """The same rows, in memory from when they are first asked for."""
         self._kept.append(rows.persist())
         return rows
 
