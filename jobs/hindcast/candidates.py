@@ -42,7 +42,7 @@ class Candidate:
         self.table = tables.located(settings().warehouse, contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
-        self._sizes: dict[str, int] = {}
+        self._sizes = {"change": opened}
         self._views: list[str] = []
         self._earlier: dict[tuple[str, str], list[float]] | None = None
 
@@ -91,11 +91,13 @@ class Candidate:
 
     def size(self, which: str) -> int:
         """How many rows that are."""
-        if which == "change":
-            return self.opened
         if which not in self._sizes:
             self._sizes[which] = self.rows(which).count()
         return self._sizes[which]
+
+    def known_size(self, which: str) -> int | None:
+        """How many rows that are, if they have been counted."""
+        return self._sizes.get(which)
 
     def facts(self, gate: Expectation) -> dict[str, Any]:
         """What a rule of ours may ask: of the contract, of the plan, of what it measured in earlier runs."""
