@@ -109,7 +109,7 @@ class Candidate:
             else:
                 referred = changes.source(self.contract, self.todo, other)
                 believed = tables.believed(self.change.sparkSession, referred)
-            told["found_in"] = self.view(believed, told["found_in"])
+            told["found_in"] = self.view(believed)
         if self.name in self.todo.topics:
             ranges: dict[int, list[tuple[int, int]]] = {}
             for partition, offsets in ((p, r) for part in self.todo.topics[self.name].parts for p, r in part.items()):
@@ -124,9 +124,9 @@ class Candidate:
             told["earlier"] = self._earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
         return told
 
-    def view(self, rows: DataFrame, name: str | None = None) -> str:
-        """The name of a temporary view of these rows."""
-        name = name or f"candidate_{uuid4().hex}"  # Spark Connect looks a name up whenever a query over it is run
+    def view(self, rows: DataFrame) -> str:
+        """The name of a temporary view of these rows, which no other has."""
+        name = f"candidate_{uuid4().hex}"  # Spark Connect looks a name up whenever a query over it is run
         rows.createOrReplaceTempView(name)
         self._views.append(name)
         return name

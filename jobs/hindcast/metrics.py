@@ -17,6 +17,7 @@ from typing import Any
 
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
+from great_expectations.exceptions.exceptions import MetricResolutionError
 from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.metrics.map_metric_provider.column_pair_map_condition_auxilliary_methods import (
     _spark_column_pair_map_condition_filtered_row_count,
@@ -58,8 +59,13 @@ def bundled(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
     `rows`: how many the batch has, if that is known.
     """
     kept: dict[Any, Any] = {}
+    failed: set[Any] = set()
     arranged = engine._build_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # no other way
     computed = engine._process_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # between these
+
+    def sound(some: list[Any]) -> list[Any]:
+        """Those that have not failed yet, or all: GX asks thrice, and gives up what is asked with one that fails."""
+        return [it for it in some if it.metric_configuration.id not in failed] or some
 
     def resolved(
         metrics_to_resolve: Iterable[Any],
@@ -71,8 +77,12 @@ def bundled(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
         counts = {it.metric_configuration.id: count for it in alone if (count := _counted(it))}
         alone = [it for it in alone if it.metric_configuration.id not in counts]
         # What is left out now GX asks for again. It tells no order: in a fixed one Spark compiles a bundle only once.
-        bundle = [] if known or alone else sorted([*together, *counts.values()], key=_order)
-        found = {**known, **computed(alone, bundle)}
+        bundle = [] if known or alone else sorted(map(_alike, (*together, *counts.values())), key=_order)
+        try:
+            found = {**known, **computed(*map(sound, (alone, bundle)))}
+        except MetricResolutionError as error:
+            failed.update(metric.id for metric in error.failed_metrics)
+            raise
         kept.update(found)
         return found
 
@@ -83,8 +93,15 @@ def bundled(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
         del engine.resolve_metrics
 
 
-def _order(computation: Any) -> str:
-    return str(computation.metric_configuration.id)
+def _order(it: Any) -> str:
+    return str(it.metric_configuration.id)
+
+
+def _alike(it: Any) -> Any:
+    """An aggregate over the same rows; GX takes domains for equal if they tell the same also of what they do not ask."""
+    domain = {key: told for key, told in it.compute_domain_kwargs.items() if told is not None}
+    domain.pop("ignore_row_if", None)  # of no columns: `_counted` has done it
+    return replace(it, compute_domain_kwargs=domain)
 
 
 def _metrics(computations: Iterable[Any]) -> Iterator[Any]:
@@ -103,7 +120,6 @@ def _counted(it: Any) -> Any:
     condition, domain, columns = it.metric_provider_kwargs["metrics"]["unexpected_condition"]
     looked_at = _looked_at(columns.get("column_list") or [columns["column_A"], columns["column_B"]], domain)
     counted = F.when(looked_at, condition) if name.endswith(_UNEXPECTED) else looked_at
-    domain = {key: value for key, value in domain.items() if key != "ignore_row_if"}
     return replace(it, metric_fn=F.count_if(counted), compute_domain_kwargs=domain, accessor_domain_kwargs=columns)
 
 
