@@ -73,7 +73,7 @@ def bundled(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
         runtime_configuration: Mapping[str, Any] | None = None,
     ) -> dict[Any, Any]:
         alone, together = arranged(metrics_to_resolve, metrics, runtime_configuration)
-        known = {it.id: rows for it in _metrics(together) if rows is not None and _of_all_rows(it)}
+        known = {it.metric_configuration.id: rows for it in together if rows is not None and _of_all_rows(it)}
         counts = {it.metric_configuration.id: count for it in alone if (count := _counted(it))}
         alone = [it for it in alone if it.metric_configuration.id not in counts]
         # What is left out now GX asks for again. It tells no order: in a fixed one Spark compiles a bundle only once.
@@ -98,17 +98,14 @@ def _order(it: Any) -> str:
 
 
 def _alike(it: Any) -> Any:
-    """An aggregate over the same rows; GX takes domains for equal if they tell the same also of what they do not ask."""
+    """An aggregate, its domain told as others tell the same rows: GX bundles by what is told, null or not."""
     domain = {key: told for key, told in it.compute_domain_kwargs.items() if told is not None}
     domain.pop("ignore_row_if", None)  # of no columns: `_counted` has done it
     return replace(it, compute_domain_kwargs=domain)
 
 
-def _metrics(computations: Iterable[Any]) -> Iterator[Any]:
-    return (it.metric_configuration for it in computations)
-
-
-def _of_all_rows(metric: Any) -> bool:
+def _of_all_rows(it: Any) -> bool:
+    metric = it.metric_configuration
     return metric.metric_name == "table.row_count" and not metric.metric_domain_kwargs.get("row_condition")
 
 
