@@ -118,7 +118,7 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     )
     told = checked(spark, it, ROWS)
     assert [(v.outcome, v.stops, v.holds) for v in told] == [("error", True, False)] * 3 + [("error", False, False)]
-    assert told[2].detail.startswith("its query gives no _offset, _partition, id")
+    assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
         with pytest.raises(GateError, match="nothing of it was published"):
             gates.refuse("shop.sales, run 1", [verdict])
