@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from hindcast import expectations, gates, verdicts
 from hindcast.candidates import Candidate
@@ -100,6 +101,49 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
     assert "@x" not in str(told)
     with pytest.raises(GateError, match="3 of 10 gates stopped it"):
         gates.refuse("shop.sales, run 1", told)
+
+
+def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSession, folder: Path) -> None:
+    it = contract(
+        folder,
+        """\
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 1"}
+        on_failure: quarantine
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT price FROM {batch} WHERE price = 0"}
+        on_failure: quarantine
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 2"}
+        on_failure: warn
+""",
+    )
+    told = checked(spark, it, ROWS)
+    assert [(v.outcome, v.stops, v.holds) for v in told] == [("error", True, False)] * 3 + [("error", False, False)]
+    assert told[2].detail.startswith("its query gives no id, validFrom")
+    for verdict in told[:3]:
+        with pytest.raises(GateError, match="nothing of it was published"):
+            gates.refuse("shop.sales, run 1", [verdict])
+    gates.refuse("shop.sales, run 1", told[3:])
+
+
+def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:
+    head = HEAD.replace("topics:\n", "topics:\n  shops: {read: table, key: {id: int}, value: {name: string}}\n")
+    it = contract(folder, "      - expect_foreign_keys_to_be_found: {column: price, table: shops}\n", head)
+    [gate] = it.expectations("sales")
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
+
+    def candidate(sold: int, shop: int) -> Candidate:
+        change = spark.range(sold, sold + 1).withColumn("change", F.lit("open"))
+        return Candidate(it, plan, "sales", change, 1, 0, {"shops": spark.range(shop, shop + 1)})
+
+    def seen(view: str) -> list[int]:
+        return [row["id"] for row in spark.table(view).collect()]
+
+    with candidate(1, 10) as first:
+        views = first.view(first.rows("change")), first.facts(gate)["found_in"]
+        with candidate(2, 20) as second:
+            others = second.view(second.rows("change")), second.facts(gate)["found_in"]
+            assert [*map(seen, (*views, *others))] == [[1], [10], [2], [20]]
+        assert [*map(seen, views)] == [[1], [10]], "the other's end takes nothing away"
 
 
 def test_without_rows_nothing_passes(spark: SparkSession, folder: Path) -> None:

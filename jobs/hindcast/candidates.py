@@ -42,7 +42,7 @@ class Candidate:
         self.table = tables.located(settings().warehouse, contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
-        self._sizes: dict[str, int] = {}
+        self._sizes = {"change": opened}
         self._views: list[str] = []
         self._earlier: dict[tuple[str, str], list[float]] | None = None
 
@@ -91,11 +91,13 @@ class Candidate:
 
     def size(self, which: str) -> int:
         """How many rows that are."""
-        if which == "change":
-            return self.opened
         if which not in self._sizes:
             self._sizes[which] = self.rows(which).count()
         return self._sizes[which]
+
+    def known_size(self, which: str) -> int | None:
+        """How many rows that are, if they have been counted."""
+        return self._sizes.get(which)
 
     def facts(self, gate: Expectation) -> dict[str, Any]:
         """What a rule of ours may ask: of the contract, of the plan, of what it measured in earlier runs."""
@@ -107,7 +109,7 @@ class Candidate:
             else:
                 referred = changes.source(self.contract, self.todo, other)
                 believed = tables.believed(self.change.sparkSession, referred)
-            told["found_in"] = self.view(believed, told["found_in"])
+            told["found_in"] = self.view(believed)
         if self.name in self.todo.topics:
             ranges: dict[int, list[tuple[int, int]]] = {}
             for partition, offsets in ((p, r) for part in self.todo.topics[self.name].parts for p, r in part.items()):
@@ -122,9 +124,9 @@ class Candidate:
             told["earlier"] = self._earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
         return told
 
-    def view(self, rows: DataFrame, name: str | None = None) -> str:
-        """The name of a temporary view of these rows."""
-        name = name or f"candidate_{uuid4().hex}"  # Spark Connect looks a name up whenever a query over it is run
+    def view(self, rows: DataFrame) -> str:
+        """The name of a temporary view of these rows, which no other has."""
+        name = f"candidate_{uuid4().hex}"  # Spark Connect looks a name up whenever a query over it is run
         rows.createOrReplaceTempView(name)
         self._views.append(name)
         return name

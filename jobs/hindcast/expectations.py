@@ -98,13 +98,8 @@ def facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
     told: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1]}
     other = gate.kwargs.get("table")
     if isinstance(other, str) and (referred := shapes(contract).get(other)):
-        told |= {"found_in": found_in(contract, other), "found_key": list(referred.key)}
+        told |= {"found_in": other, "found_key": list(referred.key)}
     return told
-
-
-def found_in(contract: Contract, name: str) -> str:
-    """The temporary view that a rule finds another table of the contract under."""
-    return f"gates_{contract.pipeline}_{name}"
 
 
 _SAMPLE: dict[str, Any] = {

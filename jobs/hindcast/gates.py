@@ -8,8 +8,7 @@ could not be evaluated is an error, and stops what it was to guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -123,9 +122,8 @@ _NONE = _Measured(0, None, None)
 
 def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation]) -> dict[int, Verdict]:
     """The verdicts of gates that look at the same rows, asked all at once."""
-    rows = candidate.rows(which)
     told: dict[int, Verdict] = {}
-    asked = _validate(candidate, rows, list(gates.values()), "BOOLEAN_ONLY")
+    asked = _validate(candidate, which, list(gates.values()), "BOOLEAN_ONLY")
     for (n, gate), (result, metrics) in zip(gates.items(), asked, strict=True):
         if problem := _exception(result.exception_info):
             said = discreet(candidate.contract, candidate.name, problem)
@@ -138,7 +136,7 @@ def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation])
         outcome: Outcome = "unchecked" if not measured.checked else "passed" if result.success else "failed"
         detail = _NOTHING if outcome == "unchecked" else ""
         if outcome == "failed":
-            detail = _detail(candidate, rows, gate, measured)
+            detail = _detail(candidate, which, gate, measured)
         told[n] = _verdict(n, gate, outcome, measured, detail)
     return told
 
@@ -183,11 +181,11 @@ _OF_NULLS = ("column_values.nonnull", "column_values.null")
 """Metrics whose expectations judge nulls; others pass over them."""
 
 
-def _detail(candidate: Candidate, rows: DataFrame, gate: Expectation, measured: _Measured) -> str:
+def _detail(candidate: Candidate, which: str, gate: Expectation, measured: _Measured) -> str:
     """What a failed gate found; with examples, if there is a column that may be shown."""
     hidden = candidate.sensitive(gate.columns)
     if measured.failing is None:
-        (result, _), *_ = _validate(candidate, rows, [gate], "BASIC")
+        (result, _), *_ = _validate(candidate, which, [gate], "BASIC")
         return "observed is not told" if hidden else f"observed {result.result.get('observed_value')}"
     column = gate.kwargs.get("column")
     examples = ""
@@ -230,7 +228,7 @@ def _context() -> Any:
 
 
 def _validate(
-    candidate: Candidate, rows: DataFrame, gates: Sequence[Expectation], result_format: str
+    candidate: Candidate, which: str, gates: Sequence[Expectation], result_format: str
 ) -> list[tuple[Any, dict[str, Any]]]:
     """Great Expectations' result of each gate on the same rows, in their order, and the metrics that it is made of."""
     asked = []
@@ -239,8 +237,10 @@ def _validate(
         asked[-1].meta = {"gate": number}
     # Added one by one, a gate would take the place of another of the same type and column.
     suite = imported().ExpectationSuite(name="gates", expectations=asked)
-    batch = _batch(rows)
-    with _kept(batch.data.execution_engine) as metrics:
+    from hindcast.metrics import bundled
+
+    batch = _batch(candidate.rows(which))
+    with bundled(batch.data.execution_engine, candidate.known_size(which)) as metrics:
         found = batch.validate(suite, result_format={"result_format": result_format}).results
     if len(found) != len(asked):
         raise GateError(
@@ -255,24 +255,6 @@ def _validate(
         needed = expectation.get_validation_dependencies(batch.data.execution_engine, wanted).metric_configurations
         told.append((result, {name: metrics[it.id] for name, it in needed.items() if it.id in metrics}))
     return told
-
-
-@contextmanager
-def _kept(engine: Any) -> Iterator[dict[Any, Any]]:
-    """The metrics that an execution engine resolves meanwhile: mere verdicts tell no counts."""
-    metrics: dict[Any, Any] = {}
-    resolve = engine.resolve_metrics
-
-    def resolved(*args: Any, **kwargs: Any) -> Any:
-        found = resolve(*args, **kwargs)
-        metrics.update(found)
-        return found
-
-    engine.resolve_metrics = resolved
-    try:
-        yield metrics
-    finally:
-        del engine.resolve_metrics
 
 
 def _exception(info: Mapping[str, Any] | None) -> str:

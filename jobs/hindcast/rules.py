@@ -33,9 +33,11 @@ from typing import Any, ClassVar, Literal
 from great_expectations.compatibility import pydantic
 from great_expectations.expectations.core.unexpected_rows_expectation import UnexpectedRowsExpectation
 from great_expectations.expectations.expectation import BatchExpectation
+from great_expectations.validator.metric_configuration import MetricConfiguration
 
 from hindcast.contracts.types import duration
 from hindcast.errors import nearest
+from hindcast.metrics import RowsWhere
 
 FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew", "gone", "no_record")
 
@@ -100,6 +102,25 @@ class _RowRule(_Rule, UnexpectedRowsExpectation):
         return super()._validate({"unexpected_rows_query.table": None, **metrics}, *args, **kwargs)
 
 
+class _ConditionRule(_RowRule):
+    """Of each row alone: its `condition` tells the rows that fail, and is counted with what else is counted of them."""
+
+    def sql(self) -> str:
+        return f"SELECT * FROM {{batch}} WHERE {self.condition()}"
+
+    @abstractmethod
+    def condition(self) -> str:
+        """What is true of a row that fails, its braces doubled."""
+
+    def get_validation_dependencies(self, *args: Any, **kwargs: Any) -> Any:
+        needed = super().get_validation_dependencies(*args, **kwargs)
+        count = "unexpected_rows_query.row_count"
+        rows = needed.metric_configurations[count].metric_domain_kwargs
+        condition = {"condition": self.condition().format()}
+        needed.set_metric_configuration(count, MetricConfiguration(RowsWhere.metric_name, rows, condition))
+        return needed
+
+
 class _ShareRule(_Rule):
     """Its query gives one row: `observed`, `fine` and `checked`."""
 
@@ -145,16 +166,16 @@ class ExpectPeriodsToNotOverlap(_PeriodsRule):
         return f"SELECT _row.* FROM ({self.in_time()}) WHERE _start < _until AND _reached > _start"
 
 
-class ExpectPeriodsToNotBeEmpty(_RowRule):
+class ExpectPeriodsToNotBeEmpty(_ConditionRule):
     """Every period has a start, and ends after it if it ends."""
 
     about = "change"
     start: str = "validFrom"
     end: str = "validTo"
 
-    def sql(self) -> str:
+    def condition(self) -> str:
         start, end = _quoted(self.start), _quoted(self.end)
-        return f"SELECT * FROM {{batch}} WHERE {start} IS NULL OR {end} <= {start}"
+        return f"{start} IS NULL OR {end} <= {start}"
 
 
 class ExpectPeriodsToHaveNoGaps(_PeriodsRule):
@@ -187,15 +208,14 @@ class ExpectKeysToHaveAtMostOneOpenVersion(_RowRule):
         return f"SELECT _row.* FROM ({opened}) WHERE _count > 1"
 
 
-class ExpectSystemFromToNotRunBackwards(_RowRule):
+class ExpectSystemFromToNotRunBackwards(_ConditionRule):
     """No row is believed from later on than `known_at`, the run's known-at."""
 
     about = "plane"
     known_at: str
 
-    def sql(self) -> str:
-        known_at = f"timestamp_micros({_moment(self.known_at)})"
-        return f"SELECT * FROM {{batch}} WHERE systemFrom IS NULL OR systemFrom > {known_at}"
+    def condition(self) -> str:
+        return f"systemFrom IS NULL OR systemFrom > timestamp_micros({_moment(self.known_at)})"
 
 
 class ExpectForeignKeysToBeFound(_RowRule):
