@@ -1,11 +1,13 @@
 """What a run costs as the tables grow: the same 100,000 records into tables of 1, 4 and 16 million rectangles.
 
     PYTHONPATH=jobs .venv/bin/python bench/increment.py [--sizes 1,4,16] [--keys 100000] [--records 100000] [--evenly]
+                                                        [--keep]
 
 For each size a pipeline is made whose tables hold so many million rectangles, by the steps of a run: a first run of
 records that Spark makes, in place of Kafka's. Then come runs of `--records` records: of ten four prices, two of stock
 and four orders. One in a hundred is late, by an exponential delay whose mean is a hundredth of the history; with
-`--evenly` by any delay up to the whole history. The first of these runs warms up; of the rest the median counts.
+`--evenly` by any delay up to the whole history. The first of these runs warms up; of the rest the median counts. With
+`--keep` what the first run has made (10 minutes of the 16 million) is kept, and taken again the next time.
 
 Writes bench/results/increment.json: seconds and bytes of data files by table and run, and `time_ratio` and
 `bytes_ratio`, of the largest size to the smallest.
@@ -59,9 +61,11 @@ def main() -> None:
     options.add_argument("--memory", default="10g")
     options.add_argument("--folder", type=Path, default=Path("var/bench-increment"))
     options.add_argument("--out", type=Path, default=RESULTS)
+    options.add_argument("--keep", action="store_true", help="keep the tables of the first runs for the next time")
     told = options.parse_args()
-    shutil.rmtree(told.folder, ignore_errors=True)
-    (told.folder / "schemas").mkdir(parents=True)
+    if not told.keep:
+        shutil.rmtree(told.folder, ignore_errors=True)
+    (told.folder / "schemas").mkdir(parents=True, exist_ok=True)
     (told.folder / "schemas" / "increment.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
     os.environ["HINDCAST_SCHEMAS"] = str(told.folder / "schemas")
     os.environ["HINDCAST_VAR"] = str(told.folder / "var")
@@ -92,26 +96,31 @@ def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> d
     from hindcast.contracts import load
     from hindcast.session import temporarily
 
-    warehouse = told.folder / f"warehouse-{millions:g}"
+    warehouse, kept = (told.folder / f"{name}-{millions:g}" for name in ("warehouse", "kept"))
     os.environ["HINDCAST_WAREHOUSE"] = str(warehouse)
     contract = load(told.folder / "schemas" / "increment.yaml")
     # Of the history there are as many prices as rectangles.
-    history = int(millions * 1_000_000 * 10 / SHARES["prices"])
-    brought = [(0, history)]
-    for _ in range(told.runs):
-        start = brought[-1][1]
-        brought.append((start, start + told.records))
+    start = int(millions * 1_000_000 * 10 / SHARES["prices"])
+    shutil.rmtree(warehouse, ignore_errors=True)
+    if kept.exists():
+        shutil.copytree(kept, warehouse)
+    else:
+        with temporarily(spark, {"spark.sql.shuffle.partitions": "32"}):
+            steps = run(spark, told, contract, 1, (0, start), late=False)
+        print(f"{millions:g} million, run 1: {steps}", flush=True)
+        if told.keep:
+            shutil.copytree(warehouse, kept)
     runs: list[dict[str, Any]] = []
-    for number, (start, end) in enumerate(brought, 1):
+    for number in range(2, 2 + told.runs):
         before = files(warehouse)
         begun = time.monotonic()
-        with temporarily(spark, {"spark.sql.shuffle.partitions": "32"} if number == 1 else {}):
-            steps = run(spark, told, contract, number, (start, end), late=number > 1)
+        steps = run(spark, told, contract, number, (start, start + told.records), late=True)
         seconds = time.monotonic() - begun
         written = sum(size for path, size in files(warehouse).items() if path not in before)
         runs.append({"seconds": round(seconds, 2), "bytes": written, "steps": steps})
         print(f"{millions:g} million, run {number}: {seconds:6.1f} s {written / 1e6:8.2f} MB {steps}", flush=True)
-    counted = runs[2:]
+        start += told.records
+    counted = runs[1:]
     counts = rows(contract)
     shutil.rmtree(warehouse)
     return {
