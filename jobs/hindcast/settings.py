@@ -29,6 +29,9 @@ from typing import Literal
 
 from hindcast.errors import SettingsError
 
+DEFAULT_POOL = "default_pool"
+"""Airflow's own pool, which is always there."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -92,7 +95,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         spark_port=_port(env, "HINDCAST_SPARK_PORT", 15392),
         spark=_spark(env),
         spark_memory=_memory(env),
-        pool=env.get("HINDCAST_POOL") or "default_pool",
+        pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
     )
 

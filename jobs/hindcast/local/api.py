@@ -29,6 +29,11 @@ class Airflow:
             return None
         return [f"{error['filename']}: {error['stack_trace'].strip()}" for error in errors]
 
+    def pool(self, name: str, slots: int) -> None:
+        """Makes a pool if it is not there; one that is there keeps its slots."""
+        if not any(p["name"] == name for p in self._call("GET", "/api/v2/pools?limit=1000")["pools"]):
+            self._call("POST", "/api/v2/pools", {"name": name, "slots": slots})
+
     def unpause(self, dag: str, seconds: float = 60) -> None:
         """Lets a DAG run, as soon as Airflow has read it."""
         end = time.monotonic() + seconds
