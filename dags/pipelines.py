@@ -31,6 +31,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from hindcast import assets, steps
 from hindcast.contracts import Contract, load, paths, repeated
 from hindcast.errors import HindcastError
+from hindcast.links import ReportLink
 from hindcast.operators import SharedSpark, SubmittedSpark
 from hindcast.session import home
 from hindcast.settings import settings
@@ -85,6 +86,7 @@ def pipeline_dag(contract: Contract) -> DAG:
             report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}{RELEASE}")
         else:
             report = task(**last)(steps.finish)(contract.pipeline, plan)
+        report.operator.operator_extra_links = (ReportLink(),)
         plan >> list(tables.values()) >> report
     return dag
 
@@ -124,6 +126,7 @@ def _form(contract: Contract) -> dict[str, Param]:
             None,
             type=["null", "string"],
             enum=[None, *tables],
+            values_display={"null": "all tables"},
             title="Only a table",
             description="Bring what is new of this topic or input alone, derive this table whole, then what is made of "
             "it. All else stays as the last run left it, for the next one.",

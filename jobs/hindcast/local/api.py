@@ -62,6 +62,11 @@ class Airflow:
                 raise PlatformError(f"the backfill of {dag} has not ended", where=self.url, mend="see it in the UI")
             time.sleep(PAUSE)
 
+    def run(self, dag: str, run: str) -> dict[str, Any]:
+        """A run, as Airflow tells it."""
+        found: dict[str, Any] = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")
+        return found
+
     def runs(self, dag: str) -> dict[str, str]:
         """The state of each run by its id, oldest first."""
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
@@ -101,6 +106,29 @@ class Airflow:
         found: list[dict[str, Any]] = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")[
             "task_instances"
         ]
+        return found
+
+    def log(self, dag: str, run: str, task: str, attempt: int = 1) -> list[str]:
+        """The lines of a task's log; of an exception what it says, not where it came from."""
+        told = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{attempt}?map_index=-1")
+        lines = []
+        for entry in told["content"]:
+            lines.append(entry["event"])
+            lines += [f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or []]
+        return lines
+
+    def fail(self, dag: str, run: str, task: str) -> None:
+        """Marks a task failed, as a person does in the UI: it is stopped if it runs."""
+        self._call("PATCH", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}", {"new_state": "failed"})
+
+    def events(self, asset: str) -> list[dict[str, Any]]:
+        """What the events of an asset tell (assets.py), oldest first."""
+        found = self._call("GET", f"/api/v2/assets/events?name_pattern={asset}&order_by=timestamp")["asset_events"]
+        return [event["extra"] for event in found if event["name"] == asset]
+
+    def definitions(self, dag: str) -> list[dict[str, Any]]:
+        """The tasks of a DAG, as Airflow tells them."""
+        found: list[dict[str, Any]] = self._call("GET", f"/api/v2/dags/{dag}/tasks")["tasks"]
         return found
 
     def _failed(self, dag: str, run: str) -> str:
