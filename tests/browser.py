@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +67,7 @@ def running(folder: Path, *contracts: Path, login: bool = False, **variables: st
     finally:
         _hindcast(now, "down")
     assert process.family(started) == []
-    assert not any(ports.listens(int(port)) for port in numbers.values())
+    assert [name for name, port in numbers.items() if ports.listens(int(port))] == []
 
 
 @contextmanager
@@ -108,11 +109,19 @@ def shown(browser: WebDriver, xpath: str, seconds: float = 30) -> WebElement:
 
 
 def waited(browser: WebDriver, condition: Any, seconds: float = 30) -> Any:
-    """What the condition gives for the browser, once that is something; elements that are drawn anew meanwhile do."""
-    from selenium.common.exceptions import StaleElementReferenceException
+    """What the condition gives for the browser, once that is something; elements that are drawn anew meanwhile do.
+
+    AssertionError with a picture of the page if it stays nothing.
+    """
+    from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
     from selenium.webdriver.support.wait import WebDriverWait
 
-    return WebDriverWait(browser, seconds, 0.1, [StaleElementReferenceException]).until(condition)
+    try:
+        return WebDriverWait(browser, seconds, 0.1, [StaleElementReferenceException]).until(condition)
+    except TimeoutException:
+        path = Path(browser.capabilities["chrome"]["userDataDir"]).parent / f"{time.time():.0f}.png"
+        browser.save_screenshot(str(path))
+        raise AssertionError(f"not there after {seconds:.0f} s; {browser.current_url} looks so: {path}") from None
 
 
 def picture(browser: WebDriver, name: str) -> None:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.browser
 BY_HAND = (
     DAILY.replace("pipeline: daily", "pipeline: by_hand").replace('schedule: "@daily"', "").replace("2099", "2026")
 )
+FIELD = "//input[@placeholder='YYYY/MM/DD']"
 DIALOG = "//*[@role='dialog' and @data-state='open']"
 
 
@@ -71,11 +72,11 @@ def form(browser: WebDriver, up: Up, dag: str) -> None:
 def moment(browser: WebDriver, place: int, text: str) -> None:
     """Puts a date into one of the form's fields for moments."""
     waited(browser, lambda b: b.find_elements("xpath", "//*[@data-testid='datetime-input']"))[place].click()
-    shown(browser, "//input[@placeholder='YYYY-MM-DD']").send_keys(text)
+    shown(browser, FIELD).send_keys(text.replace("-", "/"))
     shown(browser, f"{DIALOG}//h2 | {DIALOG}//header").click()
     waited(
         browser,
-        lambda b: not [e for e in b.find_elements("xpath", "//input[@placeholder='YYYY-MM-DD']") if e.is_displayed()],
+        lambda b: not [e for e in b.find_elements("xpath", FIELD) if e.is_displayed()],
     )
 
 
@@ -136,7 +137,7 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
     up.web.unpause("restaurant")
     first = up.web.wait("restaurant")
     browser.get(f"{up.url}/dags/restaurant/runs/{quote(first)}")
-    shown(browser, "//a[text()='build.bills']")
+    shown(browser, "//a[contains(@href, '/tasks/build.bills')]")
     picture(browser, "run")
     until(
         lambda: (

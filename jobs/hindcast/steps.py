@@ -72,9 +72,9 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
     with _failing_for_good():
         todo = asked(context, datetime.now(UTC))  # type: ignore[arg-type]  # Airflow gives it so
+        ti.xcom_push("only", todo.only or "")
         if context["params"]["preview"]:
             ti.xcom_push("until", todo.until.isoformat() if todo.until else "")
-            ti.xcom_push("only", todo.only or "")
             raise AirflowSkipException("only a preview was asked for")
         begun = any(r.run_id == run_id and not r.finished for r in journal.runs(settings().warehouse, pipeline))
         if dag_run.run_type == "backfill" and not begun and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
@@ -93,17 +93,17 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
 
 def concerned(pipeline: str, name: str, context: Context) -> None:
     """Skips the task of a table with which its run has nothing to do: the run is about another one alone."""
+    only = context["ti"].xcom_pull(task_ids="plan", key="only")
+    if not only:
+        return
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from hindcast import plans
     from hindcast.contracts import find
     from hindcast.settings import settings
 
-    now, number = settings(), context["ti"].xcom_pull(task_ids="plan")
     with _failing_for_good():
-        todo = plans.Plan.from_json(plans.current(now.warehouse, pipeline, number).plan)
-        if not todo.concerns(find(now.schemas, pipeline), name):
-            raise AirflowSkipException(f"the run is about {todo.only} and what is made of it")
+        if name not in find(settings().schemas, pipeline).below(only):
+            raise AirflowSkipException(f"the run is about {only} and what is made of it")
 
 
 def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
