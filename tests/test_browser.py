@@ -71,7 +71,7 @@ def form(browser: WebDriver, up: Up, dag: str) -> None:
 
 def moment(browser: WebDriver, place: int, text: str) -> None:
     """Puts a date into one of the form's fields for moments."""
-    waited(browser, lambda b: b.find_elements("xpath", "//*[@data-testid='datetime-input']"))[place].click()
+    shown(browser, f"({DIALOG}//*[@data-testid='datetime-input'])[{place + 1}]").click()
     shown(browser, FIELD).send_keys(text.replace("-", "/"))
     shown(browser, f"{DIALOG}//h2 | {DIALOG}//header").click()
     waited(
@@ -111,8 +111,8 @@ def test_a_preview_by_the_form_writes_nothing(up: Up, browser: WebDriver) -> Non
     shown(browser, "//button[@data-testid='trigger-dag-submit']").click()
     waited(browser, lambda _: len(up.web.runs("by_hand")) == 2)
     run = up.web.wait("by_hand", list(up.web.runs("by_hand"))[-1])
-    browser.get(f"{up.url}/dags/by_hand/runs/{quote(run)}/tasks/preview")
-    shown(browser, "//*[contains(text(), 'doubled: 1 rows to open')]")
+    browser.get(f"{up.url}/dags/by_hand/runs/{quote(run, safe=':')}/tasks/preview")
+    shown(browser, "//*[contains(., 'doubled: 2 rows to open, 1 to close')]")
     assert states(up, "by_hand") == ["completed"]
 
 
@@ -136,7 +136,7 @@ def test_three_days_are_backfilled_by_the_form(up: Up, browser: WebDriver) -> No
 def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, browser: WebDriver) -> None:
     up.web.unpause("restaurant")
     first = up.web.wait("restaurant")
-    browser.get(f"{up.url}/dags/restaurant/runs/{quote(first)}")
+    browser.get(f"{up.url}/dags/restaurant/runs/{quote(first, safe=':')}")
     shown(browser, "//a[contains(@href, '/tasks/build.bills')]")
     picture(browser, "run")
     until(
@@ -151,7 +151,7 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
         60,
     )
     browser.get(f"{up.url}/required_actions")
-    shown(browser, "//a[contains(., 'Approval Required') or contains(., 'publish what is held back')]").click()
+    shown(browser, "//a[contains(@href, '/tasks/approve/required_actions')]").click()
     shown(browser, "//td[contains(., 'lassi')]")
     picture(browser, "approve")
     shown(browser, "//button[text()='Approve']").click()
