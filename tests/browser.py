@@ -67,7 +67,8 @@ def running(folder: Path, *contracts: Path, login: bool = False, **variables: st
     finally:
         _hindcast(now, "down")
     assert process.family(started) == []
-    assert [name for name, port in numbers.items() if ports.listens(int(port))] == []
+    left = {name: ports._holder(int(port)) for name, port in numbers.items() if ports.listens(int(port))}
+    assert not left, left
 
 
 @contextmanager

@@ -71,9 +71,10 @@ def form(browser: WebDriver, up: Up, dag: str) -> None:
 
 def moment(browser: WebDriver, place: int, text: str) -> None:
     """Puts a date into one of the form's fields for moments."""
-    shown(browser, f"({DIALOG}//*[@data-testid='datetime-input'])[{place + 1}]").click()
+    opener = f"({DIALOG}//*[@data-testid='datetime-input'])[{place + 1}]"
+    shown(browser, opener).click()
     shown(browser, FIELD).send_keys(text.replace("-", "/"))
-    shown(browser, f"{DIALOG}//h2 | {DIALOG}//header").click()
+    shown(browser, opener).click()
     waited(
         browser,
         lambda b: not [e for e in b.find_elements("xpath", FIELD) if e.is_displayed()],
