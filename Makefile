@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long mutate bench-increment bench-gates check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,6 +26,10 @@ test: setup ## the tests
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest
 
+test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing
+	@$(PYTHON) scripts/browser.py
+	@$(BIN)/python -m pytest -m browser
+
 mutate: setup ## wrong readings of every operator, and what catches each
 	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
 
@@ -34,6 +38,9 @@ bench-increment: setup ## what a run costs as tables grow (an hour; nothing else
 
 bench-gates: setup ## what gates cost, beside one aggregate pass (two minutes)
 	@PYTHONPATH=jobs $(BIN)/python bench/gates.py
+
+bench-airflow: setup ## what a run of ten records costs, beside a DAG of the same shape that does nothing (four minutes)
+	@PYTHONPATH=jobs $(BIN)/python bench/airflow.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

@@ -7,66 +7,150 @@ publishes what was approved. The first triggers it when something is newly held.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.hitl import HITLBranchOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, Context, CronDataIntervalTimetable, Param, TaskGroup, TriggerRule, task
+from airflow.sdk import (
+    DAG,
+    AssetAny,
+    Context,
+    CronDataIntervalTimetable,
+    Param,
+    TaskGroup,
+    TriggerRule,
+    get_parsing_context,
+    task,
+)
 from airflow.sdk.exceptions import AirflowFailException
 
-from hindcast import steps
+from hindcast import assets, steps
 from hindcast.contracts import Contract, load, paths, repeated
 from hindcast.errors import HindcastError
+from hindcast.links import ReportLink
+from hindcast.operators import SharedSpark, SubmittedSpark
 from hindcast.session import home
 from hindcast.settings import settings
 
-RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=20), "retry_exponential_backoff": True}
+DEFAULTS = {
+    "retries": 2,
+    "retry_delay": timedelta(seconds=20),
+    "retry_exponential_backoff": True,
+    "execution_timeout": timedelta(minutes=15),
+    "weight_rule": "hindcast.priority.FreshFirst",
+}
 PATIENCE = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
 """How a run waits for one that is under way: it asks every 10 s, keeps no worker busy, and gives up after an hour."""
 
+SPARK_TIMEOUT = timedelta(hours=12)
+"""After so long a step in Spark is stopped, and tried again: the first replay of a large topic may take hours."""
+
+RELEASE = "__release"
+"""What ends the id of the DAG that asks a person."""
+
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
-UNTIL = "{{ data_interval_end | default('', true) }}"
-PREVIEW = "Write nothing: the log of the task preview says which past answers the run would change."
+UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
+ONLY = "{{ ti.xcom_pull(task_ids='plan', key='only') }}"
 
 
 def pipeline_dag(contract: Contract) -> DAG:
     """The DAG of a contract; its tasks are named after the contract's topics and views."""
-    timetable = CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
     with DAG(
         contract.pipeline,
         description=contract.description.strip().split("\n")[0],
         doc_md=_doc(contract),
-        schedule=timetable,
+        schedule=_schedule(contract),
         start_date=contract.start,
         catchup=contract.catchup,
         max_active_runs=1,
-        default_args=RETRIES,
-        params={"preview": Param(False, type="boolean", title="Preview only", description=PREVIEW)},
+        default_args=DEFAULTS,
+        params=_form(contract),
         tags=["hindcast"],
     ) as dag:
-        plan = task.sensor(task_id="plan", **PATIENCE)(steps.plan)(contract.pipeline)
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(steps.plan)(contract.pipeline)
         with TaskGroup("replay", tooltip="Kafka to log and table"):
-            tables = {name: _spark_task(name, "replay", contract, RUN, name) for name in contract.topics}
+            tables = {name: _table_task(contract, "replay", name) for name in contract.topics}
         with TaskGroup("build", tooltip="derive, gate, publish"):
             for name in contract.views:
-                tables[name] = _spark_task(name, "build", contract, RUN, name)
-        for name, view in contract.views.items():
-            [tables[i] for i in view.inputs if i in tables] >> tables[name]
+                tables[name] = _table_task(contract, "build", name)
         for name, made in tables.items():
-            [tables[i] for i in _referred(contract, name) if i in tables] >> made
-        plan >> _spark_task("preview", "preview", contract, UNTIL, trigger_rule=TriggerRule.ALL_SKIPPED)
+            [tables[i] for i in (*contract.made_of(name), *_referred(contract, name)) if i in tables] >> made
+        plan >> _spark_task("preview", "preview", contract, UNTIL, ONLY, trigger_rule=TriggerRule.ALL_SKIPPED)
+        last = {"task_id": "report", "outlets": [assets.alias(contract.pipeline)], "doc_md": REPORT, **SOME}
         if _holds(contract):
-            report = task.short_circuit(task_id="report")(steps.finish)(contract.pipeline, plan)
-            report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}__release")
+            report = task.short_circuit(**last)(steps.finish)(contract.pipeline, plan)
+            report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}{RELEASE}")
         else:
-            report = task(steps.finish, task_id="report")(contract.pipeline, plan)
+            report = task(**last)(steps.finish)(contract.pipeline, plan)
+        report.operator.operator_extra_links = (ReportLink(),)
         plan >> list(tables.values()) >> report
     return dag
+
+
+SOME = {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+"""For tasks after those of tables, which are skipped where a run has nothing to do with them."""
+
+PLAN = (
+    "Fixes what the run does: its known-at, and which offsets of each topic. It waits while another run is under way."
+)
+REPORT = "Says what the run did, completes it, and tells Airflow which tables were published (as asset events)."
+
+
+def _form(contract: Contract) -> dict[str, Param]:
+    """What a person is asked who triggers a run."""
+    tables = [*contract.topics, *contract.inputs, *contract.views]
+    return {
+        "replay": Param(
+            "interval",
+            title="Replay",
+            enum=["interval", "everything"],
+            values_display={
+                "interval": "up to the end of the run's interval; everything new if it has none",
+                "everything": "everything new",
+            },
+            description="An interval is an upper bound: what earlier runs left is always replayed too.",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?$",
+            title="Replay until",
+            description="Instead of the interval's end: only what is dated before this moment (UTC).",
+        ),
+        "only": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *tables],
+            values_display={"null": "all tables"},
+            title="Only a table",
+            description="Bring what is new of this topic or input alone, derive this table whole, then what is made of "
+            "it. All else stays as the last run left it, for the next one.",
+        ),
+        "preview": Param(
+            False,
+            type="boolean",
+            title="Preview only",
+            description="Write nothing: the log of the task preview says which past answers the run would change.",
+        ),
+        "reason": Param(
+            None,
+            type=["null", "string"],
+            maxLength=500,
+            title="Reason",
+            description="Why it is run: kept in the journal, shown in the report.",
+        ),
+    }
+
+
+def _schedule(contract: Contract) -> CronDataIntervalTimetable | AssetAny | None:
+    if contract.schedule == "inputs":
+        return AssetAny(*(assets.asset(it.table) for it in contract.inputs.values()))
+    return CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
 
 
 def release_dag(contract: Contract) -> DAG:
@@ -75,12 +159,12 @@ def release_dag(contract: Contract) -> DAG:
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
     with DAG(
-        f"{contract.pipeline}__release",
+        f"{contract.pipeline}{RELEASE}",
         description=f"Asks whether what {contract.pipeline}'s gates have held back may be published",
         schedule=None,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        default_args=RETRIES,
+        default_args=DEFAULTS,
         tags=["hindcast", "release"],
     ) as dag:
         held = task(steps.held)(contract.pipeline)
@@ -90,9 +174,13 @@ def release_dag(contract: Contract) -> DAG:
             body=told,
             options=["Approve", "Reject"],
             options_mapping={"Approve": "release", "Reject": "reject"},
+            execution_timeout=None,
         )
         release = _spark_task("release", "release", contract, "{{ run_id }}", until, by)
+        outlets = [assets.alias(contract.pipeline)]
+        report = task(task_id="report", outlets=outlets, doc_md=REPORT)(steps.finish_release)
         held >> approve >> [release, task(steps.reject)(contract.pipeline, until, by)]
+        release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
 
@@ -117,14 +205,23 @@ def broken_dag(path: Path, error: HindcastError) -> DAG:
     return dag
 
 
-def dags(folder: Path) -> Iterator[DAG]:
-    """A DAG for each contract of a folder, also for each that does not load or has the name of another."""
-    files: dict[str, Path] = {}
-    for path in paths(folder):
+def made(folder: Path) -> dict[str, DAG]:
+    """The DAGs of a folder's contracts by their ids; of a task that begins only those of its own contract's file."""
+    wanted = get_parsing_context().dag_id or ""
+    every = paths(folder)
+    own = [path for path in every if path.stem == wanted.removesuffix(RELEASE)]
+    found = {dag.dag_id: dag for dag in dags(own)}
+    return found if wanted in found else {dag.dag_id: dag for dag in dags(every)}
+
+
+def dags(files: Iterable[Path]) -> Iterator[DAG]:
+    """A DAG for each contract, also for each that does not load or has the name of another."""
+    read: dict[str, Path] = {}
+    for path in files:
         try:
             contract = load(path)
-            if files.setdefault(contract.pipeline, path) != path:
-                raise repeated(contract.pipeline, path, files[contract.pipeline])
+            if read.setdefault(contract.pipeline, path) != path:
+                raise repeated(contract.pipeline, path, read[contract.pipeline])
             yield pipeline_dag(contract)
             if _holds(contract):
                 yield release_dag(contract)
@@ -132,10 +229,18 @@ def dags(folder: Path) -> Iterator[DAG]:
             yield broken_dag(path, error)
 
 
+def _table_task(contract: Contract, step: str, name: str) -> Any:
+    """The task that makes a table."""
+    concerned = partial(steps.concerned, contract.pipeline, name)
+    doc = _table_doc(contract, name)
+    return _spark_task(name, step, contract, RUN, name, pre_execute=concerned, doc_md=doc, **SOME)
+
+
 def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **options: Any) -> Any:
     """A step in Spark through the provider: in the shared Spark Connect session, or by spark-submit."""
+    options |= {"execution_timeout": SPARK_TIMEOUT, "pool": settings().pool}
     if settings().spark == "submit":
-        return SparkSubmitOperator(
+        return SubmittedSpark(
             task_id=task_id,
             conn_id="spark_default",
             application=str(settings().root / "jobs" / f"{step}.py"),
@@ -144,7 +249,7 @@ def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **
             name=f"hindcast {contract.pipeline} {step} {task_id}",
             **options,
         )
-    return PySparkOperator(
+    return SharedSpark(
         task_id=task_id,
         conn_id="hindcast_spark",
         python_callable=getattr(steps, step),
@@ -165,10 +270,29 @@ def _holds(contract: Contract) -> bool:
 
 
 def _doc(contract: Contract) -> str:
-    rows = [f"| {name} | {t.read} | `{contract.kafka_topic(name)}` |" for name, t in contract.topics.items()]
+    """What the UI says of a pipeline: its own description, its tables, and how to run it."""
+    rows = [f"| {name} | {t.read} | Kafka: `{contract.kafka_topic(name)}` |" for name, t in contract.topics.items()]
+    rows += [f"| {name} | {it.read} | `{it.table}` |" for name, it in contract.inputs.items()]
     rows += [f"| {name} | view | {' with '.join(v.inputs)} |" for name, v in contract.views.items()]
-    return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows])
+    return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows, "", RUNNING])
 
 
-for _dag in dags(settings().schemas):
-    globals()[_dag.dag_id] = _dag
+RUNNING = """\
+**Trigger** runs it now: everything new, up to a moment, or one table alone; *Preview only* writes nothing. **Backfill**
+brings the tables up to the end of each interval, in any order: what was replayed before is not replayed again. Each
+task's *Report* leads to what its run did.
+"""
+
+
+def _table_doc(contract: Contract, name: str) -> str:
+    """What the UI says of a table's task."""
+    if name in contract.topics:
+        made = f"Appends the planned records of `{contract.kafka_topic(name)}` to its log, each with its fate"
+    else:
+        made = f"Derives what has changed from {' and '.join(contract.made_of(name))}"
+    gates = [f"- `{gate.type}` ({gate.on_failure})" for gate in contract.expectations(name)]
+    asked = "\n\nIts gates:\n\n" + "\n".join(gates) if gates else ""
+    return f"{made}, gates it and publishes `{contract.pipeline}.{name}` in one commit.{asked}"
+
+
+globals().update(made(settings().schemas))

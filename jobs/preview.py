@@ -1,4 +1,6 @@
-"""spark-submit preview.py PIPELINE UNTIL: what a run up to a moment (empty: of everything there is) would change."""
+"""spark-submit preview.py PIPELINE UNTIL ONLY: what a run up to a moment (empty: of everything there is) would change,
+or one about a table alone (empty: all).
+"""
 
 import sys
 

@@ -194,7 +194,8 @@ more the run stops before it writes anything.
 
 An input is read as it was known at the last completed run of its pipeline; the plan of a run fixes that moment, so that
 a retry reads the same. It is named in views like a topic of their own. Windows over another pipeline's stream do not
-tell whether they have closed: how many partitions its topic has is not known here.
+tell whether they have closed: how many partitions its topic has is not known here. With `schedule: inputs` Airflow
+starts a run when something of an input was published.
 
 ```yaml
 inputs:

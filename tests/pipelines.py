@@ -111,12 +111,12 @@ class Pipeline:
         told = [produce.Record(_bytes(k), _bytes(v), None if s is None else at(s)) for k, v, s in records]
         produce.send(self.servers, self.kafka(topic), told)
 
-    def run(self, run_id: str | None = None, until: float | None = None) -> dict[str, Any]:
+    def run(self, run_id: str | None = None, until: float | None = None, **asked: str) -> dict[str, Any]:
         """One whole run; its report."""
         assert self.spark is not None
         with self.here():
             name = run_id or f"run-{next(_numbers)}"
-            return runs.run(self.spark, self.name, name, None if until is None else at(until))
+            return runs.run(self.spark, self.name, name, None if until is None else at(until), **asked)
 
     @contextmanager
     def here(self) -> Iterator[None]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from browser import running
 from hindcast import holds, journal, produce, read, tables
 from hindcast.contracts import find
 from hindcast.demo import restaurant
-from hindcast.local import airflow, ports, process, stack
+from hindcast.errors import PlatformError
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
 from hindcast.produce import Record
 from hindcast.questions import BEGINNING, Question
-from hindcast.session import BRIEF
-from hindcast.settings import Settings, settings
+from hindcast.settings import Settings
+from pipelines import until
+
+ROOT = Path(__file__).resolve().parent.parent
 
 DAILY = """
 pipeline: daily
@@ -39,6 +41,23 @@ views:
     table: prices
     select: {price: price * 2}
 """
+TIPS = """
+pipeline: tips
+schedule: inputs
+start: 2026-01-01
+topics:
+  tips:
+    read: stream
+    key: {customer: string}
+    value: {item: string, percent: int}
+inputs:
+  menu: {table: restaurant.menu, key: {item: string}, value: {price: "decimal(8,2)"}}
+views:
+  tipped:
+    stream: tips
+    join: {table: menu, on: item}
+    select: {tip: price * percent / 100}
+"""
 DAYS = {
     "prices": [
         Record(b"curry", b'{"price": 8}', datetime(2026, 1, 1, 12, tzinfo=UTC)),
@@ -48,34 +67,26 @@ DAYS = {
 }
 
 
+TIP = {"tips": [Record(b"dave", b'{"item": "naan", "percent": 10}', restaurant.minute(3))]}
+
+
 @contextmanager
-def running(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]]:
-    """A stack of its own with the restaurant's contract and its first records; stopped to its last process."""
-    numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
-    schemas = folder / "schemas"
-    schemas.mkdir()
-    (schemas / "daily.yaml").write_text(DAILY)
-    now = settings({"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **variables})
-    shutil.copy(now.root / "schemas" / "restaurant.yaml", schemas)
-    started: list[process.Process] = []
-    try:
-        _hindcast(now, "up")
-        started = process.load(folder / "run")
-        assert stack.is_up(now)
-        first = restaurant.first()
+def restaurant_and_daily(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]]:
+    """A stack of its own with three contracts and their first records."""
+    (folder / "daily.yaml").write_text(DAILY)
+    (folder / "tips.yaml").write_text(TIPS)
+    contracts = (ROOT / "schemas" / "restaurant.yaml", folder / "daily.yaml", folder / "tips.yaml")
+    with running(folder, *contracts, **variables) as (now, web):
+        first = {**restaurant.first(), **TIP}
         produce.create(now.kafka, *first, *DAYS)
         for topic, records in {**first, **DAYS}.items():
             produce.send(now.kafka, topic, records)
-        yield now, Airflow(airflow.url(now))
-    finally:
-        _hindcast(now, "down")
-    assert process.family(started) == []
-    assert not any(ports.listens(int(port)) for port in numbers.values())
+        yield now, web
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, Airflow]]:
-    with running(tmp_path_factory.mktemp("stack")) as both:
+    with restaurant_and_daily(tmp_path_factory.mktemp("stack")) as both:
         yield both
 
 
@@ -87,9 +98,16 @@ def bills(now: Settings, run: int) -> dict[str, Decimal | None]:
     return {row["customer"]: row["amount"] for row in rows}
 
 
+def by_hand(now: Settings) -> int:
+    """The first run by hand; scheduled ones come between where an hour ends."""
+    runs = journal.runs(now.warehouse, "restaurant")
+    return next(run.number for run in runs if run.run_id.startswith("manual__"))
+
+
 @pytest.mark.long
 def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Settings, Airflow]) -> None:
     now, web = up
+    web.unpause("tips")
     web.unpause("restaurant")
     web.wait("restaurant")
     assert bills(now, 1) == {"anna": 16, "bob": 10, "candace": 24, "dave": 6}
@@ -97,9 +115,65 @@ def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Sett
     for topic, records in restaurant.late().items():
         produce.send(now.kafka, topic, records)
     web.wait("restaurant", web.trigger("restaurant"))
-    assert bills(now, 2) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
+    assert bills(now, by_hand(now)) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
     assert bills(now, 1)["dave"] == 6
-    assert [run.state for run in journal.runs(now.warehouse, "restaurant")] == ["completed", "completed"]
+    assert {run.state for run in journal.runs(now.warehouse, "restaurant")} == {"completed"}
+
+
+@pytest.mark.long
+def test_what_was_published_is_told_and_starts_the_pipelines_that_read_it(up: tuple[Settings, Airflow]) -> None:
+    now, web = up
+    told = [(event["run"], event["opened"], event["closed"]) for event in web.events("restaurant.bills")]
+    second = by_hand(now)
+    assert told == [(1, 4, 0), (second, 1, 1)]
+    assert [event["run"] for event in web.events("restaurant.orders")] == [1]
+    moments = {run.number: run.known_at.isoformat() for run in journal.runs(now.warehouse, "restaurant")}
+    assert [event["knownAt"] for event in web.events("restaurant.menu")] == [moments[1], moments[second]]
+    until(lambda: len(web.runs("tips")) == 2, 60)
+    for run in web.runs("tips"):
+        web.wait("tips", run)
+    reasons = [run.plan["reason"] for run in journal.runs(now.warehouse, "tips")]
+    assert reasons == ["published by restaurant, run 1", f"published by restaurant, run {second}"]
+    tips = read.history(now.warehouse, find(now.schemas, "tips"), "tipped").to_pylist()
+    assert [float(row["tip"]) for row in tips] == [0.3, 0.25]
+    assert web.events("tips.tips")[0]["opened"] == 1
+    assert len(web.events("tips.tips")) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", [{"only": "meno"}, {"until": "yesterday"}, {"replay": "twice"}])
+def test_what_the_form_refuses(up: tuple[Settings, Airflow], asked: dict[str, str]) -> None:
+    _, web = up
+    before = web.runs("restaurant")
+    with pytest.raises(PlatformError, match="Airflow answers 400"):
+        web.trigger("restaurant", **asked)
+    assert web.runs("restaurant") == before
+
+
+@pytest.mark.long
+def test_what_makes_no_sense_is_refused_by_the_first_task_in_our_words(up: tuple[Settings, Airflow]) -> None:
+    _, web = up
+    run = web.trigger("restaurant", until="2099-01-01T00:00:00Z")
+    web.wait("restaurant", run, state="failed")
+    (tried,) = (task["try_number"] for task in web.tasks("restaurant", run) if task["task_id"] == "plan")
+    assert tried == 1
+    said = [line for line in web.log("restaurant", run, "plan") if "asked for" in line]
+    assert "records up to 2099-01-01T00:00:00+00:00 are asked for; it is " in said[-1]
+    assert "what to do: ask for a moment that has passed" in said[-1]
+
+
+@pytest.mark.long
+def test_a_run_about_one_table_skips_the_tasks_of_others(up: tuple[Settings, Airflow]) -> None:
+    now, web = up
+    run = web.wait("restaurant", web.trigger("restaurant", only="bills", reason="look again"))
+    states = {task["task_id"]: task["state"] for task in web.tasks("restaurant", run)}
+    assert states == {
+        **dict.fromkeys(("plan", "build.bills", "report"), "success"),
+        **dict.fromkeys(("replay.menu", "replay.orders", "build.all_orders", "preview", "ask"), "skipped"),
+    }
+    last = journal.runs(now.warehouse, "restaurant")[-1]
+    assert (last.state, last.plan["only"], last.detail["reason"]) == ("completed", "bills", "look again")
+    assert len(web.events("restaurant.bills")) == 2
 
 
 @pytest.mark.long
@@ -145,6 +219,23 @@ def test_a_backfill_replays_day_by_day_then_writes_nothing_then_what_a_new_defin
     assert prices(now, 3) == [16, 18, 20]
 
 
+@pytest.mark.long
+def test_a_fresh_run_goes_ahead_of_what_a_backfill_has_left_to_do(up: tuple[Settings, Airflow]) -> None:
+    now, web = up
+    days = ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z")
+    before = len(journal.runs(now.warehouse, "daily"))
+    with ThreadPoolExecutor(1) as beside:
+        form = {"max_active_runs": 3, "reprocess_behavior": "completed"}
+        backfill = beside.submit(web.backfill, "daily", *days, **form)
+        until(lambda: len(journal.runs(now.warehouse, "daily")) > before, 60)
+        fresh = web.trigger("daily")
+        backfill.result()
+    web.wait("daily", fresh)
+    order = [run.run_id for run in journal.runs(now.warehouse, "daily")[before:]]
+    assert len(order) == 4
+    assert order.index(fresh) in (1, 2), order
+
+
 def prices(now: Settings, run: int) -> list[int]:
     """The doubled prices from the first to the last, as known after a run."""
     contract = find(now.schemas, "daily")
@@ -161,7 +252,7 @@ def data_versions(now: Settings) -> list[int]:
 
 @pytest.mark.long
 def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
-    with running(tmp_path, HINDCAST_SPARK="submit") as (now, web):
+    with restaurant_and_daily(tmp_path, HINDCAST_SPARK="submit") as (now, web):
         web.unpause("restaurant")
         web.wait("restaurant")
         assert bills(now, 1) == {"anna": 16, "bob": 10, "candace": 24, "dave": 6}
@@ -173,9 +264,3 @@ def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
     code = f"{imports}; {ours}; import threading; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split()[-1] == "1"
-
-
-def _hindcast(now: Settings, command: str) -> None:
-    code = f"from hindcast.local import stack; from hindcast.settings import settings; stack.{command}(settings())"
-    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=240)

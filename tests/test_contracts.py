@@ -101,6 +101,7 @@ REFUSED = [
     ("how: inner", "how: full", 18, "Input should be 'inner', 'left' or 'outer'", "'full'"),
     ("how: inner", "how: outer", 18, "an outer join of a stream with a table", "inner or left"),
     ("@hourly", "hourly", 2, "'hourly' is not a cron expression", "@hourly"),
+    ("@hourly", "inputs", 2, "there are no inputs that could start a run", "name the tables under inputs:"),
     ("@hourly", "0 25 * *", 2, "'0 25 * *' is not a cron expression", "five fields"),
     ("30 days", "30", 9, "'30' is not a duration", "30 days, 90 minutes"),
     ("30 days", "a month", 9, "'a month' is not a duration", "30 days, 90 minutes"),

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from hindcast.show import aligned, as_json
+from hindcast.show import aligned, as_json, markdown
 
 ROWS = pa.table(
     {
@@ -25,6 +25,11 @@ ROWS = pa.table(
         "tags": pa.array([["a", None], [], None], pa.list_(pa.string())),
     }
 )
+
+
+def test_what_stands_in_a_markdown_table_is_text() -> None:
+    rows = pa.table({"key": ["a|b", "<script>`*", None], "n": [1, 2, 3]})
+    assert markdown(rows) == "| key | n |\n| --- | --- |\n| a\\|b | 1 |\n| \\<script\\>\\`\\* | 2 |\n| \\- | 3 |"
 
 
 def test_aligned_text() -> None:

@@ -1,7 +1,8 @@
 """What a run has to change in a table: by increments, or by deriving it whole.
 
-Whole: the first time, after the contract has changed, and where the inputs are so few (`WHOLE`) that finding out what
-a change concerns would take longer. Both give the same; how they do is told in `increments`.
+Whole: the first time, after the contract has changed, if the run is about this table alone (`Plan.only`), and where
+the inputs are so few (`WHOLE`) that finding out what a change concerns would take longer. Both give the same; how they
+do is told in `increments`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def of_topic(
         tables.ensure(table, table_schema(derived))
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
-    if waiting is not None and _redefined(contract, table, waiting.since):
+    if name == todo.only or (waiting is not None and _redefined(contract, table, waiting.since)):
         seen = None  # more than the records since then may be held
     if seen is None:
         whole = derive.versions(since(0), topic.ttl)
@@ -108,6 +109,7 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     analysis.check(spark, contract, name, believed)
     waiting = _waiting(spark, table, todo)
     seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
+    seen = None if name == todo.only else seen
     found = None
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins

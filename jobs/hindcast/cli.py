@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from hindcast import commands
-from hindcast.errors import HindcastError
+from hindcast.errors import FINAL, HindcastError
 from hindcast.settings import settings
 
 Command = Callable[[argparse.Namespace], int]
@@ -32,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def step(name: str, argv: Sequence[str]) -> int:
-    """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps."""
+    """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps.
+
+    What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does.
+    """
     from hindcast import holds, preview, report, runs
     from hindcast.session import session
 
@@ -40,7 +44,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     try:
         if name == "preview":
             until = datetime.fromisoformat(others[0]) if others[0] else None
-            print(preview.text(preview.preview(session(), pipeline, until)))
+            print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
         elif name == "release":
             run_id, shown, by = others
             looked_at = datetime.fromisoformat(shown)
@@ -51,6 +55,9 @@ def step(name: str, argv: Sequence[str]) -> int:
             print(json.dumps(done))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
+        if place := os.environ.get("HINDCAST_FAILURE"):
+            told = json.dumps({"text": str(error), "final": isinstance(error, FINAL)})
+            Path(place).write_text(told, encoding="utf-8")
         return 1
     return 0
 
@@ -76,9 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     run = formatted(add(commands.run))
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
+    run.add_argument("--reason", metavar="TEXT", help="why it is run: kept in the journal, shown in the report")
     preview = formatted(add(commands.preview))
     preview.add_argument("pipeline")
     preview.add_argument("--until", metavar="T", help="a run up to this moment; of all there is if left out")
+    for sub in (run, preview):
+        sub.add_argument(
+            "--only", metavar="TABLE", help="a topic, input or view: this and what is made of it, nothing else"
+        )
     formatted(add(commands.runs)).add_argument("pipeline")
     ledger = formatted(add(commands.ledger))
     ledger.add_argument("pipeline", nargs="?", help="all if left out")

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
     # What is wrong with the contract, the broker or the topics shows before Spark starts.
-    number = runs.plan(arguments.pipeline, run_id, until)
+    number = runs.plan(arguments.pipeline, run_id, until, arguments.only, arguments.reason)
     _share_spark()
     told = runs.carry_out(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, number)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
@@ -70,7 +70,7 @@ def preview(arguments: argparse.Namespace) -> int:
 
     until = _moment(arguments.pipeline, arguments.until) if arguments.until else None
     _share_spark()
-    told = preview.preview(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, until)
+    told = preview.preview(session(f"hindcast {arguments.pipeline}"), arguments.pipeline, until, arguments.only)
     print(json.dumps(told, indent=2) if arguments.format == "json" else preview.text(told))
     return 0
 

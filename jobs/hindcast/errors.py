@@ -8,6 +8,7 @@
     ├── RecordError        records that do not decode: topic, partition, offset, key
     ├── TableError         a table that is not ours, or not of the expected form
     ├── RunError           plans, and runs that do not add up
+    │   ├── AskedError     what a run was asked to do makes no sense
     │   └── BusyError      another run of the pipeline is under way: wait for it
     ├── GateError          a gate that stopped a table
     └── QueryError         a question that has no answer: unknown table, key or moment
@@ -62,6 +63,10 @@ class RunError(HindcastError):
     """A plan that cannot be made or finished, or counts that do not add up."""
 
 
+class AskedError(RunError):
+    """What a run was asked to do makes no sense, now or later."""
+
+
 class BusyError(RunError):
     """Another run of the pipeline has not ended; what was asked may be asked again when it has."""
 
@@ -72,6 +77,10 @@ class GateError(HindcastError):
 
 class QueryError(HindcastError):
     """A question about a table, key or moment that is not there."""
+
+
+FINAL = (AskedError, ContractError, GateError, RecordError, TableError)
+"""Errors that a retry meets again."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

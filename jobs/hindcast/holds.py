@@ -216,17 +216,17 @@ def _names(text: str, key: str) -> bool:
 
 
 def text(contract: Contract, rows: pa.Table, limit: int = 50) -> str:
-    """Held rows for a person who decides: which keys, what would change, why."""
+    """Held rows for a person who decides, in Markdown: which keys, what would change, why."""
     shown = masked(contract, rows)
     columns = [
         name for name in ("table", "key", "change", "row", "reason", "topic", "offset") if name in shown.column_names
     ]
     more = (
-        f"\n... and {rows.num_rows - limit:,} more: hindcast failing {contract.pipeline} --held"
+        f"\n\n... and {rows.num_rows - limit:,} more: hindcast failing {contract.pipeline} --held"
         if rows.num_rows > limit
         else ""
     )
-    return f"```\n{show.aligned(shown.select(columns).slice(0, limit))}{more}\n```"
+    return show.markdown(shown.select(columns).slice(0, limit)) + more
 
 
 def masked(contract: Contract, rows: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hindcast import gaps, inputs, journal
 from hindcast.contracts import Contract
-from hindcast.errors import BusyError, RunError
+from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.journal import Run
 from hindcast.tables import Table, located, published
 from hindcast.topics import Cluster, Offsets, bounded, continued, made_anew
@@ -82,7 +82,8 @@ class Plan:
     """A run's plan; a retry finishes the same one. `pins`: the known-at at which each input is read.
 
     `releases`: of each table whose held changes a person has released: `until` when they were looked at (ISO 8601), the
-    `keys` (JSON), `by` whom. Such a run brings no offsets.
+    `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
+    `reason`: why there is this run, in a person's words.
     """
 
     pipeline: str
@@ -94,6 +95,12 @@ class Plan:
     topics: dict[str, Share]
     pins: dict[str, datetime] = field(default_factory=dict)
     releases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    only: str | None = None
+    reason: str | None = None
+
+    def concerns(self, contract: Contract, name: str) -> bool:
+        """Whether the run has anything to do with a table."""
+        return self.only is None or name in contract.below(self.only)
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
@@ -106,7 +113,7 @@ class Plan:
             "contract": self.contract,
             "topics": {name: share.as_json() for name, share in self.topics.items()},
             "inputs": {name: pin.isoformat() for name, pin in self.pins.items()},
-            **({"releases": self.releases} if self.releases else {}),
+            **{name: told for name in ("releases", "only", "reason") if (told := getattr(self, name))},
         }
 
     @classmethod
@@ -123,6 +130,8 @@ class Plan:
             {name: Share.from_json(share) for name, share in told["topics"].items()},
             {name: datetime.fromisoformat(pin) for name, pin in told.get("inputs", {}).items()},
             told.get("releases", {}),
+            told.get("only"),
+            told.get("reason"),
         )
 
 
@@ -133,12 +142,14 @@ def plan(
     run_id: str,
     interval_end: datetime | None = None,
     releases: Mapping[str, dict[str, Any]] | None = None,
+    only: str | None = None,
+    reason: str | None = None,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
     `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`
-    (`Plan.releases`) nothing is replayed. BusyError if another run of the pipeline has not ended; a run that was
-    stopped gives way, and its records are this run's leftovers.
+    (`Plan.releases`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the pipeline
+    has not ended; a run that was stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -158,25 +169,45 @@ def plan(
                 where=contract.pipeline,
                 mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
+    made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
+    for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
-    made = proposed(warehouse, servers, contract, run_id, interval_end, past)
     if releases:
         made = replace(
             made,
             topics={name: share.of_nothing() for name, share in made.topics.items()},
             releases=dict(releases),
         )
+    made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
     return made
 
 
 def proposed(
-    warehouse: str, servers: str, contract: Contract, run_id: str, interval_end: datetime | None, past: list[Run]
+    warehouse: str,
+    servers: str,
+    contract: Contract,
+    run_id: str,
+    interval_end: datetime | None,
+    past: list[Run],
+    only: str | None = None,
 ) -> Plan:
-    """What a run would do after the `past` ones if it were planned now; nothing is stored."""
+    """What a run would do after the `past` ones if it were planned now; nothing is stored.
+
+    With `only`, a topic, input or view, it brings that topic's records, or what that input has learnt, and nothing else
+    that is new: all other topics and inputs stay where the last run left them, for the next run. That table is derived
+    whole, then what is below it (`Contract.below`). AskedError unless the last run was completed under this very
+    contract: otherwise the next run has to look at all tables.
+    """
+    if only is not None:
+        _refuse_alone(contract, only, past)
     latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
     known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
-    pins = {name: inputs.pinned(warehouse, contract, name) for name in contract.inputs}
+    kept = Plan.from_json(past[-1].plan).pins if only is not None else {}
+    pins = {
+        name: kept[name] if name in kept and name != only else inputs.pinned(warehouse, contract, name)
+        for name in contract.inputs
+    }
     with Cluster(servers) as cluster:
         shares = {
             name: _share(
@@ -184,8 +215,26 @@ def proposed(
             )
             for name in contract.topics
         }
+    if only is not None:
+        shares = {name: share if name == only else share.of_nothing() for name, share in shares.items()}
     number = max((run.number for run in past), default=0) + 1
-    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares, pins)
+    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares, pins, only=only)
+
+
+def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
+    """AskedError if a run must not be about one table alone."""
+    where, mend = f"{contract.pipeline}, only {only}", "run the pipeline once without `only`"
+    known = (*contract.topics, *contract.inputs, *contract.views)
+    if only not in known:
+        raise AskedError(f"there is no table '{only}'", where=contract.pipeline, mend=nearest(only, known))
+    if not past:
+        raise AskedError("the first run is about all tables", where=where, mend=mend)
+    if past[-1].state != "completed":
+        found = f"run {past[-1].number} was not completed, so what it left concerns all tables"
+        raise AskedError(found, where=where, mend=mend)
+    if past[-1].plan["contract"] != contract.hash:
+        found = f"the contract was changed since run {past[-1].number}, so all tables are derived anew"
+        raise AskedError(found, where=where, mend=mend)
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from hindcast import ages, analysis, derive, gates, inputs, journal, logs, plans, show, tables
 from hindcast.candidates import Candidate
-from hindcast.changes import compared, table_schema
+from hindcast.changes import compared, located, table_schema
 from hindcast.contracts import Contract, find
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
@@ -32,8 +32,11 @@ EXAMPLES = 3
 """Of so many keys the changed rows are shown."""
 
 
-def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = None) -> dict[str, Any]:
-    """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table.
+def preview(
+    spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
+) -> dict[str, Any]:
+    """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table; or one that is
+    about `only` one (plans.proposed).
 
     Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
     `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Raises what the run
@@ -41,7 +44,7 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
     """
     now, contract = settings(), find(settings().schemas, pipeline)
     todo = plans.proposed(
-        now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline)
+        now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
     )
     candidates: dict[str, DataFrame] = {}
     told: dict[str, Any] = {}
@@ -51,6 +54,9 @@ def preview(spark: SparkSession, pipeline: str, interval_end: datetime | None = 
         for name, pin in todo.pins.items():
             candidates[name] = tables.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
         for name in (*contract.topics, *contract.ordered):
+            if not todo.concerns(contract, name):
+                candidates[name] = tables.believed(spark, located(contract, name)).persist()
+                continue
             with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
                 candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
                 told[name] = _difference(spark, contract, todo, name, candidates)
@@ -98,7 +104,7 @@ def _difference(
     spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
 ) -> dict[str, Any]:
     candidate = candidates[name]
-    table = tables.located(settings().warehouse, contract, name)
+    table = located(contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
         changes = compared(table, tables.believed(spark, table), candidate).persist()

@@ -67,11 +67,12 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         "runId": plan.run_id,
         "knownAt": plan.known_at.isoformat(),
         "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
+        **{name: told for name in ("only", "reason") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
         "topics": topics,
         "tables": changed,
-        "again": f"hindcast run {contract.pipeline}",
+        "again": f"hindcast run {contract.pipeline}" + (f" --only {plan.only}" if plan.only else ""),
     }
 
 
@@ -149,6 +150,8 @@ def of_aggregate(
 def text(report: dict[str, Any]) -> str:
     """The report as lines for a terminal or a task's log."""
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
+    lines += [f"only {report['only']} and what is made of it", ""] if "only" in report else []
+    lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
     for name, topic in report["topics"].items():
         fates: dict[str, int] = {}

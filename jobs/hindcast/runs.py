@@ -31,14 +31,20 @@ from hindcast.sources import Sources
 from hindcast.tables import Table
 
 
-def plan(pipeline: str, run_id: str, interval_end: datetime | None = None) -> int:
-    """Stores the plan of a run, or finds that of an earlier try; returns the run's number."""
+def plan(
+    pipeline: str,
+    run_id: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Stores the plan of a run, or finds that of an earlier try (plans.plan); returns the run's number."""
     contract, now = find(settings().schemas, pipeline), settings()
     past = journal.runs(now.warehouse, pipeline)
     if not past or past[-1].plan["contract"] != contract.hash:
         for name in (*contract.topics, *contract.views):
             expectations.known(contract, name, f"{pipeline}.{name}")
-    return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end).run
+    return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
 
 
 def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
@@ -87,9 +93,16 @@ def finish(pipeline: str, run: int) -> dict[str, Any]:
     return told
 
 
-def run(spark: SparkSession, pipeline: str, run_id: str, interval_end: datetime | None = None) -> dict[str, Any]:
+def run(
+    spark: SparkSession,
+    pipeline: str,
+    run_id: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
     """All steps of one run, in order; returns its report."""
-    return carry_out(spark, pipeline, plan(pipeline, run_id, interval_end))
+    return carry_out(spark, pipeline, plan(pipeline, run_id, interval_end, only, reason))
 
 
 def release(
@@ -108,11 +121,13 @@ def release(
 
 def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
     """All steps of a planned run, in order; returns its report."""
-    contract = find(settings().schemas, pipeline)
+    contract, todo = _planned(pipeline, number)
     for topic in contract.topics:
-        replay(spark, pipeline, number, topic)
+        if todo.concerns(contract, topic):
+            replay(spark, pipeline, number, topic)
     for view in contract.ordered:
-        build(spark, pipeline, number, view)
+        if todo.concerns(contract, view):
+            build(spark, pipeline, number, view)
     return finish(pipeline, number)
 
 
@@ -155,14 +170,14 @@ def _enter(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
 def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
     """The note of a table that needs nothing any more: this run has published it, or nothing can have changed in it.
 
-    That is so if a completed run of this very contract has seen it and its sources as they are; unless a person has
-    released what is held of it, or one of its gates fails by time alone.
+    That is so if a completed run of this very contract has seen it and its sources as they are; unless it is what the
+    run is about, a person has released what is held of it, or one of its gates fails by time alone.
     """
     table = located(contract, name)
     if tables.published(table) >= todo.run:
         note: dict[str, Any] = tables.notes(table).get(todo.run, nothing(todo))
         return note
-    if name in todo.releases or any(gate.type == AGING for gate in contract.expectations(name)):
+    if name in (*todo.releases, todo.only) or any(gate.type == AGING for gate in contract.expectations(name)):
         return None
     referred = (gate.refers_to for gate in contract.expectations(name))
     sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))

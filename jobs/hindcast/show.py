@@ -1,9 +1,10 @@
-"""Rows as aligned text for people, or as JSON for programs."""
+"""Rows as aligned text or Markdown for people, or as JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -27,6 +28,16 @@ def aligned(rows: pa.Table) -> str:
 
     counted = "1 row" if len(cells) == 1 else f"{len(cells):,} rows"
     return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, cells), f"({counted})"])
+
+
+def markdown(rows: pa.Table) -> str:
+    """A table in Markdown; what stands in its cells is text, whatever it looks like."""
+    cells = [[_PUNCTUATION.sub(r"\\\g<0>", cell(value)) for value in row.values()] for row in rows.to_pylist()]
+    lines = [rows.column_names, ["---"] * rows.num_columns, *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
 
 def as_json(rows: pa.Table) -> str:

@@ -14,11 +14,13 @@ from hindcast.errors import nearest
 
 def check(contract: Contract) -> Iterator[Complaint]:
     """Every complaint about a contract whose fields are right one by one."""
-    if contract.schedule is not None and not _is_cron(contract.schedule):
+    if contract.schedule == "inputs" and not contract.inputs:
+        yield Complaint(("schedule",), "there are no inputs that could start a run", "name the tables under inputs:")
+    elif contract.schedule not in (None, "inputs") and not _is_cron(contract.schedule or ""):
         yield Complaint(
             ("schedule",),
             f"'{contract.schedule}' is not a cron expression",
-            "write five fields (0 2 * * *) or @hourly, @daily, @weekly, @monthly, @yearly",
+            "write five fields (0 2 * * *), or @hourly, @daily, @weekly, @monthly, @yearly, or inputs",
         )
     for name, topic in contract.topics.items():
         yield from _topic(("topics", name), topic)

@@ -272,7 +272,11 @@ class Contract(Model):
 
     pipeline: Name = Field(description="The pipeline's name: that of its DAG and of its folder in the warehouse.")
     description: str = Field("", description="What it is for, in Markdown; shown in Airflow.")
-    schedule: str | None = Field(None, description="A cron expression or preset (@hourly); only by hand if left out.")
+    schedule: str | None = Field(
+        None,
+        description="A cron expression or preset (@hourly); `inputs`: whenever one of `inputs` was published; only by "
+        "hand if left out.",
+    )
     start: Moment = Field(description="The first scheduled interval starts here (UTC).")
     catchup: bool = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
     topics: dict[Name, Topic] = Field(min_length=1)
@@ -304,6 +308,25 @@ class Contract(Model):
         """The tables that a run has when it gates this one: the inputs, and what it replays and builds before."""
         order = (*self.topics, *self.ordered)
         return (*self.inputs, *order[: order.index(name)])
+
+    def below(self, name: str) -> frozenset[str]:
+        """A topic, input or view with every table that is made of it, or whose gates look into one of these."""
+        found, wider = {name}, {name}
+        while wider:
+            wider = {
+                other
+                for other in (*self.topics, *self.views)
+                if other not in found
+                and found.intersection(
+                    (*self.made_of(other), *(gate.refers_to for gate in self.expectations(other) if gate.refers_to))
+                )
+            }
+            found |= wider
+        return frozenset(found)
+
+    def made_of(self, name: str) -> tuple[str, ...]:
+        """The topics, inputs and views that a table is made of; a topic's is made of none."""
+        return self.views[name].inputs if name in self.views else ()
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract."""

@@ -15,11 +15,24 @@ PAUSE = 0.5
 
 
 class Airflow:
-    """A running Airflow at `url` (http://127.0.0.1:18380) whose users are all administrators."""
+    """A running Airflow at `url` (http://127.0.0.1:18380), for a user with a password, or where nobody logs in."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: tuple[str, str] | None = None) -> None:
         self.url = url
-        self._token = self._call("GET", "/auth/token")["access_token"]
+        who = {"username": user[0], "password": user[1]} if user else None
+        self._token = self._call("POST" if who else "GET", "/auth/token", who)["access_token"]
+
+    def broken(self) -> list[str] | None:
+        """The errors of files that could not be loaded; None while Airflow has read no DAG and found no error."""
+        errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+        if not errors and not self._call("GET", "/api/v2/dags?limit=1")["total_entries"]:
+            return None
+        return [f"{error['filename']}: {error['stack_trace'].strip()}" for error in errors]
+
+    def pool(self, name: str, slots: int) -> None:
+        """Makes a pool if it is not there; one that is there keeps its slots."""
+        if not any(p["name"] == name for p in self._call("GET", "/api/v2/pools?limit=1000")["pools"]):
+            self._call("POST", "/api/v2/pools", {"name": name, "slots": slots})
 
     def unpause(self, dag: str, seconds: float = 60) -> None:
         """Lets a DAG run, as soon as Airflow has read it."""
@@ -48,6 +61,11 @@ class Airflow:
             if time.monotonic() > end_at:
                 raise PlatformError(f"the backfill of {dag} has not ended", where=self.url, mend="see it in the UI")
             time.sleep(PAUSE)
+
+    def run(self, dag: str, run: str) -> dict[str, Any]:
+        """A run, as Airflow tells it."""
+        found: dict[str, Any] = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")
+        return found
 
     def runs(self, dag: str) -> dict[str, str]:
         """The state of each run by its id, oldest first."""
@@ -88,6 +106,29 @@ class Airflow:
         found: list[dict[str, Any]] = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")[
             "task_instances"
         ]
+        return found
+
+    def log(self, dag: str, run: str, task: str, attempt: int = 1) -> list[str]:
+        """The lines of a task's log; of an exception what it says, not where it came from."""
+        told = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{attempt}?map_index=-1")
+        lines = []
+        for entry in told["content"]:
+            lines.append(entry["event"])
+            lines += [f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or []]
+        return lines
+
+    def fail(self, dag: str, run: str, task: str) -> None:
+        """Marks a task failed, as a person does in the UI: it is stopped if it runs."""
+        self._call("PATCH", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}", {"new_state": "failed"})
+
+    def events(self, asset: str) -> list[dict[str, Any]]:
+        """What the events of an asset tell (assets.py), oldest first."""
+        found = self._call("GET", f"/api/v2/assets/events?name_pattern={asset}&order_by=timestamp")["asset_events"]
+        return [event["extra"] for event in found if event["name"] == asset]
+
+    def definitions(self, dag: str) -> list[dict[str, Any]]:
+        """The tasks of a DAG, as Airflow tells them."""
+        found: list[dict[str, Any]] = self._call("GET", f"/api/v2/dags/{dag}/tasks")["tasks"]
         return found
 
     def _failed(self, dag: str, run: str) -> str:

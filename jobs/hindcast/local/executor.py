@@ -13,8 +13,8 @@ from airflow.executors.local_executor import LocalExecutor
 from hindcast import expectations
 
 PRELOADED = (
-    "airflow.providers.apache.spark.operators.spark_pyspark",
     "airflow.sdk.execution_time.task_runner",
+    "hindcast.operators",
     "hindcast.report",
     "hindcast.runs",
     "pyspark.sql.connect.session",

@@ -18,7 +18,10 @@ from hindcast.contracts import paths
 from hindcast.errors import PlatformError
 from hindcast.local import airflow, broker, ports, process, spark
 from hindcast.local.process import Process
-from hindcast.settings import Settings
+from hindcast.settings import DEFAULT_POOL, Settings
+
+SLOTS = 2
+"""How many Spark tasks at once a pool lets run that `up` makes: three drivers would have the machine's whole memory."""
 
 
 class Part(NamedTuple):
@@ -55,6 +58,8 @@ def up(now: Settings, *, brief: bool = False) -> None:
                 started[name] = part.start()
                 process.save(_folder(now), started[name])
             _wait(started, since, None if brief else now.var)
+            if now.pool != DEFAULT_POOL:
+                airflow.api(now).pool(now.pool, SLOTS)
         except BaseException:
             _stop(now, list(started.values()))
             raise
@@ -157,6 +162,7 @@ def _where_to_look(now: Settings) -> str:
         ("Spark", f"sc://{ports.HOST}:{now.spark_port}" if now.spark == "connect" else "spark-submit for each task"),
         ("tables", now.warehouse),
         ("logs", str(now.logs)),
+        *([("login", f"passwords in {airflow.passwords_file(now)}")] if now.users else []),
         *(("broken", error) for error in errors),
     ]
     return "\n".join(f"{name:<9}{where}" for name, where in lines)

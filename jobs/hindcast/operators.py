@@ -1,0 +1,51 @@
+"""The Spark provider's operators as the steps of a run use them: what fails is told in our words, and what is stopped
+in Airflow stops in Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+FAILURE = "HINDCAST_FAILURE"
+"""The variable with the place of the file in which a step under spark-submit tells what has stopped it."""
+
+
+class SharedSpark(PySparkOperator):
+    """A step in a session of the shared Spark Connect server."""
+
+    def on_kill(self) -> None:
+        """Interrupts what the session computes: the server would go on without us."""
+        from pyspark.sql import SparkSession
+
+        if spark := SparkSession.getActiveSession():
+            spark.interruptAll()
+
+
+class SubmittedSpark(SparkSubmitOperator):
+    """A step in a JVM of its own."""
+
+    def execute(self, context: Context) -> None:
+        """Runs spark-submit; AirflowFailException where a retry would meet the same again."""
+        with TemporaryDirectory() as folder:
+            failure = Path(folder) / "failure.json"
+            self.env_vars = {**(self.env_vars or {}), FAILURE: str(failure)}
+            try:
+                super().execute(context)
+            except AirflowException:
+                raise _told(failure) from None
+
+
+def _told(failure: Path) -> AirflowException:
+    """What a step told before it ended."""
+    if not failure.exists():
+        return AirflowException("spark-submit ended without a word of ours\n  what to do: read what it says above")
+    told: dict[str, Any] = json.loads(failure.read_text(encoding="utf-8"))
+    return (AirflowFailException if told["final"] else AirflowException)(told["text"])

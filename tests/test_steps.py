@@ -1,0 +1,157 @@
+"""The steps as Airflow's tasks call them: what a run is asked to do, what is refused, how a failure is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from hindcast import assets, operators, priority, steps
+from hindcast.errors import AskedError, GateError, RunError
+from hindcast.steps import Asked
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+MONDAY, TUESDAY = datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)
+FORM = {"replay": "interval", "until": None, "only": None, "preview": False, "reason": None}
+DAY = {"data_interval_start": MONDAY, "data_interval_end": TUESDAY}
+
+
+def context(form: dict[str, Any], **given: Any) -> Any:
+    return {"params": {**FORM, **form}, "dag_run": SimpleNamespace(dag_id="restaurant"), **given}
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "expected"),
+    [
+        ({}, {}, Asked()),
+        ({}, DAY, Asked(TUESDAY)),
+        ({"replay": "everything"}, DAY, Asked()),
+        ({"until": "2026-01-02"}, DAY, Asked(datetime(2026, 1, 2, tzinfo=UTC))),
+        ({"until": "2026-01-02T01:00:00+02:00"}, {}, Asked(datetime(2026, 1, 1, 23, tzinfo=UTC))),
+        ({"only": "menu", "reason": "a wrong price"}, {}, Asked(None, "menu", "a wrong price")),
+        (
+            {},
+            {"data_interval_start": NOW, "data_interval_end": NOW + timedelta(seconds=30)},
+            Asked(NOW + timedelta(seconds=30)),
+        ),
+    ],
+)
+def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], expected: Asked) -> None:
+    assert steps.asked(context(form, **given), NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "found"),
+    [
+        ({}, {"data_interval_start": TUESDAY, "data_interval_end": MONDAY}, "before it starts at 2026-01-05T00:00:00"),
+        (
+            {"until": "2026-01-06T00:00:00Z"},
+            {},
+            "records up to 2026-01-06T00:00:00+00:00 are asked for; it is 2026-01-05T12",
+        ),
+        (
+            {},
+            {"data_interval_start": TUESDAY, "data_interval_end": datetime(2026, 1, 6, tzinfo=UTC)},
+            "up to 2026-01-06",
+        ),
+        ({"until": "2026-13-01"}, {}, "until is '2026-13-01': month must be in 1..12"),
+        (
+            {"until": "2026-01-02", "replay": "everything"},
+            DAY,
+            "everything is asked for, and only what is dated before",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(form: dict[str, Any], given: dict[str, Any], found: str) -> None:
+    with pytest.raises(AskedError) as refused:
+        steps.asked(context(form, **given), NOW)
+    assert found in refused.value.found
+    assert (refused.value.where, bool(refused.value.mend)) == ("restaurant", True)
+
+
+def test_a_run_that_another_pipeline_has_started_says_so() -> None:
+    extra = {"pipeline": "restaurant", "run": 7, "knownAt": "...", "opened": 1, "closed": 0, "corrected": 0}
+    events = {"menu": [SimpleNamespace(extra=extra)], "bills": [SimpleNamespace(extra=extra)], "of another": []}
+    asked = steps.asked(context({}, triggering_asset_events=events), NOW)
+    assert asked == Asked(None, None, "published by restaurant, run 7")
+
+
+def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> None:
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    class Events(dict[Any, Any]):
+        def __getitem__(self, alias: Any) -> Any:
+            assert alias.name == "restaurant"
+            return SimpleNamespace(add=lambda asset, extra: sent.append((asset.name, extra)))
+
+    counts = {"opened": 0, "closed": 0, "corrected": 0}
+    tables = {"menu": counts, "orders": {**counts, "opened": 2}, "bills": {**counts, "closed": 1, "corrected": 1}}
+    report = {"pipeline": "restaurant", "run": 3, "knownAt": "2026-01-05T12:00:00+00:00", "tables": tables}
+    assert assets.announce(Events(), report) == ["orders", "bills"]  # type: ignore[arg-type]
+    told = {"pipeline": "restaurant", "run": 3, "knownAt": report["knownAt"]}
+    assert sent == [
+        ("restaurant.orders", {**told, **counts, "opened": 2}),
+        ("restaurant.bills", {**told, **counts, "closed": 1, "corrected": 1}),
+    ]
+
+
+def test_an_asset_is_where_its_table_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for warehouse, uri in (("/w h", "file:///w%20h/shop/menu"), ("s3a://bucket/w", "s3a://bucket/w/shop/menu")):
+        monkeypatch.setenv("HINDCAST_WAREHOUSE", warehouse)
+        assert (assets.asset("shop.menu").name, assets.asset("shop.menu").uri) == ("shop.menu", uri)
+
+
+BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2026-01-05T12:00:00+00:00", "mine"
+
+
+@pytest.mark.parametrize(
+    ("rule", "run", "waiting", "first"),
+    [
+        ("a fresh run goes first", BACKFILL, {HOURLY: "up_for_reschedule"}, HOURLY),
+        ("one that goes on already does not wait", BACKFILL, {HOURLY: "success"}, None),
+        ("nor one that has not begun to", BACKFILL, {HOURLY: None}, None),
+        ("runs of backfills take their turns", BACKFILL, {"backfill__2026-01-03T00:00:00+00:00": "running"}, None),
+        ("so do runs of a schedule that one takes up", "scheduled__2026-01-06T00:00:00Z", {HOURLY: "queued"}, None),
+        ("in one order only", "scheduled__2026-01-02T00:00:00Z", {HOURLY: "queued"}, HOURLY),
+        ("a name tells no moment", BACKFILL, {BY_HAND: "queued"}, None),
+        ("nor to the one that has it", BY_HAND, {HOURLY: "queued"}, None),
+    ],
+)
+def test_a_backfill_lets_fresh_runs_go_first(
+    rule: str, run: str, waiting: dict[str, str | None], first: str | None
+) -> None:
+    assert priority.gives_way(run, waiting) == first, rule
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(GateError("failed"), AirflowFailException), (RunError("not now", mend="later"), AirflowException)],
+)
+def test_a_failure_ends_in_our_words_and_what_a_retry_meets_again_is_final(
+    error: Exception, kind: type[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AirflowException) as told, steps._failing_for_good():
+        raise error from ValueError("at org.apache.spark")
+    assert (type(told.value), str(told.value), told.value.__suppress_context__) == (kind, str(error), True)
+    assert "at org.apache.spark" in capsys.readouterr().out
+
+
+def test_a_step_under_spark_submit_tells_what_has_stopped_it(tmp_path: Any) -> None:
+    place = tmp_path / "failure.json"
+    code = "from hindcast.cli import step; import sys; sys.exit(step('replay', ['nowhere', '1', 'menu']))"
+    (tmp_path / "schemas").mkdir()
+    env = {"HINDCAST_FAILURE": str(place), "HINDCAST_SCHEMAS": str(tmp_path / "schemas"), "HINDCAST_VAR": str(tmp_path)}
+    fake = "import hindcast.session; hindcast.session.session = lambda: None; "
+    ran = subprocess.run([sys.executable, "-c", fake + code], env=env, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
+    told = operators._told(place)
+    assert (type(told), "no pipeline 'nowhere'" in str(told)) == (AirflowFailException, True)
+    place.write_text(json.dumps({"text": "not now", "final": False}))
+    assert (type(operators._told(place)), str(operators._told(place))) == (AirflowException, "not now")
+    assert "without a word of ours" in str(operators._told(tmp_path / "none"))
