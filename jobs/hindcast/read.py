@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from hindcast import journal, questions, tables
 from hindcast.contracts import Contract
-from hindcast.errors import QueryError, nearest
+from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.questions import Question
 from hindcast.tables import Table
 
@@ -69,7 +69,7 @@ def locate(warehouse: str, contract: Contract, name: str) -> Table:
     """The table of a topic or view of the contract."""
     names = [*contract.topics, *contract.views]
     if name not in names:
-        raise QueryError(f"no table '{name}'", where=contract.pipeline, mend=nearest(name, names))
+        raise UnknownError(f"no table '{name}'", where=contract.pipeline, mend=nearest(name, names))
     return tables.located(warehouse, contract, name)
 
 
@@ -110,7 +110,7 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         known = {str(run.number): run.known_at for run in journal.runs(warehouse, pipeline)}
         number = text.removeprefix("run:")
         if number not in known:
-            raise QueryError(f"no run '{number}'", where=pipeline, mend=nearest(number, known))
+            raise UnknownError(f"no run '{number}'", where=pipeline, mend=nearest(number, known))
         return known[number]
     try:
         moment = datetime.fromisoformat(text)
