@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long mutate bench-increment bench-gates check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,10 @@ test: setup ## the tests
 
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest
+
+test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing
+	@$(PYTHON) scripts/browser.py
+	@$(BIN)/python -m pytest -m browser
 
 mutate: setup ## wrong readings of every operator, and what catches each
 	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py

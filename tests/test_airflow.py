@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from browser import running
 from hindcast import holds, journal, produce, read, tables
 from hindcast.contracts import find
 from hindcast.demo import restaurant
-from hindcast.local import airflow, ports, process, stack
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
 from hindcast.produce import Record
 from hindcast.questions import BEGINNING, Question
-from hindcast.session import BRIEF
-from hindcast.settings import Settings, settings
+from hindcast.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
 
 DAILY = """
 pipeline: daily
@@ -49,33 +48,20 @@ DAYS = {
 
 
 @contextmanager
-def running(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]]:
-    """A stack of its own with the restaurant's contract and its first records; stopped to its last process."""
-    numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
-    schemas = folder / "schemas"
-    schemas.mkdir()
-    (schemas / "daily.yaml").write_text(DAILY)
-    now = settings({"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **variables})
-    shutil.copy(now.root / "schemas" / "restaurant.yaml", schemas)
-    started: list[process.Process] = []
-    try:
-        _hindcast(now, "up")
-        started = process.load(folder / "run")
-        assert stack.is_up(now)
+def restaurant_and_daily(folder: Path, **variables: str) -> Iterator[tuple[Settings, Airflow]]:
+    """A stack of its own with two contracts and their first records."""
+    (folder / "daily.yaml").write_text(DAILY)
+    with running(folder, ROOT / "schemas" / "restaurant.yaml", folder / "daily.yaml", **variables) as (now, web):
         first = restaurant.first()
         produce.create(now.kafka, *first, *DAYS)
         for topic, records in {**first, **DAYS}.items():
             produce.send(now.kafka, topic, records)
-        yield now, Airflow(airflow.url(now))
-    finally:
-        _hindcast(now, "down")
-    assert process.family(started) == []
-    assert not any(ports.listens(int(port)) for port in numbers.values())
+        yield now, web
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, Airflow]]:
-    with running(tmp_path_factory.mktemp("stack")) as both:
+    with restaurant_and_daily(tmp_path_factory.mktemp("stack")) as both:
         yield both
 
 
@@ -161,7 +147,7 @@ def data_versions(now: Settings) -> list[int]:
 
 @pytest.mark.long
 def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
-    with running(tmp_path, HINDCAST_SPARK="submit") as (now, web):
+    with restaurant_and_daily(tmp_path, HINDCAST_SPARK="submit") as (now, web):
         web.unpause("restaurant")
         web.wait("restaurant")
         assert bills(now, 1) == {"anna": 16, "bob": 10, "candace": 24, "dave": 6}
@@ -173,9 +159,3 @@ def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
     code = f"{imports}; {ours}; import threading; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split()[-1] == "1"
-
-
-def _hindcast(now: Settings, command: str) -> None:
-    code = f"from hindcast.local import stack; from hindcast.settings import settings; stack.{command}(settings())"
-    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=240)

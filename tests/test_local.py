@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -75,6 +76,9 @@ class TestSettings:
             ("HINDCAST_SPARK_PORT", "0"),
             ("HINDCAST_SPARK", "yarn"),
             ("HINDCAST_SPARK_MEMORY", "much"),
+            ("HINDCAST_USERS", "ann"),
+            ("HINDCAST_USERS", "ann:viewer"),
+            ("HINDCAST_USERS", "ann:admin, bob:owner"),
         ],
     )
     def test_what_makes_no_sense_is_named(self, name: str, value: str) -> None:
@@ -105,6 +109,16 @@ def test_airflow_knows_every_option_that_we_give_it(now: Settings) -> None:
         for option in content["options"]
     }
     assert [name for name in airflow.environment(now) if name.startswith("AIRFLOW__") and name not in known] == []
+
+
+def test_passwords_are_made_once_for_each_user_and_are_their_owners_alone(now: Settings) -> None:
+    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS" not in airflow.environment(now)
+    one = airflow.environment(replace(now, users="ann:admin"))
+    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS" not in one
+    path = Path(one["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
+    assert (path.stat().st_mode & 0o777, list(json.loads(path.read_text()))) == (0o600, ["ann"])
+    both = airflow.passwords(replace(now, users="ann:admin,bob:viewer"))
+    assert (both["ann"], sorted(both)) == (json.loads(path.read_text())["ann"], ["ann", "bob"])
 
 
 class TestProcesses:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import zlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from browser import chromium
 from hindcast import page
 
 if TYPE_CHECKING:
@@ -365,22 +365,7 @@ def test_the_page_names_nothing_outside_itself() -> None:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     """One headless Chromium for all tests of this module."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no chromium and chromedriver on the PATH (Debian: chromium and chromium-driver)")
-    from selenium import webdriver
-
-    work = tmp_path_factory.mktemp("browser")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
-    for flag in [*flags.split(), "disable-component-update", "disable-sync", f"user-data-dir={work / 'profile'}"]:
-        options.add_argument(f"--{flag}")
-    options.add_argument("--window-size=1280,900")
-    options.add_experimental_option("prefs", {"download.default_directory": str(work / "saved")})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as started:
-        started.set_script_timeout(10)
+    with chromium(tmp_path_factory.mktemp("browser")) as started:
         yield started
 
 

@@ -13,6 +13,8 @@
 | HINDCAST_SPARK_PORT   | 15392                           | port of the Spark Connect server that `make up` starts    |
 | HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit`        |
 | HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m`                 |
+| HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
+| HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Settings:
     spark_port: int
     spark: Literal["connect", "submit"]
     spark_memory: str
+    pool: str
+    users: str
 
     @property
     def logs(self) -> Path:
@@ -64,6 +68,8 @@ class Settings:
             "HINDCAST_SPARK_PORT": str(self.spark_port),
             "HINDCAST_SPARK": self.spark,
             "HINDCAST_SPARK_MEMORY": self.spark_memory,
+            "HINDCAST_POOL": self.pool,
+            "HINDCAST_USERS": self.users,
         }
 
 
@@ -86,6 +92,8 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         spark_port=_port(env, "HINDCAST_SPARK_PORT", 15392),
         spark=_spark(env),
         spark_memory=_memory(env),
+        pool=env.get("HINDCAST_POOL") or "default_pool",
+        users=_users(env),
     )
 
 
@@ -123,6 +131,20 @@ def _memory(env: Mapping[str, str]) -> str:
             mend="write a number of gibibytes or mebibytes, as 4g or 900m",
         )
     return text
+
+
+def _users(env: Mapping[str, str]) -> str:
+    text = env.get("HINDCAST_USERS") or ""
+    users = text.split(",") if text else []
+    if users and not (all(re.fullmatch(_USER, user) for user in users) and any(u.endswith(":admin") for u in users)):
+        raise SettingsError(
+            f"HINDCAST_USERS is '{text}', not names with their roles, one of them an admin",
+            mend="write NAME:ROLE with commas between, as ann:admin,bob:viewer; roles are admin, op, user and viewer",
+        )
+    return text
+
+
+_USER = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"
 
 
 def _machine_mebibytes() -> int:

@@ -20,8 +20,7 @@ from hindcast import holds, journal, produce, read, report, show
 from hindcast.contracts import find
 from hindcast.demo import flights, restaurant, votes
 from hindcast.local import stack
-from hindcast.local.airflow import url
-from hindcast.local.api import Airflow
+from hindcast.local.airflow import api
 from hindcast.questions import BEGINNING, Question
 from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
@@ -43,7 +42,7 @@ def main() -> int:
         sent = beside.submit(_produce, now, first=True)
         try:
             stack.up(now, brief=True)
-            airflow = Airflow(url(now))
+            airflow = api(now)
             told = sent.result()
             _say(started, f"sent to Kafka: {told}")
             _say(started, "run one: Airflow's schedule")

@@ -1,4 +1,6 @@
-"""Airflow on its embedded default: SQLite, LocalExecutor, everyone an administrator, reachable from this machine only.
+"""Airflow on its embedded default: SQLite, LocalExecutor, reachable from this machine only.
+
+Everyone is an administrator, unless `Settings.users` says who may log in.
 
 Its four parts run as processes of their own, as under `airflow standalone`, but they start at once and beside each
 other, and none of them is orphaned when another one dies.
@@ -14,6 +16,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,6 +25,7 @@ from pathlib import Path
 from hindcast import session
 from hindcast.errors import PlatformError
 from hindcast.local import ports, process
+from hindcast.local.api import Airflow
 from hindcast.settings import Settings
 
 PARTS = {
@@ -87,16 +91,29 @@ def wait(started: process.Process, since: datetime, seconds: float = 120) -> Non
     ports.wait(started, lambda: _is_healthy(started, since), seconds)
 
 
+def api(now: Settings) -> Airflow:
+    """The REST API of the running Airflow, for an administrator."""
+    admin = next((user.partition(":")[0] for user in now.users.split(",") if user.endswith(":admin")), None)
+    return Airflow(url(now), (admin, passwords(now)[admin]) if admin else None)
+
+
+def passwords(now: Settings) -> dict[str, str]:
+    """The password of each of `Settings.users`: made once for this machine, readable by their owner only."""
+    names = [user.partition(":")[0] for user in now.users.split(",") if user]
+    return _secret(passwords_file(now), lambda: {name: secrets.token_urlsafe(12) for name in names})
+
+
+def passwords_file(now: Settings) -> Path:
+    """Where `passwords` are."""
+    return _home(now) / "passwords.json"
+
+
 def unread(now: Settings, seconds: float = 30) -> list[str]:
     """The errors of files that could not be loaded; waits until Airflow has read a DAG, or could not."""
-    end = time.monotonic() + seconds
-    while True:
-        token = ports.answer(f"{url(now)}/auth/token").get("access_token", "")
-        dags = ports.answer(f"{url(now)}/api/v2/dags?limit=1", token).get("total_entries", 0)
-        errors = ports.answer(f"{url(now)}/api/v2/importErrors", token).get("import_errors", [])
-        if dags or errors or time.monotonic() > end:
-            return [f"{error['filename']}: {error['stack_trace'].strip()}" for error in errors]
+    end, web = time.monotonic() + seconds, api(now)
+    while (found := web.broken()) is None and time.monotonic() < end:
         time.sleep(0.3)
+    return found or []
 
 
 def url(now: Settings) -> str:
@@ -131,7 +148,7 @@ def environment(now: Settings) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "hindcast.local.executor.PreloadedExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(max(8, os.cpu_count() or 1)),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        **_access(now),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(now)}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": keys["fernet"],
         "AIRFLOW__API__HOST": ports.HOST,
@@ -157,16 +174,37 @@ def _is_healthy(started: process.Process, since: datetime) -> bool:
     return bool(healthy and beat and datetime.fromisoformat(beat).astimezone(UTC) >= since)
 
 
+def _access(now: Settings) -> dict[str, str]:
+    """Who may see what: everyone everything, or users that log in."""
+    if not now.users:
+        return {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True"}
+    passwords(now)
+    return {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": now.users,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords_file(now)),
+    }
+
+
 def _keys(now: Settings) -> dict[str, str]:
     """The secrets that Airflow's parts share: made once for this machine, readable by their owner only."""
-    path = _home(now) / "keys.json"
-    if not path.exists():
-        _home(now).mkdir(parents=True, exist_ok=True)
+
+    def made() -> dict[str, str]:
         keys = {name: secrets.token_urlsafe(64) for name in ("api", "jwt")}
-        keys["fernet"] = base64.urlsafe_b64encode(os.urandom(32)).decode()
+        return {**keys, "fernet": base64.urlsafe_b64encode(os.urandom(32)).decode()}
+
+    return _secret(_home(now) / "keys.json", made)
+
+
+def _secret(path: Path, make: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What the file at `path` holds, which is made if it is not there or lacks one of the names."""
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    made = make()
+    if missing := made.keys() - found.keys():
+        found |= {name: made[name] for name in missing}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(keys, file)
-    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            json.dump(found, file)
     return found
 
 

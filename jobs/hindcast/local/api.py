@@ -15,11 +15,19 @@ PAUSE = 0.5
 
 
 class Airflow:
-    """A running Airflow at `url` (http://127.0.0.1:18380) whose users are all administrators."""
+    """A running Airflow at `url` (http://127.0.0.1:18380), for a user with a password, or where nobody logs in."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: tuple[str, str] | None = None) -> None:
         self.url = url
-        self._token = self._call("GET", "/auth/token")["access_token"]
+        who = {"username": user[0], "password": user[1]} if user else None
+        self._token = self._call("POST" if who else "GET", "/auth/token", who)["access_token"]
+
+    def broken(self) -> list[str] | None:
+        """The errors of files that could not be loaded; None while Airflow has read no DAG and found no error."""
+        errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+        if not errors and not self._call("GET", "/api/v2/dags?limit=1")["total_entries"]:
+            return None
+        return [f"{error['filename']}: {error['stack_trace'].strip()}" for error in errors]
 
     def unpause(self, dag: str, seconds: float = 60) -> None:
         """Lets a DAG run, as soon as Airflow has read it."""

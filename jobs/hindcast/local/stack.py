@@ -157,6 +157,7 @@ def _where_to_look(now: Settings) -> str:
         ("Spark", f"sc://{ports.HOST}:{now.spark_port}" if now.spark == "connect" else "spark-submit for each task"),
         ("tables", now.warehouse),
         ("logs", str(now.logs)),
+        *([("login", f"passwords in {airflow.passwords_file(now)}")] if now.users else []),
         *(("broken", error) for error in errors),
     ]
     return "\n".join(f"{name:<9}{where}" for name, where in lines)

@@ -1,0 +1,128 @@
+"""What tests of pages share: a headless Chromium, a running Airflow, and logging in to it.
+
+with running(tmp_path, login=True) as up, chromium(tmp_path / "browser") as browser:
+    log_in(browser, up)
+    browser.get(f"{up.url}/dags/restaurant")
+    shown(browser, "//h1[text()='restaurant']")
+    picture(browser, "dag")
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from hindcast.local import airflow, ports, process, stack
+from hindcast.local.api import Airflow
+from hindcast.session import BRIEF
+from hindcast.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+    from selenium.webdriver.remote.webelement import WebElement
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+
+
+class Up(NamedTuple):
+    """A stack that runs: its settings, and Airflow's API for an administrator."""
+
+    now: Settings
+    web: Airflow
+
+    @property
+    def url(self) -> str:
+        """Where the UI is."""
+        return airflow.url(self.now)
+
+
+@contextmanager
+def running(folder: Path, *contracts: Path, login: bool = False, **variables: str) -> Iterator[Up]:
+    """A stack of its own in a folder, with these contracts; stopped to its last process.
+
+    `login`: the UI has the users admin and viewer, of these roles; otherwise nobody logs in.
+    """
+    numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
+    schemas = folder / "schemas"
+    schemas.mkdir()
+    for contract in contracts:
+        shutil.copy(contract, schemas)
+    users = {"HINDCAST_USERS": "admin:admin,viewer:viewer"} if login else {}
+    now = settings({"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **users, **variables})
+    started: list[process.Process] = []
+    try:
+        _hindcast(now, "up")
+        started = process.load(folder / "run")
+        assert stack.is_up(now)
+        yield Up(now, airflow.api(now))
+    finally:
+        _hindcast(now, "down")
+    assert process.family(started) == []
+    assert not any(ports.listens(int(port)) for port in numbers.values())
+
+
+@contextmanager
+def chromium(folder: Path, size: str = "1280,900") -> Iterator[WebDriver]:
+    """A headless Chromium that saves downloads in `folder`/saved; skips the test where there is none."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("no chromium and chromedriver on the PATH (make test-browser installs them)")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+    for flag in [*flags.split(), "disable-component-update", "disable-sync", f"user-data-dir={folder / 'profile'}"]:
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--window-size={size}")
+    options.add_experimental_option("prefs", {"download.default_directory": str(folder / "saved")})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as started:
+        started.set_script_timeout(10)
+        yield started
+
+
+def log_in(browser: WebDriver, up: Up, user: str = "admin") -> None:
+    """Logs in by Airflow's own form."""
+    browser.get(up.url)
+    shown(browser, "//input[@name='username']").send_keys(user)
+    shown(browser, "//input[@name='password']").send_keys(airflow.passwords(up.now)[user])
+    shown(browser, "//button[@type='submit']").click()
+    waited(browser, lambda b: "/auth/login" not in b.current_url)
+
+
+def shown(browser: WebDriver, xpath: str, seconds: float = 30) -> WebElement:
+    """The first element that the XPath finds, once it is there and can be seen."""
+    found: WebElement = waited(
+        browser, lambda b: next((e for e in b.find_elements("xpath", xpath) if e.is_displayed()), None), seconds
+    )
+    return found
+
+
+def waited(browser: WebDriver, condition: Any, seconds: float = 30) -> Any:
+    """What the condition gives for the browser, once that is something; elements that are drawn anew meanwhile do."""
+    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    return WebDriverWait(browser, seconds, 0.1, [StaleElementReferenceException]).until(condition)
+
+
+def picture(browser: WebDriver, name: str) -> None:
+    """Keeps what the browser shows as docs/pictures/<name>.png, where HINDCAST_PICTURES asks for that."""
+    if os.environ.get("HINDCAST_PICTURES"):
+        PICTURES.mkdir(exist_ok=True)
+        browser.save_screenshot(str(PICTURES / f"{name}.png"))
+
+
+def _hindcast(now: Settings, command: str) -> None:
+    code = f"from hindcast.local import stack; from hindcast.settings import settings; stack.{command}(settings())"
+    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=240)
