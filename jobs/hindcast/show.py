@@ -46,6 +46,12 @@ def cell(value: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def text(value: Any) -> str:
+    """One value as JSON has it, a text without quotes."""
+    told = plain(value)
+    return told if isinstance(told, str) else json.dumps(told)
+
+
 def plain(value: Any, *, human: bool = False) -> Any:
     """A value as JSON has it (`as_json`); for people a moment without its zone."""
     if isinstance(value, datetime):

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from hindcast import journal
 from hindcast.errors import HindcastError, QueryError, UnknownError
-from hindcast.pages import catalog, quality, rendering
+from hindcast.pages import catalog, machine, quality, rendering
 from hindcast.pages.access import Access
 from hindcast.settings import settings
 
@@ -27,6 +27,7 @@ Page = Literal["quality", "machine", "ledger", "report"]
 def made(access: Access) -> FastAPI:
     """The application. `access` says who may read what."""
     may: Any = Depends(access.readable)
+    of_machine: Any = Depends(machine.Asked)
     anyone = APIRouter(dependencies=[Depends(access.website)])
     pipeline = APIRouter(dependencies=[Depends(access.website), Depends(access.pipeline)])
 
@@ -45,6 +46,18 @@ def made(access: Access) -> FastAPI:
     @_twins(pipeline, "/quality/{dag_id}", "runs.html")
     def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> Told:
         return quality.of_pipeline(settings(), catalog.contract(dag_id, readable), before)
+
+    @_twins(anyone, "/machine", "pipelines.html")
+    def all_machines(readable: frozenset[str] = may) -> Told:
+        return {"page": "machine", "pipelines": catalog.listed(readable)}
+
+    @_twins(pipeline, "/machine/{dag_id}", "machine.html")
+    def one_machine(dag_id: str, asked: Any = of_machine, readable: frozenset[str] = may) -> Told:
+        return machine.page(settings(), catalog.contract(dag_id, readable), readable, asked)
+
+    @pipeline.get("/keys/{dag_id}.json")
+    def keys(dag_id: str, table: str, beginning: str = "", readable: frozenset[str] = may) -> Response:
+        return rendering.as_json(machine.keys(settings(), catalog.contract(dag_id, readable), table, beginning))
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:

@@ -24,7 +24,9 @@ def contract(pipeline: str, readable: Collection[str]) -> Contract:
         return found[pipeline]
     if pipeline in broken:
         raise broken[pipeline]
-    raise UnknownError(f"no pipeline '{pipeline}'", mend=nearest(pipeline, [name for name in found if name in readable]))
+    raise UnknownError(
+        f"no pipeline '{pipeline}'", mend=nearest(pipeline, [name for name in found if name in readable])
+    )
 
 
 def known() -> tuple[dict[str, Contract], dict[str, ContractError]]:
@@ -38,6 +40,12 @@ def known() -> tuple[dict[str, Contract], dict[str, ContractError]]:
         except ContractError as error:
             broken[path.stem] = error
     return found, broken
+
+
+def listed(readable: Collection[str]) -> dict[str, str]:
+    """The pipelines that may be read, each with the first line of its description."""
+    found, _ = known()
+    return {name: found[name].description.strip().partition("\n")[0] for name in sorted(found) if name in readable}
 
 
 def pipeline_of(dag_id: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 WIDTH, HEIGHT, MARGIN = 120, 26, 4
@@ -31,3 +34,63 @@ def spark(values: Sequence[float]) -> dict[str, Any]:
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     x, y = points[-1]
     return {"path": f"M{path}" + ("h0" if len(points) == 1 else ""), "x": x, "y": y, "last": values[-1]}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Moments as places from 0 to 1: knots, between which it is linear. The outer two are beyond what is drawn."""
+
+    knots: tuple[tuple[float, datetime], ...]
+
+    def place(self, moment: datetime | None) -> float:
+        """Where a moment is; what has no end, or lies beyond the knots, is at the border."""
+        if moment is None:
+            return 1.0
+        for (left, start), (right, end) in pairwise(self.knots):
+            if moment < end:
+                return max(0.0, left + (right - left) * ((moment - start) / (end - start)))
+        return 1.0
+
+    @property
+    def ticks(self) -> list[tuple[float, datetime]]:
+        """The knots to be labelled: not the outer two, and not more than fit."""
+        inner = self.knots[1:-1]
+        every = -(-len(inner) // LABELS)
+        return [*inner[::every]] if inner else []
+
+
+def axis(moments: Iterable[datetime], *, even: bool) -> Axis:
+    """An axis on which all of some moments (at least one) are: in even steps, or as far apart as they are.
+
+    To the sides there is room for what began before and has not ended.
+    """
+    inner = sorted(set(moments))
+    length = inner[-1] - inner[0]
+    last = max(len(inner) - 1, 1)
+    room = max((1 - SIDE) / (last + 1), SIDE) if even else 2 * SIDE
+    shares = [n / last if even else (moment - inner[0]) / (length or _HOUR) for n, moment in enumerate(inner)]
+    places = [SIDE + (1 - SIDE - room) * share for share in shares]
+    step = (length / last if even else length * room / (1 - SIDE - room)) or _HOUR
+    before, after = _shifted(inner[0], -step), _shifted(inner[-1], step)
+    return Axis(((0.0, before), *zip(places, inner, strict=True), (1.0, after)))
+
+
+def label(moment: datetime) -> str:
+    """A moment as short as it can be written: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`."""
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    if "." in text:
+        return text.rstrip("0")
+    return text.removesuffix(":00").removesuffix(" 00:00")
+
+
+SIDE = 0.05
+LABELS = 8
+_HOUR = timedelta(hours=1)
+
+
+def _shifted(moment: datetime, by: timedelta) -> datetime:
+    """A moment so much later, within what Python has."""
+    try:
+        return moment + by
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if by > timedelta(0) else datetime.min.replace(tzinfo=UTC)

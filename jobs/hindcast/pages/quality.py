@@ -24,12 +24,11 @@ MEASURES = {"records": "records read", "late": "late", "corrected": "past answer
 
 def overview(now: Settings, readable: Collection[str]) -> dict[str, Any]:
     """All pipelines that may be read: how each one's last run ended, and what the last ones brought."""
-    found, broken = catalog.known()
+    _, broken = catalog.known()
     pipelines = []
-    for name in sorted(name for name in found if name in readable):
+    for name, about in catalog.listed(readable).items():
         told = [of_run(now, run) for run in journal.runs(now.warehouse, name)[-RUNS:]]
         ended = [run for run in told if run["ended"]]
-        about = found[name].description.strip().partition("\n")[0]
         last = ended[-1] if ended else None
         pipelines.append({"pipeline": name, "description": about, "last": last, "runs": told, "trends": trends(ended)})
     return {

@@ -7,6 +7,7 @@ its own; Data Docs, which others write, run no script at all.
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlette.responses import FileResponse, Response
 
 from hindcast.errors import HindcastError, UnknownError
 from hindcast.page import SIGNS, counted, moment
+from hindcast.pages.drawing import label
 from hindcast.show import cell, plain
 
 POLICY = (
@@ -103,5 +105,14 @@ def _templates() -> Environment:
     )
     made.filters |= {"moment": moment, "counted": counted, "number": "{:,}".format, "cell": cell}
     made.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
+    made.filters["short"] = _short
     made.filters["query"] = lambda told: urlencode({name: text for name, text in told.items() if text is not None})
     return made
+
+
+def _short(value: Any) -> str:
+    """A value; a moment (ISO 8601) as short as it can be written."""
+    try:
+        return label(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return cell(value)
