@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from hindcast import journal
 from hindcast.errors import HindcastError, QueryError, UnknownError
-from hindcast.pages import catalog, machine, quality, rendering
+from hindcast.pages import catalog, machine, offsets, quality, rendering
 from hindcast.pages.access import Access
 from hindcast.settings import settings
 
@@ -58,6 +58,14 @@ def made(access: Access) -> FastAPI:
     @pipeline.get("/keys/{dag_id}.json")
     def keys(dag_id: str, table: str, beginning: str = "", readable: frozenset[str] = may) -> Response:
         return rendering.as_json(machine.keys(settings(), catalog.contract(dag_id, readable), table, beginning))
+
+    @_twins(anyone, "/ledger", "pipelines.html")
+    def all_ledgers(readable: frozenset[str] = may) -> Told:
+        return {"page": "ledger", "pipelines": catalog.listed(readable)}
+
+    @_twins(pipeline, "/ledger/{dag_id}", "ledger.html")
+    def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> Told:
+        return offsets.page(settings(), catalog.contract(dag_id, readable), readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:

@@ -146,7 +146,8 @@ def _told(part: Part) -> str:
     if not part.open:
         return f"what the table {part.source.pipeline}.{part.source.name} had (you may not read that pipeline)"
     noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
-    return f"{part.total or 'no'} {noun}{'' if part.total == 1 else 's'} of {part.name}"
+    count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
+    return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"
 
 
 def _or_null(value: Any) -> str:
