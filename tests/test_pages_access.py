@@ -8,10 +8,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
+from browser import chromium, shown, waited
 from hindcast.local import airflow, ports, process
 from hindcast.local.api import Airflow
 from hindcast.pages.access import Access
@@ -85,3 +88,22 @@ def test_airflow_lists_the_views_and_loads_the_plugin_without_an_error(up: Up) -
     plugins = {it["name"]: it for it in web._call("GET", "/api/v2/plugins")["plugins"]}
     assert {view["destination"] for view in plugins["hindcast_pages"]["external_views"]} == {"nav", "dag", "dag_run"}
     assert web._call("GET", "/api/v2/plugins/importErrors")["import_errors"] == []
+
+
+@pytest.mark.long
+def test_the_pages_are_shown_in_airflows_ui(up: Up, tmp_path: Path) -> None:
+    with chromium(tmp_path) as browser:
+        browser.get(airflow.url(up.now))
+        shown(browser, "//input[@name='username']").send_keys("admin")
+        shown(browser, "//input[@name='password']").send_keys(airflow.passwords(up.now)["admin"])
+        shown(browser, "//button[@type='submit']").click()
+        waited(browser, lambda b: "/auth/login" not in b.current_url)
+        browser.get(f"{airflow.url(up.now)}/plugin/hindcast-quality")
+        browser.switch_to.frame(shown(browser, "//iframe"))
+        assert shown(browser, "//h1").text == "Quality"
+        browser.execute_script("location.pathname = '/hindcast/machine/shop'")
+        shown(browser, "//a[text()='naan']").click()
+        shown(browser, "//h1[text()='naan in shop.prices']")
+        shown(browser, "//*[@id='knownAt']").send_keys(Keys.ARROW_DOWN)
+        shown(browser, "//*[@id='answer']//td[text()='3.00']")
+        assert not [it for it in browser.get_log("browser") if "hindcast" in it["message"]]

@@ -115,6 +115,7 @@ def test_keys_are_suggested_as_one_types(browser: WebDriver, url: str) -> None:
     assert [option.get_attribute("value") for option in options] == ["naan"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["prices", "met"])
 def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> None:
     key = HOSTILE if table == "prices" else "dave"
