@@ -90,6 +90,7 @@ def test_airflow_lists_the_views_and_loads_the_plugin_without_an_error(up: Up) -
     assert web._call("GET", "/api/v2/plugins/importErrors")["import_errors"] == []
 
 
+@pytest.mark.browser
 @pytest.mark.long
 def test_the_pages_are_shown_in_airflows_ui(up: Up, tmp_path: Path) -> None:
     with chromium(tmp_path) as browser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -14,16 +14,18 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from browser import chromium, shown, waited
+from hindcast import page
 from hindcast.local import ports
 from hindcast.pages import PREFIX
 from hindcast.pages.access import Access
 from hindcast.pages.app import made
+from hindcast.settings import settings
 from warehouses import HOSTILE, at, shop
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     with chromium(tmp_path_factory.mktemp("browser")) as started:
         yield started
+
+
+def report_with_a_gate() -> dict[str, Any]:
+    told = {"expectation": "expect_x", "kwargs": {}, "on_failure": "warn", "outcome": "failed", "detail": HOSTILE}
+    return {"pipeline": "shop", "run": 7, "state": "completed", "tables": {"prices": {"gates": [told]}}}
 
 
 def machine(url: str, **asked: str) -> str:
@@ -134,8 +141,17 @@ def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> 
 
 
 def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:
+    page.write(settings().reports, report_with_a_gate())
     browser.get_log("browser")
-    for address in ("/quality", "/quality/shop", "/ledger/shop", "/reports/shop/run-1.html", "/machine/shop?key=naan"):
+    for address in (
+        "/quality",
+        "/quality/shop",
+        "/ledger/shop",
+        "/reports/shop/run-7.html#outcome=failed",
+        "/machine/shop?key=naan",
+    ):
         browser.get(f"{url}{address}")
         shown(browser, "//h1")
+        if "reports" in address:  # it works though it is of no origin
+            assert shown(browser, "//*[@id='status']").text == "1 of 1 gates"
     assert [entry["message"] for entry in browser.get_log("browser")] == []

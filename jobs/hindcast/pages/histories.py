@@ -99,7 +99,7 @@ def history(table: Table, key: Sequence[Any]) -> History:
     found = tables.opened(table)
     if found is None:
         raise UnknownError("the table has not been published yet", where=table.path, mend="run the pipeline first")
-    place = (table.path, found.version(), tuple(map(str, key)))
+    place = (str(found.metadata().id), found.version(), tuple(map(str, key)))
     with _LOCK:
         rows = _KEEPS.get(place)
         if rows is not None:

@@ -43,7 +43,7 @@ class Part:
         start = PERIODS[self.source.kind][0]
         rows = [
             {
-                "key": None if self.secret else read.key_text(self.source, [row[c] for c in self.source.key]),
+                "key": None if self.secret else self._key(row),
                 "from": row[start].isoformat(),
                 "values": histories.told({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
                 "records": records(contract, self.name, row),
@@ -58,6 +58,11 @@ class Part:
             "rows": rows if self.open else None,
             "total": self.total,
         }
+
+    def _key(self, row: Row) -> str | None:
+        """A row's key as an address has it; None for one with a null, which none has."""
+        key = [row[column] for column in self.source.key]
+        return None if None in key else read.key_text(self.source, key)
 
 
 def records(contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
