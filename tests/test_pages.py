@@ -282,6 +282,27 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(now: Setting
     assert explain(now.warehouse, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
 
 
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ("upper(lower(orders.item))", "item = NAAN"),
+        ("substring(orders.item, 1, 4)", "item = naan"),
+        ("soundex(orders.item)", "This page cannot tell"),
+    ],
+)
+def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(now: Settings, on: str, words: str) -> None:
+    from hindcast.pages.why import explain
+
+    contract = find(now.schemas, "shop")
+    join = contract.views["bills"].join
+    assert join is not None
+    view = contract.views["bills"].model_copy(update={"join": join.model_copy(update={"on": on})})
+    other = contract.model_copy(update={"views": {**contract.views, "bills": view}})
+    row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
+    told = explain(now.warehouse, other, "bills", row, RUNS[1], {"shop"})
+    assert words in told["text"]
+
+
 def test_some_keys_that_begin_so(web: TestClient) -> None:
     def keys(beginning: str) -> list[str]:
         return web.get("/keys/shop.json", params={"table": "prices", "beginning": beginning}).json()["keys"]

@@ -10,11 +10,14 @@ from typing import Any
 import duckdb
 import sqlglot
 from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
 
 from hindcast import questions, scan
 from hindcast.contracts import Contract, Join, Shape, View, shapes
 from hindcast.contracts.expressions import resolve
+from hindcast.contracts.sensitive import discreet
 from hindcast.contracts.shapes import PERIODS, resolved
+from hindcast.errors import cause
 from hindcast.pages import histories
 from hindcast.pages.drawing import label
 from hindcast.pages.made_of import Part, Reader, Row, records
@@ -36,9 +39,9 @@ def explain(
     reader = Reader(warehouse, contract, known, frozenset(readable))
     try:
         text, parts = _Row(contract.views[name], shapes(contract), row, reader).made()
-    except (sqlglot.ParseError, duckdb.Error) as error:
+    except (SqlglotError, duckdb.Error) as error:
         # Spark's SQL is not all DuckDB's: what cannot be asked here is said, not guessed.
-        text, parts = f"This page cannot tell: {str(error).splitlines()[0]}", []
+        text, parts = f"This page cannot tell: {discreet(contract, name, cause(error))}", []
     return {"text": text[:1].upper() + text[1:], "parts": [part.told(contract) for part in parts]}
 
 
@@ -93,7 +96,8 @@ class _Row:
     def _looked_up(self, first: Part, join: Join) -> tuple[str, list[Part]]:
         """A table: the version of the key that was looked up, valid then."""
         name, by = self.view.second or "", ""
-        key: Sequence[Any] = [self.row.get(column) for column in self.known[self.view.first].key]
+        met = first.rows[0] if first.rows else self.row
+        key: Sequence[Any] = [met.get(column) for column in self.known[self.view.first].key]
         if join.keys:
             key, by = self._evaluated(first, join.keys), f" by {', '.join(join.keys)}"
         second = self.reader.version(name, key or [None], self.moment)
@@ -111,7 +115,8 @@ class _Row:
             return []
         names = {first.name: list(self.known[first.name].columns)}
         shown = ", ".join(_duckdb(resolve(text, names)) for text in texts)
-        values = ", ".join(f'{_or_null(value)} AS "{column}"' for column, value in first.rows[0].items())
+        plain = {column: value for column, value in first.rows[0].items() if not isinstance(value, list | dict)}
+        values = ", ".join(f'{_or_null(value)} AS "{column}"' for column, value in plain.items())
         with scan.engine() as engine:
             found = engine.execute(f'SELECT {shown} FROM (SELECT {values}) AS "{first.name}"').fetchone()  # noqa: S608
         return list(found or ())
