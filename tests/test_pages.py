@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -126,6 +128,12 @@ def test_the_page_of_a_release_dag_is_its_pipelines(web: TestClient) -> None:
 
 def test_unknown_names_are_told_without_those_that_may_not_be_read() -> None:
     assert "guest" not in text(client("shop", "shap"), "/quality/shap", 404)
+
+
+def test_to_load_the_plugin_imports_nothing_that_pages_need() -> None:
+    probe = "import sys, hindcast.pages; print(sorted({'fastapi', 'duckdb', 'pyspark', 'jinja2'} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
+    assert told.stdout == "[]\n"
 
 
 # Quality
