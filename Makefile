@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +41,9 @@ bench-gates: setup ## what gates cost, beside one aggregate pass (two minutes)
 
 bench-airflow: setup ## what a run of ten records costs, beside a DAG of the same shape that does nothing (four minutes)
 	@PYTHONPATH=jobs $(BIN)/python bench/airflow.py
+
+bench-pages: setup ## what the time machine takes for a key of 10 million rectangles (a minute)
+	@PYTHONPATH=jobs $(BIN)/python bench/pages.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

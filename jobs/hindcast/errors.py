@@ -12,6 +12,7 @@
     │   └── BusyError      another run of the pipeline is under way: wait for it
     ├── GateError          a gate that stopped a table
     └── QueryError         a question that has no answer: unknown table, key or moment
+        └── UnknownError   it names what is not there: a pipeline, a table, a run, a key
 
 An error says what was found, where, and what to do.
 """
@@ -77,6 +78,10 @@ class GateError(HindcastError):
 
 class QueryError(HindcastError):
     """A question about a table, key or moment that is not there."""
+
+
+class UnknownError(QueryError):
+    """A question that names a pipeline, table, run or key that is not there."""
 
 
 FINAL = (AskedError, ContractError, GateError, RecordError, TableError)

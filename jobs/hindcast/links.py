@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
 from hindcast.operators import SharedSpark, SubmittedSpark
+from hindcast.pages import PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -24,4 +25,4 @@ class ReportLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's own form
         """The page of the run that the task belongs to, by the names that Airflow has for both."""
         root = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-        return f"{root}/hindcast/dag/{quote(ti_key.dag_id)}/run/{quote(ti_key.run_id, safe='')}/report"
+        return f"{root}{PREFIX}/dag/{quote(ti_key.dag_id)}/run/{quote(ti_key.run_id, safe='')}/report"

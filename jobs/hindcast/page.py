@@ -97,7 +97,7 @@ def verdict(report: dict[str, Any]) -> Verdict:
     if held:
         keys = sum(table["keys"] for table in held.values())
         place = next(iter(held)) if len(held) == 1 else f"{len(held)} tables"
-        clauses.append(f"{_counted(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
+        clauses.append(f"{counted(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
     if wrong:
         clauses.append(f"the offsets and fates of {_listed(wrong)} do not add up")
     if report.get("state") == "stopped":
@@ -211,7 +211,7 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
             f"{topic.get('late') or 0:,} late": topic.get("late"),
             f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
             f"of earlier records by the contract's history retention now: {anew}": anew,
-            f"{_counted(quiet, 'partition')} brought nothing new": quiet,
+            f"{counted(quiet, 'partition')} brought nothing new": quiet,
             f"✗ {offsets:,} offsets in all, {read:,} in its partitions: does not add up": offsets != read,
         }
         found.append(Topic(name, topic.get("topic", name), offsets, news, [note for note, n in notes.items() if n]))
@@ -225,11 +225,11 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
         notes = [f"left out: {', '.join(left_out)}"] if left_out else []
         if name in held:
             keys, rows, newly = (held[name].get(count) or 0 for count in ("keys", "rows", "newly"))
-            new = f", {_counted(newly, 'key')} newly" if newly else ""
-            notes.insert(0, f"held back: {_counted(keys, 'key')} with {_counted(rows, 'row')}{new}")
+            new = f", {counted(newly, 'key')} newly" if newly else ""
+            notes.insert(0, f"held back: {counted(keys, 'key')} with {counted(rows, 'row')}{new}")
         opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
         if table.get("closedUpTo") and (opened or closed or notes):
-            notes.append(f"windows closed up to {_moment(table['closedUpTo'])}")
+            notes.append(f"windows closed up to {moment(table['closedUpTo'])}")
         found.append(Changed(name, opened, closed, corrected, _parts(table, "ages"), notes))
     return found
 
@@ -268,10 +268,10 @@ def _of_gates(gates: Sequence[Gate]) -> str:
         (counts["unchecked"], f"{'was' if counts['unchecked'] == 1 else 'were'} not checked"),
     ]
     (first, words), *rest = [(n, words) for n, words in told if n]
-    return ", ".join([f"{first:,} of {_counted(total, 'gate')} {words}", *(f"{n:,} {words}" for n, words in rest)])
+    return ", ".join([f"{first:,} of {counted(total, 'gate')} {words}", *(f"{n:,} {words}" for n, words in rest)])
 
 
-def _moment(iso: str) -> str:
+def moment(iso: str) -> str:
     """A moment as people read it: `2026-01-01 00:00:00 UTC`."""
     return iso.replace("T", " ").replace("+00:00", " UTC")
 
@@ -286,7 +286,7 @@ def _embedded(report: dict[str, Any], gates: Iterable[Gate]) -> str:
 def _template() -> Template:
     source = files("hindcast").joinpath("page.html").read_text(encoding="utf-8")
     surroundings = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    surroundings.filters |= {"moment": _moment, "counted": _counted, "number": "{:,}".format}
+    surroundings.filters |= {"moment": moment, "counted": counted, "number": "{:,}".format}
     surroundings.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
     return surroundings.from_string(source)
 
@@ -301,7 +301,8 @@ def _parts(told: dict[str, Any], name: str) -> dict[str, Any]:
     return told.get(name) or {}
 
 
-def _counted(n: int, word: str) -> str:
+def counted(n: int, word: str) -> str:
+    """A number of things: `1 key`, `1,200 keys`."""
     return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import sqlglot
@@ -138,6 +138,33 @@ def keys(question: Question, key: Mapping[str, pa.DataType]) -> list[str]:
         )
     columns = [f'"{column}"' for column in key]
     return [*told, *(_beyond(columns, bound, sign) for bound, sign in ((lower, ">"), (upper, "<")) if bound)]
+
+
+class Bound(NamedTuple):
+    """What an answer has in a column: a value from `least` to `most` (None: any), or null if that is allowed."""
+
+    column: str
+    least: Any = None
+    most: Any = None
+    or_null: bool = False
+
+
+def bounds(kind: str, question: Question, key: Mapping[str, pa.DataType], known: datetime) -> list[Bound]:
+    """What `conditions` says of single columns, for those who pass over files; rows within it need not answer."""
+    told = [Bound("systemFrom", most=known), Bound("systemTo", least=known, or_null=True), *key_bounds(question, key)]
+    start, end = question.from_time, question.to_time
+    if not (start or end) and (kind == "versions" or question.as_of):
+        start, end = (question.as_of or datetime.now(UTC),) * 2
+        start = start if kind == "versions" else None
+    first, last = PERIODS[kind][0], PERIODS[kind][-1]
+    return [*told, Bound(first, most=end), Bound(last, least=start, or_null=True)]
+
+
+def key_bounds(question: Question, key: Mapping[str, pa.DataType]) -> list[Bound]:
+    """The bounds of the key's columns, where a key is asked for."""
+    values = zip(key.items(), question.key or (), strict=False)
+    told = ((column, None if value is None else _typed(column, kind, value)) for (column, kind), value in values)
+    return [Bound(column, value, value) for column, value in told if isinstance(value, int | str | datetime)]
 
 
 def ordering(kind: str, key: Sequence[str], lineage: Sequence[str], order: Sequence[str]) -> list[tuple[str, bool]]:

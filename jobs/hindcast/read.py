@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import journal, questions, tables
+from hindcast import journal, questions, scan, show, tables
 from hindcast.contracts import Contract
-from hindcast.errors import QueryError, nearest
-from hindcast.questions import Question
+from hindcast.errors import QueryError, UnknownError, nearest
+from hindcast.questions import Bound, Question
 from hindcast.tables import Table
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def query(warehouse: str, contract: Contract, name: str, question: Question = EV
     QueryError for an unknown table, a key that is none, or a known-at that cannot be answered yet (`answerable`).
     """
     asked = _Asked.of(warehouse, contract, name, question)
-    return asked.answered(asked.condition, question.order, asked.closed)
+    return asked.answered(asked.condition, asked.bounds, question.order, asked.closed)
 
 
 def frame(
@@ -62,14 +61,20 @@ def frame(
 def history(warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None) -> pa.Table:
     """Every row ever believed about a key, with both periods, by valid time and then by system time."""
     asked = _Asked.of(warehouse, contract, name, Question(key=key))
-    return asked.answered(" AND ".join(questions.keys(asked.question, asked.key)) or "true")
+    return asked.believed()
+
+
+def of_key(table: Table, found: DeltaTable, key: Sequence[Any]) -> pa.Table:
+    """As `history`, of a table that is there and whatever its runs are, with the places of the records besides."""
+    asked = _Asked(table, found, Question(key=key), datetime.now(UTC))
+    return asked.believed([f'"{column}"' for column in asked.lineage])
 
 
 def locate(warehouse: str, contract: Contract, name: str) -> Table:
     """The table of a topic or view of the contract."""
     names = [*contract.topics, *contract.views]
     if name not in names:
-        raise QueryError(f"no table '{name}'", where=contract.pipeline, mend=nearest(name, names))
+        raise UnknownError(f"no table '{name}'", where=contract.pipeline, mend=nearest(name, names))
     return tables.located(warehouse, contract, name)
 
 
@@ -110,7 +115,7 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         known = {str(run.number): run.known_at for run in journal.runs(warehouse, pipeline)}
         number = text.removeprefix("run:")
         if number not in known:
-            raise QueryError(f"no run '{number}'", where=pipeline, mend=nearest(number, known))
+            raise UnknownError(f"no run '{number}'", where=pipeline, mend=nearest(number, known))
         return known[number]
     try:
         moment = datetime.fromisoformat(text)
@@ -129,6 +134,13 @@ def key_of(table: Table, text: str) -> list[Any]:
     if given is None or set(given) != set(table.key):
         raise QueryError(f"'{text}' is not a key of {table.name}", mend=f"write it as JSON: {_example(table)}")
     return [given[column] for column in table.key]
+
+
+def key_text(table: Table, key: Sequence[Any]) -> str:
+    """A key as `key_of` takes it."""
+    if len(table.key) == 1:
+        return show.text(key[0])
+    return json.dumps(dict(zip(table.key, map(show.plain, key), strict=True)))
 
 
 def bound_of(table: Table, text: str) -> list[Any]:
@@ -173,13 +185,21 @@ class _Asked:
     def key(self) -> Mapping[str, pa.DataType]:
         return {column: self.schema.field(column).type for column in self.table.key}
 
+    @property
+    def lineage(self) -> list[str]:
+        """The places of the records that rows come from."""
+        return [c for c in self.schema.names if c.startswith("_") and c != "_belief"]
+
     def ordering(self, order: Sequence[str]) -> list[tuple[str, bool]]:
-        lineage = [c for c in self.schema.names if c.startswith("_") and c != "_belief"]
-        return questions.ordering(self.table.kind, self.table.key, lineage, order)
+        return questions.ordering(self.table.kind, self.table.key, self.lineage, order)
 
     @property
     def condition(self) -> str:
         return questions.conditions(self.table.kind, self.question, self.key, self.known)
+
+    @property
+    def bounds(self) -> list[Bound]:
+        return questions.bounds(self.table.kind, self.question, self.key, self.known)
 
     @property
     def closed(self) -> list[str]:
@@ -192,15 +212,21 @@ class _Asked:
                 up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
         return [questions.closed(questions.literal(datetime.fromisoformat(up_to)) if up_to else "NULL")]
 
-    def answered(self, condition: str, order: Sequence[str] = (), besides: Sequence[str] = ()) -> pa.Table:
-        """The rows that meet a condition, by way of DuckDB."""
-        shown = ", ".join([*(f'"{column}"' for column in tables.columns(self.table)), *besides])
+    def believed(self, besides: Sequence[str] = ()) -> pa.Table:
+        """Every row of the key that was ever believed."""
+        condition = " AND ".join(questions.keys(self.question, self.key)) or "true"
+        return self.answered(condition, questions.key_bounds(self.question, self.key), besides=besides)
+
+    def answered(
+        self, condition: str, bounds: Sequence[Bound], order: Sequence[str] = (), besides: Sequence[str] = ()
+    ) -> pa.Table:
+        """The rows that meet a condition, by way of DuckDB; they lie within `bounds`."""
+        shown = ", ".join([*(f'"{column}"' for column in tables.columns(self.table, self.found)), *besides])
         by = ", ".join(
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in self.ordering(order)
         )
-        with duckdb.connect() as engine:
-            engine.execute("SET TimeZone = 'UTC'")
-            engine.register("rows", tables.arrow(self.found))
+        with scan.engine() as engine:
+            scan.register(engine, self.found, bounds)
             text = f"SELECT {shown} FROM rows WHERE {condition} ORDER BY {by}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()
 

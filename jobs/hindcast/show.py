@@ -45,19 +45,26 @@ def as_json(rows: pa.Table) -> str:
 
     JSON has no NaN and no infinity: they are the texts "NaN", "Infinity", "-Infinity".
     """
-    return json.dumps([{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
+    return json.dumps([{name: plain(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
 
 
 def cell(value: Any) -> str:
     """One value as text; control characters are escaped, so that a value stays on its line."""
-    plain = _plain(value, human=True)
-    if plain is None:
+    told = plain(value, human=True)
+    if told is None:
         return "-"
-    text = plain if isinstance(plain, str) else json.dumps(plain)
+    text = told if isinstance(told, str) else json.dumps(told)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _plain(value: Any, *, human: bool = False) -> Any:
+def text(value: Any) -> str:
+    """One value as JSON has it, a text without quotes."""
+    told = plain(value)
+    return told if isinstance(told, str) else json.dumps(told)
+
+
+def plain(value: Any, *, human: bool = False) -> Any:
+    """A value as JSON has it (`as_json`); for people a moment without its zone."""
     if isinstance(value, datetime):
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
@@ -68,7 +75,7 @@ def _plain(value: Any, *, human: bool = False) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
-        return {name: _plain(part, human=human) for name, part in value.items()}
+        return {name: plain(part, human=human) for name, part in value.items()}
     if isinstance(value, list):
-        return [_plain(part, human=human) for part in value]
+        return [plain(part, human=human) for part in value]
     return value

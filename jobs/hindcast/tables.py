@@ -129,9 +129,9 @@ def opened(table: Table) -> DeltaTable | None:
     return found
 
 
-def columns(table: Table) -> list[str]:
+def columns(table: Table, found: DeltaTable | None = None) -> list[str]:
     """The columns of a table that is there without layout and lineage: the user's, then the periods."""
-    found = opened(table)
+    found = found or opened(table)
     names = [field.name for field in found.schema().fields] if found else []
     last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
     return [*(name for name in names if not name.startswith("_") and name not in last), *last]

@@ -1,0 +1,96 @@
+"""Numbers and moments as places in a drawing: small plots, axes, ticks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+WIDTH, HEIGHT, MARGIN = 120, 26, 4
+"""Of a small plot."""
+
+
+def spark(values: Sequence[float]) -> dict[str, Any]:
+    """A small plot: the path of its line (SVG), the place of the last value, and the value.
+
+    All values equal are a line in the middle; the last one is on the right.
+
+        spark([1, 3]) -> {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
+    """
+    if not values:
+        return {"path": "", "x": None, "y": None, "last": None}
+    low, high = min(values), max(values)
+    step = (WIDTH - 2 * MARGIN) / max(len(values) - 1, 1)
+    first = WIDTH - MARGIN - step * (len(values) - 1)
+    room = HEIGHT - 2 * MARGIN
+
+    def place(n: int, value: float) -> tuple[float, float]:
+        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5  # halved: it stays finite
+        return first + step * n, HEIGHT - MARGIN - room * share
+
+    points = [place(n, value) for n, value in enumerate(values)]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    x, y = points[-1]
+    return {"path": f"M{path}" + ("h0" if len(points) == 1 else ""), "x": x, "y": y, "last": values[-1]}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Moments as places from 0 to 1: knots, between which it is linear. The outer two are beyond what is drawn."""
+
+    knots: tuple[tuple[float, datetime], ...]
+
+    def place(self, moment: datetime | None) -> float:
+        """Where a moment is; what has no end, or lies beyond the knots, is at the border."""
+        if moment is None:
+            return 1.0
+        for (left, start), (right, end) in pairwise(self.knots):
+            if moment < end:
+                return max(0.0, left + (right - left) * ((moment - start) / (end - start)))
+        return 1.0
+
+    @property
+    def ticks(self) -> list[tuple[float, datetime]]:
+        """The knots to be labelled: not the outer two, and not more than fit."""
+        inner = self.knots[1:-1]
+        every = -(-len(inner) // LABELS)
+        return [*inner[::every]] if inner else []
+
+
+def axis(moments: Iterable[datetime], *, even: bool) -> Axis:
+    """An axis on which all of some moments (at least one) are: in even steps, or as far apart as they are.
+
+    To the sides there is room for what began before and has not ended.
+    """
+    inner = sorted(set(moments))
+    length = inner[-1] - inner[0]
+    last = max(len(inner) - 1, 1)
+    room = max((1 - SIDE) / (last + 1), SIDE) if even else 2 * SIDE
+    shares = [n / last if even else (moment - inner[0]) / (length or _HOUR) for n, moment in enumerate(inner)]
+    places = [SIDE + (1 - SIDE - room) * share for share in shares]
+    step = (length / last if even else length * room / (1 - SIDE - room)) or _HOUR
+    before, after = _shifted(inner[0], -step), _shifted(inner[-1], step)
+    return Axis(((0.0, before), *zip(places, inner, strict=True), (1.0, after)))
+
+
+def label(moment: datetime) -> str:
+    """A moment as short as it can be written: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`."""
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    if "." in text:
+        return text.rstrip("0")
+    return text.removesuffix(":00").removesuffix(" 00:00")
+
+
+SIDE = 0.05
+LABELS = 8
+_HOUR = timedelta(hours=1)
+
+
+def _shifted(moment: datetime, by: timedelta) -> datetime:
+    """A moment so much later, within what Python has."""
+    try:
+        return moment + by
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if by > timedelta(0) else datetime.min.replace(tzinfo=UTC)

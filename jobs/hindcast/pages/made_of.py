@@ -1,0 +1,144 @@
+"""Rows of a view's inputs as they were known at a moment: what a row of the view was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hindcast import inputs, journal, questions, read, scan, tables
+from hindcast.contracts import Contract
+from hindcast.contracts.sensitive import sensitive
+from hindcast.contracts.shapes import PERIODS
+from hindcast.pages import catalog, histories
+from hindcast.questions import Bound, literal
+from hindcast.tables import Table
+
+SHOWN = 20
+"""So many rows of an input are shown; of more it is said how many there are."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the input `name`, the first ones of `total`; `open`: whether they may be shown."""
+
+    name: str
+    source: Table
+    known: datetime
+    open: bool
+    marked: frozenset[str]
+    rows: list[Row] = field(default_factory=list)
+    total: int = 0
+
+    @property
+    def secret(self) -> bool:
+        """Whether the key is sensitive."""
+        return bool(self.marked & set(self.source.key))
+
+    def told(self, contract: Contract) -> dict[str, Any]:
+        """The part as JSON has it; `rows` is None where they may not be shown."""
+        start = PERIODS[self.source.kind][0]
+        rows = [
+            {
+                "key": None if self.secret else self._key(row),
+                "from": row[start].isoformat(),
+                "values": histories.told({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
+                "records": records(contract, self.name, row),
+            }
+            for row in self.rows
+        ]
+        return {
+            "name": self.name,
+            "pipeline": self.source.pipeline,
+            "table": self.source.name,
+            "knownAt": self.known.isoformat(),
+            "rows": rows if self.open else None,
+            "total": self.total,
+        }
+
+    def _key(self, row: Row) -> str | None:
+        """A row's key as an address has it; None for one with a null, which none has."""
+        key = [row[column] for column in self.source.key]
+        return None if None in key else read.key_text(self.source, key)
+
+
+def records(contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
+    """The records that a row comes from: topic in Kafka (or another pipeline's table), partition, offset.
+
+    None for a row that is made of other tables' rows.
+    """
+    joined = contract.views[name].second if name in contract.views else None
+    places = [(name, row.get("_partition"), row.get("_offset"))]
+    if joined:
+        places.append((joined, row.get("_rightPartition"), row.get("_rightOffset")))
+    return [
+        {"topic": _topic(contract, source), "partition": partition, "offset": offset}
+        for source, partition, offset in places
+        if partition is not None
+    ]
+
+
+def _topic(contract: Contract, source: str) -> str:
+    while source in contract.views:
+        source = contract.views[source].first
+    return contract.kafka_topic(source) if source in contract.topics else contract.inputs[source].table
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads inputs as they were known at a moment, for somebody who may read some pipelines."""
+
+    warehouse: str
+    contract: Contract
+    known: datetime
+    readable: frozenset[str]
+
+    def event(self, name: str, place: tuple[Any, Any], span: tuple[datetime, datetime]) -> Part:
+        """The event of a place (partition, offset); it is dated within the span."""
+        if None in place:
+            return self._part(name)
+        condition = f'"_partition" = {place[0]} AND "_offset" = {place[1]}'
+        return self.asked(name, condition, [Bound("timestamp", *span)])
+
+    def version(self, name: str, key: Sequence[Any], moment: datetime) -> Part:
+        """The version of a key that was valid at a moment."""
+        part = self._part(name)
+        if None in key:
+            return part
+        columns = dict(zip(part.source.key, key, strict=True))
+        told = [f'"{column}" = {literal(value)}' for column, value in columns.items()]
+        bounds = [Bound(column, v, v) for column, v in columns.items() if isinstance(v, int | str | datetime)]
+        bounds += [Bound("validFrom", most=moment), Bound("validTo", least=moment, or_null=True)]
+        return self.asked(name, " AND ".join([*told, questions.as_of("versions", literal(moment))]), bounds)
+
+    def asked(self, name: str, condition: str, bounds: Sequence[Bound]) -> Part:
+        """The rows that meet a condition, the latest first; its columns may be written `name.column`."""
+        part = self._part(name)
+        found = tables.opened(part.source) if part.open else None
+        if found is None:
+            return part
+        system = [Bound("systemFrom", most=part.known), Bound("systemTo", least=part.known, or_null=True)]
+        with scan.engine() as engine:
+            scan.register(engine, found, [*bounds, *system])
+            condition = f"{questions.known_at(literal(part.known))} AND {condition}"
+            order = f'"{PERIODS[part.source.kind][0]}" DESC'
+            some = histories.some(engine, condition, order, SHOWN, name)
+        return Part(name, part.source, part.known, part.open, part.marked, some.rows, some.total)
+
+    def _part(self, name: str) -> Part:
+        """An input, as yet without rows: one of another pipeline as the run that was known then had pinned it."""
+        marked = sensitive(self.contract)[name]
+        if name not in self.contract.inputs:
+            source = tables.located(self.warehouse, self.contract, name)
+            return Part(name, source, self.known, True, marked)
+        past = [run for run in journal.runs(self.warehouse, self.contract.pipeline) if run.known_at <= self.known]
+        pin = past[-1].plan.get("inputs", {}).get(name) if past else None
+        source = inputs.table(self.warehouse, self.contract, name)
+        known, _ = catalog.known()
+        if source.pipeline in known:  # its owner may mark more
+            marked |= sensitive(known[source.pipeline]).get(source.name, frozenset())
+        moment = datetime.fromisoformat(pin) if pin else self.known
+        return Part(name, source, moment, source.pipeline in self.readable, marked)

@@ -1,0 +1,127 @@
+"""Rows of a Delta table in DuckDB, without Spark: of the files only those that can hold what is asked for.
+
+Local files are read by DuckDB itself: it takes of each column what the rows that are asked for need. Arrow would read
+all columns of all rows first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from hindcast import tables
+from hindcast.questions import Bound
+
+
+def engine() -> duckdb.DuckDBPyConnection:
+    """A connection to the DuckDB of this process, in UTC; what is registered with it is its own."""
+    made = _database(os.getpid()).cursor()
+    made.execute("SET TimeZone = 'UTC'")
+    return made
+
+
+def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Sequence[Bound] = ()) -> None:
+    """Makes `rows` of a table: those that all `bounds` allow, and maybe others; without its partition columns."""
+    schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
+    fields = [field for field in schema if field.name not in partitions]
+    folder = found.table_uri.removeprefix("file://")
+    if "://" in folder or _GLOB & set(folder) or any(_holds_moments(field.type) for field in fields):
+        engine.register("rows", tables.arrow(found))
+        return
+    files = [str(Path(unquote(folder), unquote(name))) for name in holding(found, bounds)]
+    if not files:
+        engine.register("rows", schema.empty_table())
+        return
+    # Spark writes moments as INT96, which Parquet readers take for ones without a zone.
+    shown = ", ".join(
+        f"CAST({_quoted(f.name)} AS TIMESTAMPTZ) AS {_quoted(f.name)}"
+        if pa.types.is_timestamp(f.type) and f.type.tz
+        else _quoted(f.name)
+        for f in fields
+    )
+    listed = ", ".join(_literal(file) for file in files)
+    gone = _gone(found, files) if tables.VECTORS in found.metadata().configuration else None
+    if gone is None:
+        read = f"read_parquet([{listed}], hive_partitioning = false)"
+    else:
+        engine.register("gone", gone)
+        options = "hive_partitioning = false, filename = '_file', file_row_number = true"
+        read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN gone USING (_file, file_row_number))"
+    engine.execute(f"CREATE TEMP VIEW rows AS SELECT {shown} FROM {read}")  # noqa: S608  # names are quoted
+
+
+def holding(found: DeltaTable, bounds: Iterable[Bound]) -> list[str]:
+    """The files of a table that can hold rows within all bounds, by the statistics that Delta keeps of each file."""
+    added = pa.table(found.get_add_actions(flatten=True))
+    kept = [True] * added.num_rows
+    for bound in bounds:
+        least, most, nulls = (_column(added, f"{of}.{bound.column}") for of in ("min", "max", "null_count"))
+        told = zip(kept, least, most, nulls, strict=True)
+        kept = [it and _can_hold(bound, low, high, n) for it, low, high, n in told]
+    return [path for path, it in zip(added.column("path").to_pylist(), kept, strict=True) if it]
+
+
+@cache
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
+    """To start one takes longer than most questions; its threads do not come along into a forked process."""
+    return duckdb.connect()
+
+
+_GLOB = set("*?[")
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _column(added: pa.Table, name: str) -> list[Any]:
+    return added.column(name).to_pylist() if name in added.column_names else [None] * added.num_rows
+
+
+def _can_hold(bound: Bound, least: Any, most: Any, nulls: int | None) -> bool:
+    """Whether a file with these statistics can hold a row within the bound."""
+    if bound.or_null and nulls != 0:
+        return True
+    if least is None or most is None:
+        return True
+    if isinstance(most, datetime):
+        most += _MILLISECOND  # the statistics of moments end at the millisecond
+    try:
+        return (bound.least is None or most >= bound.least) and (bound.most is None or least <= bound.most)
+    except TypeError:  # of a type that Delta writes in another form
+        return True
+
+
+def _gone(found: DeltaTable, files: Sequence[str]) -> pa.Table:
+    """The rows that deletion vectors mark, by file and number."""
+    wanted, names, numbers = set(files), [], []
+    for batch in pa.RecordBatchReader.from_stream(found.deletion_vectors()):
+        for uri, vector in zip(batch.column(0).to_pylist(), list(batch.column(1)), strict=True):
+            file = str(Path(unquote(uri.removeprefix("file://"))))
+            if file in wanted:
+                marked = pc.indices_nonzero(pc.invert(vector.values)).cast(pa.int64())
+                names.append(pa.repeat(file, len(marked)))
+                numbers.append(marked)
+    return pa.table(
+        {"_file": pa.chunked_array(names, pa.string()), "file_row_number": pa.chunked_array(numbers, pa.int64())}
+    )
+
+
+def _holds_moments(kind: pa.DataType) -> bool:
+    """Whether a nested type has moments in it."""
+    return any(pa.types.is_timestamp(f.type) or _holds_moments(f.type) for f in map(kind.field, range(kind.num_fields)))
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _literal(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))

@@ -1,0 +1,458 @@
+"""The pages in Airflow's UI: what they tell, whom, and that no text of a topic gets out of its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+from fastapi.testclient import TestClient
+
+from hindcast import tables
+from hindcast.contracts import find
+from hindcast.pages import VIEWS, drawing, histories, machine, offsets
+from hindcast.pages.access import Access
+from hindcast.pages.app import made
+from hindcast.settings import Settings
+from warehouses import HOSTILE, RUNS, T0, at, shop, version, write
+
+GUEST = """
+pipeline: guest
+start: 2026-01-01
+topics:
+  questions: {read: stream, key: {id: string}, value: {item: string}}
+inputs:
+  menu: {table: shop.prices, key: {item: string}, value: {price: "decimal(8,2)"}}
+views:
+  answers: {stream: questions, join: {table: menu, on: item}}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with shop(tmp_path_factory.mktemp("shop"), GUEST) as found:
+        yield found
+
+
+def client(*readable: str) -> TestClient:
+    """The pages for somebody who may read some DAGs; Airflow's own access is test_pages_access.py's."""
+
+    def pipeline(dag_id: str) -> None:
+        if dag_id.removesuffix("__release") not in {*readable, "nope"}:
+            raise HTTPException(403)
+
+    return TestClient(made(Access(lambda: None, pipeline, lambda: frozenset(readable))), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def web() -> TestClient:
+    return client("shop", "guest")
+
+
+class Text(HTMLParser):
+    """The text of a page, and the names of its elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.elements: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.elements.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+def text(web: TestClient, address: str, status: int = 200, **asked: str) -> str:
+    answer = web.get(address, params=asked)
+    assert answer.status_code == status, answer.text
+    return str(Text(answer.text))
+
+
+def twin(web: TestClient, address: str, **asked: str) -> Any:
+    answer = web.get(f"{address}.json", params=asked)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# Access
+
+
+def test_every_route_asks_whether_the_user_may_see_it() -> None:
+    def readable() -> frozenset[str]:
+        return frozenset()
+
+    asked = Access(lambda: None, lambda: None, readable)
+    for route in made(asked).routes:
+        calls = [it.call for it in route.dependant.dependencies]  # type: ignore[attr-defined]  # there is no other kind
+        assert asked.website in calls, route
+        assert (asked.pipeline in calls) == ("{dag_id}" in route.path), route  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("address", ["/quality", "/machine", "/ledger"])
+def test_lists_have_only_pipelines_that_may_be_read(address: str) -> None:
+    assert "guest" in text(client("shop", "guest"), address)
+    assert "guest" not in text(client("shop"), address)
+    assert "guest" not in str(twin(client("shop"), address))
+
+
+@pytest.mark.parametrize(
+    "address", ["/quality/guest", "/machine/guest.json", "/keys/guest.json", "/reports/guest/x", "/dag/guest/quality"]
+)
+def test_a_pipeline_that_may_not_be_read_is_refused(address: str) -> None:
+    assert client("shop").get(address).status_code == 403
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view["url_route"])
+def test_the_views_that_airflow_lists_lead_to_a_page(web: TestClient, view: dict[str, str]) -> None:
+    address = view["href"].removeprefix("/hindcast").format(DAG_ID="shop", RUN_ID="manual__1")
+    assert web.get(address).status_code == 200
+
+
+def test_the_page_of_a_release_dag_is_its_pipelines(web: TestClient) -> None:
+    answer = web.get("/dag/shop__release/quality", follow_redirects=False)
+    assert answer.headers["location"] == "/quality/shop"
+
+
+def test_unknown_names_are_told_without_those_that_may_not_be_read() -> None:
+    assert "guest" not in text(client("shop", "shap"), "/quality/shap", 404)
+
+
+def test_to_load_the_plugin_imports_nothing_that_pages_need() -> None:
+    probe = "import sys, hindcast.pages; print(sorted({'fastapi', 'duckdb', 'pyspark', 'jinja2'} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
+    assert told.stdout == "[]\n"
+
+
+# Quality
+
+
+def test_quality_tells_the_verdict_of_the_last_run_and_where_its_report_is(web: TestClient) -> None:
+    told = text(web, "/quality")
+    assert "✓ Run 2 of shop was published; it has no gates." in told
+    (it,) = [p for p in twin(web, "/quality")["pipelines"] if p["pipeline"] == "shop"]
+    assert (it["last"]["run"], it["last"]["report"], it["last"]["dataDocs"]) == (2, "run-2.html", None)
+    assert {trend["measure"]: trend["last"] for trend in it["trends"]} == {"records": 1, "late": 1, "corrected": 1}
+    assert [run["run"] for run in twin(web, "/quality/shop")["runs"]] == [2, 1]
+
+
+def test_reports_and_data_docs_come_with_a_policy_of_their_own(web: TestClient, now: Settings) -> None:
+    docs = now.reports / "shop" / "run-1" / "index.html"
+    docs.parent.mkdir()
+    docs.write_text("<script>alert(1)</script>")
+    assert twin(web, "/quality/shop")["runs"][1]["dataDocs"] == "run-1/index.html"
+    answer = web.get("/reports/shop/run-1/index.html")
+    assert "script-src" not in answer.headers["content-security-policy"]  # so default-src holds: none
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert (
+        "sandbox allow-scripts allow-downloads"
+        in web.get("/reports/shop/run-1.html").headers["content-security-policy"]
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../guest/x.html",
+        "..%2f..%2fschemas%2fshop.yaml",
+        "%2fetc%2fpasswd",
+        "..",
+        ".",
+        "",
+        "run-1",
+        "a%00b",
+        "x" * 5000,
+        "out",
+    ],
+)
+def test_no_page_escapes_the_reports_of_its_pipeline(web: TestClient, now: Settings, name: str) -> None:
+    link = now.reports / "shop" / "out"
+    if not link.exists():
+        link.symlink_to(now.schemas / "shop.yaml")
+    assert web.get(f"/reports/shop/{name}").status_code == 404
+
+
+# Time machine
+
+
+def plane(web: TestClient, table: str, key: str, **asked: str) -> Any:
+    return twin(web, "/machine/shop", table=table, key=key, **asked)
+
+
+def values(rows: list[Any]) -> list[list[Any]]:
+    return [list(row["values"].values()) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("minute", "run", "price"),
+    [(-1, 1, []), (0, 1, ["3.00"]), (5, 1, ["3.00"]), (0.5, 2, ["3.00"]), (1, 2, ["2.50"]), (5, 2, ["2.50"])],
+)
+def test_the_row_at_the_crosshair(web: TestClient, minute: float, run: int, price: list[str]) -> None:
+    told = plane(web, "prices", "naan", asOf=at(minute).isoformat(), knownAt=f"run:{run}")
+    assert [row["values"]["price"] for row in told["answer"]["rows"]] == price
+
+
+def test_each_rectangle_has_its_record_and_the_runs_that_opened_and_closed_it(web: TestClient) -> None:
+    told = plane(web, "prices", "naan")
+    assert [
+        (row["values"]["price"], row["openedBy"], row["closedBy"], row["records"])
+        for row in told["plane"]["rectangles"]
+    ] == [
+        ("3.00", 1, 2, [{"topic": "shop.prices", "partition": 0, "offset": 0}]),
+        ("3.00", 2, None, [{"topic": "shop.prices", "partition": 0, "offset": 0}]),
+        ("2.50", 2, None, [{"topic": "shop.prices", "partition": 0, "offset": 2}]),
+    ]
+    old, new, late = told["plane"]["rectangles"]
+    assert old["x"] == new["x"] < late["x"] == new["x"] + new["width"]
+    assert old["y"] + old["height"] == new["y"] == late["y"]
+    assert late["x"] + late["width"] == late["y"] + late["height"] == 1  # until changed, still believed
+
+
+def test_a_diff_between_two_known_ats(web: TestClient) -> None:
+    told = plane(web, "bills", "dave", knownAt="run:2", comparedWith="run:1")["diff"]
+    assert (values(told["lost"]["rows"]), values(told["gained"]["rows"])) == (
+        [["dave", "naan", "6.00"]],
+        [["dave", "naan", "5.00"]],
+    )
+    assert plane(web, "bills", "dave", knownAt="run:1", comparedWith="run:2")["diff"] == told
+
+
+@pytest.mark.parametrize(("run", "price"), [(1, "3.00"), (2, "2.50")])
+def test_why_a_join_gave_this_as_known_then(web: TestClient, run: int, price: str) -> None:
+    told = plane(web, "bills", "dave", knownAt=f"run:{run}")["why"]
+    assert told["text"].startswith(
+        "One event of orders looked up prices by orders.item: item = naan, valid at 2026-01-01 00:02"
+    )
+    order, met = told["parts"]
+    assert order["rows"][0]["records"] == [{"topic": "orders", "partition": 0, "offset": 0}]
+    assert [(row["key"], row["values"]["price"]) for row in met["rows"]] == [("naan", price)]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "words", "parts"),
+    [
+        ("met", "dave", "One event of orders met one event of visits within the window.", {"orders": 1, "visits": 1}),
+        (
+            "daily",
+            "dave",
+            "It sums up one event of orders with customer = dave, from 2026-01-01 to 2026-01-02.",
+            {"orders": 1},
+        ),
+        ("cities", "Rome", "It sums up one version of people with city = Rome, valid at 2026-01-01.", {"people": 1}),
+        ("prices", "naan", "It is the record of shop.prices, partition 0, offset 2.", {}),
+    ],
+)
+def test_why_of_every_kind_of_table(web: TestClient, table: str, key: str, words: str, parts: dict[str, int]) -> None:
+    told = plane(web, table, key)["why"]
+    assert (told["text"], {part["name"]: part["total"] for part in told["parts"]}) == (words, parts)
+
+
+def test_of_a_pair_both_records_are_told(web: TestClient) -> None:
+    (row,) = plane(web, "met", "dave")["plane"]["rectangles"]
+    assert [(it["topic"], it["offset"]) for it in row["records"]] == [("orders", 0), ("visits", 7)]
+
+
+def test_a_window_is_true_for_as_long_as_it_lasts(web: TestClient) -> None:
+    for hours, rows in ((0, 1), (23, 1), (25, 0)):
+        told = plane(web, "daily", "dave", asOf=(T0 + timedelta(hours=hours)).isoformat())
+        assert told["answer"]["total"] == rows
+
+
+def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: TestClient) -> None:
+    for address in ("/machine/shop", "/machine/shop.json"):
+        for asked in ({"table": "people", "key": "1"}, {"table": "cities", "key": "Rome"}):
+            answer = web.get(address, params=asked)
+            assert (answer.status_code, "***" in answer.text, "Ann" in answer.text) == (200, True, False)
+    assert "the key of secrets is sensitive" in text(web, "/machine/shop", 400, table="secrets")
+    assert web.get("/keys/shop.json", params={"table": "secrets", "beginning": "s"}).status_code == 400
+
+
+def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(now: Settings) -> None:
+    contract = find(now.schemas, "guest")
+    from hindcast.pages.why import explain
+
+    row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
+    told = explain(now.warehouse, contract, "answers", row, RUNS[1], {"guest"})
+    assert told["parts"][1]["rows"] is None
+    assert "you may not read that pipeline" in told["text"]
+    assert explain(now.warehouse, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ("upper(lower(orders.item))", "item = NAAN"),
+        ("substring(orders.item, 1, 4)", "item = naan"),
+        ("soundex(orders.item)", "This page cannot tell"),
+    ],
+)
+def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(now: Settings, on: str, words: str) -> None:
+    from hindcast.pages.why import explain
+
+    contract = find(now.schemas, "shop")
+    join = contract.views["bills"].join
+    assert join is not None
+    view = contract.views["bills"].model_copy(update={"join": join.model_copy(update={"on": on})})
+    other = contract.model_copy(update={"views": {**contract.views, "bills": view}})
+    row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
+    told = explain(now.warehouse, other, "bills", row, RUNS[1], {"shop"})
+    assert words in told["text"]
+
+
+def test_some_keys_that_begin_so(web: TestClient) -> None:
+    def keys(beginning: str) -> list[str]:
+        return web.get("/keys/shop.json", params={"table": "prices", "beginning": beginning}).json()["keys"]
+
+    assert (keys(""), keys("na"), keys("x'--")) == ([HOSTILE, "naan"], ["naan"], [])
+
+
+def test_of_a_huge_history_the_rectangles_near_the_crosshair_are_drawn(now: Settings, tmp_path: Path) -> None:
+    contract = find(now.schemas, "shop")
+    with shop(tmp_path) as other:
+        many = [
+            version(1, None, n, n + 1, item="busy", price=n % 7, note="", _partition=0, _offset=n)
+            for n in range(100_000)
+        ]
+        write(other, contract, "prices", many)
+        told = machine.page(
+            other, contract, ["shop"], machine.Asked("prices", "busy", at(50_000.5).isoformat(), comparedWith="run:1")
+        )
+    assert (told["plane"]["total"], len(told["plane"]["rectangles"])) == (100_000, machine.DRAWN)
+    assert values(told["answer"]["rows"]) == [["busy", "6.00", ""]]  # 50,000 mod 7
+    offsets_drawn = [row["records"][0]["offset"] for row in told["plane"]["rectangles"]]
+    assert (min(offsets_drawn), max(offsets_drawn)) == (49_850, 50_149) or abs(sum(offsets_drawn) / 300 - 50_000) < 2
+
+
+def test_a_history_is_read_once_for_each_version_of_its_table(now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    contract = find(now.schemas, "shop")
+    table = tables.located(now.warehouse, contract, "visits")
+    first = histories.history(table, ["dave"])
+    monkeypatch.setattr(histories.read, "of_key", None)
+    assert histories.history(table, ["dave"]).rows is first.rows
+
+
+# Ledger
+
+
+def test_the_ledger_has_the_offsets_and_fates_of_each_run(web: TestClient) -> None:
+    told = twin(web, "/ledger/shop")
+    (row,) = told["topics"][0]["rows"]
+    assert [(cell["ranges"], cell["fates"], cell["gap"]) for cell in row["cells"]] == [
+        ([[0, 2]], {"accepted": 2}, None),
+        ([[2, 3]], {"accepted": 1}, None),
+    ]
+    assert [late["share"] for late in told["topics"][0]["late"]] == [0, 1]
+    assert "2 run 2 topic" not in text(web, "/ledger/shop")
+    assert "2 shop.prices 0 2 to 2 1 accepted" in text(web, "/ledger/shop")
+
+
+def pieces(*told: tuple[int, int] | None) -> list[list[offsets.Piece]]:
+    return [[] if it is None else [offsets.Piece(0, *it, {"accepted": it[1] - it[0]})] for it in told]
+
+
+@pytest.mark.parametrize(
+    ("told", "missing"),
+    [
+        ([(0, 5), (5, 9)], [{}, {}]),
+        ([(0, 5), None, (7, 9)], [{}, {}, {0: (5, 7)}]),
+        ([(10, 20), (5, 10), (20, 25)], [{}, {}, {}]),  # an anchor moved back
+        ([(10, 20), (0, 5)], [{}, {0: (5, 10)}]),
+    ],
+)
+def test_offsets_that_no_run_replayed_are_a_gap(told: list[Any], missing: list[Any]) -> None:
+    assert offsets.gaps(pieces(*told)) == missing
+
+
+def test_the_graph_leads_from_topics_to_views_and_to_who_reads_them(web: TestClient) -> None:
+    boxes = {box["name"]: box for box in twin(web, "/ledger/shop")["graph"]["boxes"]}
+    assert boxes["shop.prices"]["x"] < boxes["prices"]["x"] < boxes["bills"]["x"] < boxes["guest"]["x"]
+    other = {box["name"]: box for box in twin(web, "/ledger/guest")["graph"]["boxes"]}
+    assert (other["shop.prices"]["other"], other["shop.prices"]["pipeline"]) == (True, "shop")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("address", "asked", "status", "words"),
+    [
+        ("/quality/nope", {}, 404, "no pipeline 'nope'"),
+        ("/quality/shop", {"before": "x"}, 400, "before: Input should be a valid integer"),
+        ("/machine/shop", {"table": "price"}, 404, "did you mean 'prices'?"),
+        ("/machine/shop", {"table": "../secrets"}, 404, "no table"),
+        ("/machine/shop", {"table": "prices", "key": "curry"}, 404, "nothing was ever believed about this key"),
+        ("/machine/shop", {"table": "people", "key": "x"}, 400, "'x' is no value of the key column id"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "asOf": "soon"}, 400, "'soon' is not a moment"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "run:9"}, 404, "no run '9'"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "2999-01-01"}, 400, "is not known yet"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "scale": "x"}, 400, "scale"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "comparedWith": "run:2"}, 400, "two known-ats are one"),
+        ("/machine/guest", {"key": "q"}, 400, "no run has been completed yet"),
+        ("/dag/shop/run/none/report", {}, 404, "'none' has planned nothing"),
+        ("/static/app.py", {}, 404, "no file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_told_as_a_page(
+    web: TestClient, address: str, asked: dict[str, str], status: int, words: str
+) -> None:
+    assert words in text(web, address, status, **asked)
+
+
+def test_an_error_has_a_twin_too(web: TestClient) -> None:
+    answer = web.get("/machine/shop.json", params={"table": "prices", "key": "curry"})
+    assert (answer.status_code, answer.json()["error"]["found"]) == (404, "nothing was ever believed about this key")
+
+
+def test_text_of_topics_stays_text(web: TestClient) -> None:
+    for asked in ({"table": "prices"}, {"table": "prices", "key": HOSTILE}, {"table": "met", "key": "dave"}):
+        answer = web.get("/machine/shop", params=asked)
+        assert HOSTILE not in answer.text
+        assert "taken" in str(Text(answer.text))
+        assert Text(answer.text).elements.count("script") == 1  # machine.js
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert HOSTILE not in web.get("/machine/shop", params={"table": HOSTILE}).text
+
+
+# Drawing
+
+
+def test_a_small_plot_has_its_last_value_on_the_right() -> None:
+    assert drawing.spark([1, 3]) == {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
+    assert drawing.spark([5])["path"].endswith("h0")
+    assert drawing.spark([1e308, -1e308])["y"] == 22
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
+    moments = [at(0), at(1), at(100), at(10_000)]
+    axis = drawing.axis(moments, even=even)
+    places = [axis.place(moment) for moment in (at(-10_000_000), *moments, at(10_000_000), None)]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] == 1
+    assert drawing.axis([at(0)], even=even).place(at(0)) == pytest.approx(drawing.SIDE)
+
+
+@pytest.mark.parametrize(
+    ("moment", "words"),
+    [
+        (T0, "2026-01-01"),
+        (at(3), "2026-01-01 00:03"),
+        (at(0.5), "2026-01-01 00:00:30"),
+        (RUNS[0], "2026-02-01 00:00:00.123456"),
+    ],
+)
+def test_a_moment_is_as_short_as_it_can_be(moment: Any, words: str) -> None:
+    assert drawing.label(moment) == words

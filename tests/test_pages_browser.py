@@ -1,0 +1,157 @@
+"""The time machine in a browser: cursors, addresses, and text of topics that stays text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from browser import chromium, shown, waited
+from hindcast import page
+from hindcast.local import ports
+from hindcast.pages import PREFIX
+from hindcast.pages.access import Access
+from hindcast.pages.app import made
+from hindcast.settings import settings
+from warehouses import HOSTILE, at, shop
+
+if TYPE_CHECKING:
+    from selenium.webdriver.chrome.webdriver import WebDriver
+
+pytestmark = [pytest.mark.browser, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the pages of the warehouse `shop` are, for everybody."""
+
+    def readable() -> frozenset[str]:
+        return frozenset({"shop"})
+
+    pages = made(Access(lambda: None, lambda: None, readable))
+    port = ports.free()
+    config = uvicorn.Config(Starlette(routes=[Mount(PREFIX, pages)]), ports.HOST, port, log_level="warning", ws="none")
+    server = uvicorn.Server(config)
+    with shop(tmp_path_factory.mktemp("shop")):
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        while not server.started:
+            time.sleep(0.02)
+        yield f"http://{ports.HOST}:{port}{PREFIX}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    with chromium(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+def report_with_a_gate() -> dict[str, Any]:
+    told = {"expectation": "expect_x", "kwargs": {}, "on_failure": "warn", "outcome": "failed", "detail": HOSTILE}
+    return {"pipeline": "shop", "run": 7, "state": "completed", "tables": {"prices": {"gates": [told]}}}
+
+
+def machine(url: str, **asked: str) -> str:
+    return f"{url}/machine/shop?{urlencode(asked)}"
+
+
+def answer(browser: WebDriver) -> list[str]:
+    """The cells of the first row at the crosshair."""
+    cells = browser.find_elements("css selector", "#answer > .scrolled tbody tr:first-child td.value")
+    return [cell.text for cell in cells]
+
+
+def state(browser: WebDriver) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(browser.current_url).query).items()}
+
+
+def test_a_click_puts_the_crosshair_there_and_the_address_keeps_it(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser.get(machine(url, table="prices", key="naan"))
+    assert answer(browser) == ["naan", "2.50", "late"]
+    old = shown(browser, "//*[name()='rect'][contains(@class, 'superseded')]")
+    ActionChains(browser).move_to_element_with_offset(old, -150, 20).click().perform()  # beside the cursor
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+    kept = browser.current_url
+    assert state(browser)["key"] == "naan"
+    browser.get("about:blank")
+    browser.get(kept)
+    assert answer(browser) == ["naan", "3.00", ""]
+    for _ in range(3):
+        browser.back()
+    waited(browser, lambda b: answer(b) == ["naan", "2.50", "late"])
+
+
+def test_cursors_move_by_keys_from_bound_to_bound(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(machine(url, table="prices", key="naan", asOf=at(1).isoformat()))
+    shown(browser, "//*[@id='knownAt']").send_keys(Keys.ARROW_DOWN)
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+    assert state(browser)["knownAt"] == "2026-02-01T00:00:00.123456+00:00"
+    assert browser.switch_to.active_element.get_attribute("id") == "knownAt"
+    browser.switch_to.active_element.send_keys(Keys.ARROW_UP)
+    waited(browser, lambda b: answer(b) == ["naan", "2.50", "late"])
+
+
+def test_a_cursor_is_dragged(browser: WebDriver, url: str) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser.get(machine(url, table="prices", key="naan"))
+    cursor = shown(browser, "//*[@id='knownAt']//*[name()='text']")
+    grip = browser.find_element("css selector", "#knownAt .grip")
+    assert cursor.is_displayed()
+    ActionChains(browser).drag_and_drop_by_offset(grip, 0, 80).perform()
+    waited(browser, lambda b: answer(b) == ["naan", "3.00", ""])
+
+
+def test_keys_are_suggested_as_one_types(browser: WebDriver, url: str) -> None:
+    browser.get(machine(url, table="prices"))
+    shown(browser, "//input[@name='key']").send_keys("na")
+    options = waited(browser, lambda b: b.find_elements("css selector", "#keys option"))
+    assert [option.get_attribute("value") for option in options] == ["naan"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table", ["prices", "met"])
+def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> None:
+    key = HOSTILE if table == "prices" else "dave"
+    for asked in (
+        {"table": table},
+        {"table": table, "key": key},
+        {"table": HOSTILE},
+        {"table": table, "key": f"{HOSTILE}x"},
+    ):
+        browser.get(machine(url, **asked))
+        shown(browser, "//h1")
+        assert browser.title != "taken"
+    browser.get(machine(url, table=table, key=key))
+    assert "<script>" in browser.find_element("css selector", "#answer").text
+    assert browser.execute_script("return document.scripts.length") == 1
+
+
+def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:
+    page.write(settings().reports, report_with_a_gate())
+    browser.get_log("browser")
+    for address in (
+        "/quality",
+        "/quality/shop",
+        "/ledger/shop",
+        "/reports/shop/run-7.html#outcome=failed",
+        "/machine/shop?key=naan",
+    ):
+        browser.get(f"{url}{address}")
+        shown(browser, "//h1")
+        if "reports" in address:  # it works though it is of no origin
+            assert shown(browser, "//*[@id='status']").text == "1 of 1 gates"
+    assert [entry["message"] for entry in browser.get_log("browser")] == []

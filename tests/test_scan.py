@@ -1,0 +1,73 @@
+"""Reading Delta tables in DuckDB: which files are passed over, and that the rows are those of any reader."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from hindcast import scan, tables
+from hindcast.contracts import find
+from hindcast.questions import Bound
+from warehouses import RUNS, at, shop, version, write
+
+MICRO = timedelta(microseconds=1)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
+    """The prices of the shop, and of two more keys in files of their own."""
+    with shop(tmp_path_factory.mktemp("it's a folder")) as now:
+        contract = find(now.schemas, "shop")
+        for item, start, end in (("rice", 10, 20), ("soup", 20, None)):
+            place = {"_partition": 0, "_offset": start}
+            write(now, contract, "prices", [version(2, None, start, end, item=item, price=None, note="", **place)])
+        opened = tables.opened(tables.located(now.warehouse, contract, "prices"))
+    assert opened is not None
+    return opened
+
+
+def items(found: DeltaTable, *bounds: Bound) -> set[str]:
+    """The keys in the files that are read."""
+    with scan.engine() as engine:
+        scan.register(engine, found, bounds)
+        return {item for (item,) in engine.sql("SELECT item FROM rows").fetchall() if not item.startswith("<")}
+
+
+@pytest.mark.parametrize(
+    ("bound", "read"),
+    [
+        (Bound("item", "soup", "soup"), {"soup"}),
+        (Bound("item", "s", "t"), {"soup"}),
+        (Bound("item", "zzz", "zzz"), set()),
+        (Bound("validFrom", most=at(15)), {"naan", "rice"}),
+        (Bound("validFrom", least=at(20)), {"soup"}),
+        (Bound("validTo", least=at(30), or_null=True), {"naan", "soup"}),
+        (Bound("validTo", least=at(30)), {"naan", "soup"}),  # without statistics
+        (Bound("systemFrom", most=RUNS[0]), {"naan"}),
+        (Bound("systemTo", least=RUNS[1], or_null=True), {"naan", "rice", "soup"}),
+        (Bound("price", 1, 1), {"naan", "rice", "soup"}),  # of which there are no statistics
+        (Bound("item", 1, 1), {"naan", "rice", "soup"}),  # of another type
+    ],
+)
+def test_a_file_is_passed_over_only_if_it_cannot_hold_the_row(found: DeltaTable, bound: Bound, read: set[str]) -> None:
+    assert items(found, bound) == read
+
+
+def test_statistics_that_end_at_the_millisecond_pass_over_no_row(found: DeltaTable) -> None:
+    with scan.engine() as engine:
+        scan.register(engine, found, [Bound("systemTo", least=RUNS[1] - MICRO)])
+        assert engine.sql("SELECT count(*) FROM rows WHERE systemTo IS NOT NULL").fetchall() == [(1,)]
+
+
+def test_rows_are_those_that_arrow_reads(found: DeltaTable) -> None:
+    text = "SELECT item, price, note, validFrom, validTo, systemFrom, systemTo, _offset FROM rows ORDER BY ALL"
+    with scan.engine() as engine, duckdb.connect() as other:
+        other.execute("SET TimeZone = 'UTC'")
+        scan.register(engine, found)
+        other.register("rows", tables.arrow(found))
+        ours, theirs = engine.sql(text).to_arrow_table(), other.sql(text).to_arrow_table()
+    assert ours == theirs
+    assert ours.num_rows == 6
