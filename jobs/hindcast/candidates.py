@@ -188,8 +188,7 @@ class Candidate:
         """The stream's events that have come since the last completed run; of each whether the table had its key."""
         it, known = self.contract.views[self.name], shapes(self.contract)
         first, second = (changes.source(self.contract, self.todo, name) for name in it.inputs)
-        past = journal.runs(self.table.warehouse, self.contract.pipeline)
-        completed = [run for run in past if run.state == "completed"]
+        completed = journal.completed(self.table.warehouse, self.contract.pipeline)
         since = None
         if completed:
             since = Plan.from_json(completed[-1].plan).pins.get(it.first, completed[-1].known_at)

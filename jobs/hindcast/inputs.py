@@ -26,7 +26,7 @@ def pinned(warehouse: str, contract: Contract, name: str) -> datetime:
     """
     it, where = contract.inputs[name], f"{contract.pipeline}, inputs.{name}: {contract.inputs[name].table}"
     pipeline = it.table.partition(".")[0]
-    completed = [run.known_at for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
+    completed = [run.known_at for run in journal.completed(warehouse, pipeline)]
     found = tables.opened(table(warehouse, contract, name))
     if not completed or found is None:
         mend = f"hindcast run {pipeline}, or name another table"

@@ -78,6 +78,11 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
     return [told[number] for number in sorted(told)]
 
 
+def completed(warehouse: str, pipeline: str) -> list[Run]:
+    """The runs whose results are known, oldest first."""
+    return [run for run in runs(warehouse, pipeline) if run.state == "completed"]
+
+
 def write(warehouse: str, run: Run) -> None:
     """Appends one entry; BusyError if another writer planned this number at the same time."""
     pipeline = run.plan["pipeline"]

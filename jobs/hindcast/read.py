@@ -80,7 +80,7 @@ def locate(warehouse: str, contract: Contract, name: str) -> Table:
 
 def last_known_at(warehouse: str, pipeline: str) -> datetime:
     """The known-at of the last completed run."""
-    completed = [run.known_at for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
+    completed = [run.known_at for run in journal.completed(warehouse, pipeline)]
     if not completed:
         raise QueryError(
             "no run has been completed yet", where=f"{warehouse}/{pipeline}", mend=f"hindcast run {pipeline}"
@@ -207,8 +207,8 @@ class _Asked:
         if self.table.kind != "windows":
             return []
         up_to = None
-        for run in journal.runs(self.table.warehouse, self.table.pipeline):
-            if run.state == "completed" and run.known_at <= self.known:
+        for run in journal.completed(self.table.warehouse, self.table.pipeline):
+            if run.known_at <= self.known:
                 up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
         return [questions.closed(questions.literal(datetime.fromisoformat(up_to)) if up_to else "NULL")]
 

@@ -45,8 +45,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
                 "expired": sum(e.expired for e in anew),
             }
     earlier = before(warehouse, contract.pipeline)
-    completed = (run.number for run in journal.runs(warehouse, contract.pipeline) if run.state == "completed")
-    last = max((number for number in completed if number < plan.run), default=0)
+    past = journal.completed(warehouse, contract.pipeline)
+    last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
     judged = of_gates(warehouse, contract.pipeline, plan.run)
     changed = {}
@@ -59,8 +59,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         if name in contract.views and contract.views[name].aggregate is not None:
             # A journal that was made again from the tables has no reports; the tables' own notes tell the same.
             noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
-            past = earlier.get(name) or next(noted, {})
-            changed[name] |= of_aggregate(contract, plan, name, changed[name], past)
+            told = earlier.get(name) or next(noted, {})
+            changed[name] |= of_aggregate(contract, plan, name, changed[name], told)
     return {
         "pipeline": contract.pipeline,
         "run": plan.run,
@@ -113,8 +113,8 @@ def of_gates(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str
 
 def before(warehouse: str, pipeline: str) -> dict[str, Any]:
     """The tables of the last completed run's report; none before the first."""
-    completed = [run.detail for run in journal.runs(warehouse, pipeline) if run.state == "completed"]
-    return dict(completed[-1].get("tables", {})) if completed else {}
+    completed = journal.completed(warehouse, pipeline)
+    return dict(completed[-1].detail.get("tables", {})) if completed else {}
 
 
 def besides(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:

@@ -181,7 +181,7 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
         return None
     referred = (gate.refers_to for gate in contract.expectations(name))
     sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))
-    completed = [run for run in journal.runs(table.warehouse, contract.pipeline) if run.state == "completed"]
+    completed = journal.completed(table.warehouse, contract.pipeline)
     if not completed or completed[-1].plan["contract"] != contract.hash:
         return None
     last = completed[-1]
