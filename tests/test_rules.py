@@ -562,7 +562,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
         "expect_foreign_keys_to_be_found": ("change", True),
         "expect_table_to_be_fresh": ("table", False),
         "expect_offsets_to_be_conserved": ("records", False),
-        "expect_share_of_records_to_be_at_most": ("records", False),
+        "expect_share_of_records_to_be_at_most": ("unpublished", False),
         "expect_share_of_unmatched_to_be_at_most": ("events", False),
         "expect_row_count_to_be_near_last_runs": ("change", False),
         "expect_null_share_to_be_near_last_runs": ("change", False),

@@ -80,10 +80,10 @@ def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
     """The report of a run that was completed or stopped; RunError for another."""
     if run.state == "completed":
         return run.detail
-    if run.state != "stopped":
+    if run.stopped is None:
         where, mend = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, mend=mend)
-    return make(warehouse, contract, Plan.from_json(run.plan), stopped=str(run.detail.get("found", "")))
+    return make(warehouse, contract, Plan.from_json(run.plan), stopped=run.stopped)
 
 
 UNASKED = "nothing changed"
