@@ -73,7 +73,7 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
       - expect_column_values_to_be_unique: {column: email}
         on_failure: quarantine
       - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE price = 0"}
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 0"}
         on_failure: quarantine
       - expect_column_values_to_be_between:
           {column: price, min_value: 0, row_condition: "id > 7", condition_parser: spark}
@@ -108,12 +108,12 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     it = contract(
         folder,
         """\
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 1"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 1"}
         on_failure: quarantine
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT price FROM {batch} WHERE price = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT price, upper(note) FROM {batch} WHERE price = 0"}
         on_failure: quarantine
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 2"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 2"}
         on_failure: warn
 """,
     )
@@ -206,6 +206,8 @@ REFUSED = [
     ("expect_share_of_records_to_be_at_most: {which: late, share: 7}", "share"),
     ("expect_share_of_unmatched_to_be_at_most: {share: 0.5}", "a stream that is joined"),
     ("expect_foreign_keys_to_be_found: {column: price, table: shops}", "no table 'shops'"),
+    ("expect_foreign_keys_to_be_found: {column: price, table: [shops]}", "no table '.'shops'.' here"),
+    ("expect_foreign_keys_to_be_found: {column_list: 5, table: shops}", "no table 'shops'"),
     ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
     ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
 ]

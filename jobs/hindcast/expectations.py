@@ -148,14 +148,13 @@ def _unfound(contract: Contract, name: str, gate: Expectation) -> tuple[str, str
     """What is wrong with the table that a gate wants to find keys in: a run must have it before."""
     other, known_ = gate.kwargs.get("table"), shapes(contract)
     before = contract.before(name)
-    if other not in known_:
+    if not isinstance(other, str) or other not in known_:
         return f"no table '{other}' here", nearest(str(other), [n for n in before if known_[n].kind == "versions"])
     if other not in before:
         return f"'{other}' is not there yet when {name} is gated", f"one of these is: {', '.join(before) or 'none'}"
     if known_[other].kind != "versions":
         return f"'{other}' holds {known_[other].kind}, not versions of keys", "name a table of versions"
-    columns = gate.kwargs.get("column_list") or [gate.kwargs.get("column")]
-    if len(columns) != len(known_[other].key):
+    if len(gate.columns) != len(known_[other].key):
         told = ", ".join(known_[other].key)
         return f"the key of {other} has {len(known_[other].key)} columns: {told}", "name as many, in this order"
     return None

@@ -74,7 +74,8 @@ class Expectation(Model):
     @property
     def refers_to(self) -> str | None:
         """The other table that it looks into."""
-        return self.kwargs.get("table") if self.type == "expect_foreign_keys_to_be_found" else None
+        other = self.kwargs.get("table")
+        return other if self.type == "expect_foreign_keys_to_be_found" and isinstance(other, str) else None
 
 
 AGING = "expect_table_to_be_fresh"
