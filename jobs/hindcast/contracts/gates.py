@@ -81,9 +81,10 @@ def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
     if gate.type != "unexpected_rows_expectation" or not isinstance(text, str):
         return
     try:
-        places = [place for _, place, _, _ in Formatter().parse(text) if place is not None]
+        parts = [(literal, place) for literal, place, _, _ in Formatter().parse(text)]
     except ValueError:
         return
+    places = [place for _, place in parts if place is not None]
     for place in places:
         if place != "batch":
             found = f"{name}: nothing takes the place of {{{place}}}"
@@ -92,7 +93,7 @@ def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
     if not places:
         yield name, f"{name} does not look at {{batch}}", "read the rows from it: SELECT * FROM {batch} WHERE ..."
         return
-    query = text.format(batch=queries.BATCH)
+    query = "".join(literal + (queries.BATCH if place else "") for literal, place in parts)
     if (lacking := queries.unknown(query, columns)) is not None:
         yield name, f"{name}: no column '{lacking}' here", nearest(lacking, columns)
     given = queries.projected(query) if gate.on_failure == "quarantine" else None

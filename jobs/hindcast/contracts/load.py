@@ -94,7 +94,7 @@ def find(folder: Path, pipeline: str) -> Contract:
 
 def complain(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:
     """A complaint about a contract of the folder as the refusal that names its file and line."""
-    for path in sorted(paths(folder), key=lambda path: path.stem != pipeline):  # its own need not be read past others
+    for path in sorted(paths(folder), key=lambda path: path.stem != pipeline):  # another may be broken
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
         if isinstance(node, yaml.MappingNode) and any(
             (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value

@@ -12,7 +12,6 @@ from hindcast.contracts import functions
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
 
-
 _Query = exp.Select | exp.SetOperation
 
 
