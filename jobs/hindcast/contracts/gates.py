@@ -66,11 +66,9 @@ def _of_text(gate: Expectation, columns: Columns) -> _Found:
 
 
 def _condition(gate: Expectation, columns: Columns) -> _Found:
-    """Of a condition in Spark SQL; Great Expectations' own parser takes another language."""
-    text, parser = gate.kwargs.get("row_condition"), str(gate.kwargs.get("condition_parser"))
-    if not isinstance(text, str) or parser.startswith("great_expectations"):
-        return
-    if (lacking := queries.unknown(queries.where(text), columns)) is not None:
+    """Of a condition in Spark SQL. In Great Expectations' own language, `col("a") > 1`, sqlglot sees no column."""
+    text = gate.kwargs.get("row_condition")
+    if isinstance(text, str) and (lacking := queries.unknown(queries.where(text), columns)) is not None:
         yield "row_condition", f"row_condition: no column '{lacking}' here", nearest(lacking, columns)
 
 

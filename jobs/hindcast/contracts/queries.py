@@ -67,7 +67,7 @@ def _parsed(query: str) -> _Query | None:
 
 def _closed(tree: _Query, sources: Collection[str]) -> bool:
     """Whether all columns come from the batch, or are named in the query."""
-    if tree.find(exp.UDTF, exp.Pivot, exp.QueryTransform, exp.Aliases) or functions.generates(tree):
+    if tree.find(exp.UDTF, exp.Pivot, exp.QueryTransform) or functions.generates(tree):
         return False
     own = {BATCH, *(cte.alias.lower() for cte in tree.find_all(exp.CTE))}
     if any(table.name.lower() not in own or table.args.get("db") for table in tree.find_all(exp.Table)):
