@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -79,6 +80,18 @@ def moment(browser: WebDriver, place: int, text: str) -> None:
         browser,
         lambda b: not [e for e in b.find_elements("xpath", FIELD) if e.is_displayed()],
     )
+
+
+@contextmanager
+def tab(browser: WebDriver, name: str, heading: str) -> Iterator[None]:
+    """Within the page that a tab, or the navigation bar, leads to; it has this heading."""
+    shown(browser, f"//a[contains(@href, '/plugin/hindcast-') and contains(., '{name}')]").click()
+    browser.switch_to.frame(shown(browser, "//iframe[contains(@src, '/hindcast/')]"))
+    try:
+        shown(browser, f"//h1[contains(., '{heading}')]")
+        yield
+    finally:
+        browser.switch_to.default_content()
 
 
 @pytest.mark.long
@@ -163,3 +176,26 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
     by = holds.listed(up.now.warehouse, "restaurant").to_pylist()
     assert [row["by"] for row in by if row["entry"] == "released"] == ["admin"]
+
+
+@pytest.mark.long
+def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) -> None:
+    run = journal.runs(up.now.warehouse, "restaurant")[0].run_id
+    browser.get(up.url)
+    with tab(browser, "Hindcast", "Quality"):
+        shown(browser, "//a[text()='restaurant']").click()
+        shown(browser, "//h1[text()='Quality of restaurant']")
+    browser.get(f"{up.url}/dags/restaurant")
+    with tab(browser, "Time machine", "restaurant.menu"):
+        shown(browser, "//a[text()='naan']").click()
+        shown(browser, "//h1[text()='naan in restaurant.menu']")
+        shown(browser, "//*[local-name()='svg']//*[local-name()='rect']")
+    with tab(browser, "Ledger", "Ledger of restaurant"):
+        shown(browser, "//*[local-name()='text' and contains(., 'run 1')]")
+    browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}")
+    with tab(browser, "Report", "Run 1 of restaurant"):
+        picture(browser, "report")
+    browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}/tasks/build.bills")
+    link = shown(browser, "//a[contains(@href, '/hindcast/dag/restaurant/run/') and contains(., 'Report')]")
+    browser.get(str(link.get_attribute("href")))
+    shown(browser, "//h1[contains(., 'Run 1 of restaurant')]")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
-from hindcast import expectations, gates, verdicts
+from hindcast import expectations, gates, journal, verdicts
 from hindcast.candidates import Candidate
 from hindcast.contracts import Contract, complain_of, load
 from hindcast.errors import GateError
 from hindcast.plans import Plan, Share
+from hindcast.settings import settings
 from pipelines import T0, pipeline
 
 if TYPE_CHECKING:
@@ -119,6 +123,8 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     )
     told = checked(spark, it, ROWS)
     assert [(v.outcome, v.stops, v.holds) for v in told] == [("error", True, False)] * 3 + [("error", False, False)]
+    assert told[0].detail.startswith("could not be evaluated: [UNRESOLVED_COLUMN")
+    assert "\n" not in told[0].detail, "Spark's plan is no part of what is told"
     assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
         with pytest.raises(GateError, match="nothing of it was published"):
@@ -175,6 +181,49 @@ def test_failing_rows_come_whole_whatever_finds_them(spark: SparkSession, folder
         assert [sorted(row["id"] for row in rows.collect()) for rows in found] == [[2], [2, 3], [2, 3], [3], [4]]
 
 
+def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new_to_the_table(
+    spark: SparkSession, folder: Path
+) -> None:
+    it = contract(
+        folder,
+        """\
+      - expect_row_count_to_be_near_last_runs: {factor: 2}
+      - expect_share_of_records_to_be_at_most: {which: late, share: 0.1}
+      - expect_offsets_to_be_conserved: {}
+""",
+    )
+    place, gate = (settings().warehouse, "shop"), it.expectations("sales")[0]
+    told = {1: (20.0, "completed"), 2: (90.0, "stopped"), 3: (4.0, "completed"), 4: (95.0, "abandoned")}
+
+    def plan(run: int) -> Plan:
+        released = {"sales": {"until": T0.isoformat(), "keys": [], "by": "ann"}} if run == 3 else {}
+        known_at = T0 + timedelta(hours=run)
+        return Plan("shop", run, f"run {run}", known_at, None, it.hash, {}, releases=released)
+
+    for run, (observed, state) in told.items():
+        # Each run allowed something else.
+        judged = gates.Verdict(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
+        verdicts.enter(*place, run, "sales", [judged])
+        planned = plan(run).as_json()
+        entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
+        journal.write(place[0], entry)
+        journal.write(place[0], replace(entry, state=state, detail={}))
+    write_deltalake(f"{place[0]}/shop/logs/sales", pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}))
+    change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))
+    for run, earlier in [(5, [20.0]), (3, [])]:
+        with Candidate(it, plan(run), "sales", change, 1, 0) as candidate:
+            assert candidate.facts(gate)["earlier"] == earlier, "a release is like no other run"
+            if run == 5:
+                seen = {which: sorted(row["run"] for row in candidate.rows(which).collect()) for which in LOGGED}
+                assert seen == {"records": [5], "unpublished": [4, 4, 5]}
+    assert [(run.stopped, run.reported) for run in journal.runs(*place)] == [
+        (None, True), ("", True), (None, True), (None, False),
+    ]  # fmt: skip
+
+
+LOGGED = ("records", "unpublished")
+
+
 def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
     def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> gates.Verdict:
         return gates.Verdict(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
@@ -183,7 +232,8 @@ def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
     for run, told in [(1, verdict(1.0)), (2, verdict(9.0, "failed")), (3, verdict(None, "error")), (3, verdict(2.0))]:
         verdicts.enter(*place, run, "sales", [told])
     verdicts.enter(*place, 4, "sales", [])
-    assert verdicts.measured(*place, "sales", 4) == {verdicts.identity("expect_it", {"column": "a"}): [1.0, 2.0]}
+    gate = verdicts.identity("expect_it", {"column": "a", "factor": 2})
+    assert verdicts.measured(*place, "sales", [1, 3]) == {gate: [1.0, 2.0]}
     told = verdicts.of_run(*place, 3)["sales"]
     assert [(v["outcome"], v["trend"]) for v in told] == [("passed", [1.0, 9.0, 2.0])]
     assert verdicts.of_run(*place, 4) == {}
@@ -269,7 +319,7 @@ def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder:
     for name in expectations.imported().expectations.registry.list_registered_expectation_implementations():
         about = getattr(expectations.implementation(name), "about", None)
         gate = it.expectations("sales")[0].model_copy(update={"type": name})
-        assert gate.beyond == (about in ("records", "table", "events")), name
+        assert gate.beyond == (about in ("records", "unpublished", "table", "events")), name
 
 
 PERIODS = """

@@ -138,6 +138,8 @@ def _story(p: Pipeline) -> None:
     assert {name for name, version in p.versions().items() if version != before[name]} == {"menu", "bills", "failing"}
     assert told["topics"]["menu"]["offsets"] == 0
     assert "held" not in told["tables"]["menu"]
+    assert told["tables"]["menu"]["gates"][0]["rows"] == "hindcast failing restaurant --run 4 --table menu"
+    assert "released" in holds.listed(p.warehouse, p.name, "menu", 4)["entry"].to_pylist()
     released = {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", 9, 6, 8), ("curry", 10, 8, None)}
     assert released < set(p.believed("menu"))
     assert p.believed("bills") == [("anna", "curry", -2, 5)]

@@ -48,7 +48,7 @@ def worked(spark: SparkSession, seed: int, count: int, arrivals: int) -> Done:
 @pytest.fixture(scope="module")
 def done(spark: SparkSession) -> Done:
     """One go for both tests: as many histories take little longer than a few."""
-    return worked(spark, SEED, 2_000, 200)
+    return worked(spark, SEED, 1_200, 120)
 
 
 @pytest.mark.slow

@@ -562,11 +562,36 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
         "expect_foreign_keys_to_be_found": ("change", True),
         "expect_table_to_be_fresh": ("table", False),
         "expect_offsets_to_be_conserved": ("records", False),
-        "expect_share_of_records_to_be_at_most": ("records", False),
+        "expect_share_of_records_to_be_at_most": ("unpublished", False),
         "expect_share_of_unmatched_to_be_at_most": ("events", False),
         "expect_row_count_to_be_near_last_runs": ("change", False),
         "expect_null_share_to_be_near_last_runs": ("change", False),
     }
+
+
+FOUND = [
+    ("expect_table_to_be_fresh", {"within": "1 day", "until": "2026-01-03T00:00:00+00:00"}, 97200.0, 9,
+     "the newest row starts 1 day, 3:00:00 before 2026-01-03T00:00:00+00:00; at most 1 day is fine"),
+    ("expect_table_to_be_fresh", {"until": "2026-01-03T00:00:00+00:00"}, None, 9,
+     "none of 9 rows starts at 2026-01-03T00:00:00+00:00 or before"),
+    ("expect_offsets_to_be_conserved", {}, 2.0, 1200,
+     "2 offsets have no fate, more than one, or were not planned; 1,200 were planned"),
+    ("expect_share_of_records_to_be_at_most", {"which": "late", "share": 0.05}, 2 / 17, 34,
+     "11.8% of 34 records are late; at most 5.0% is fine"),
+    ("expect_share_of_unmatched_to_be_at_most", {"share": 0.05}, 0.25, 4,
+     "25.0% of 4 events meet no version; at most 5.0% is fine"),
+    ("expect_row_count_to_be_near_last_runs", {"factor": 1.5, "earlier": [20.0, 30.0]}, 60.0, 2,
+     "60 rows; by the last 2 runs, 17 to 37 are fine"),
+    ("expect_null_share_to_be_near_last_runs", {"column": "v", "at_most": 0.1, "earlier": [0.1]}, 0.3, 10,
+     "30.0% of 10 rows are null; the last runs had 10.0%, and at most 10.0% more or less is fine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parameters", "observed", "checked", "told"), FOUND, ids=[c[4][:20] for c in FOUND])
+def test_what_failed_is_told_in_words(
+    rule: Callable[..., Any], name: str, parameters: dict[str, Any], observed: float | None, checked: int, told: str
+) -> None:
+    assert rule(name, **{**GOOD[name], **parameters}).found(observed, checked) == told
 
 
 def test_a_suite_of_them_is_read_back_and_judged_as_any_other(spark: SparkSession, gx: Any, judge: Judge) -> None:

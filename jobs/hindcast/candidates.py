@@ -67,21 +67,23 @@ class Candidate:
                 return not self.opened
             case "near" | "keys" | "plane":
                 return not self.opened + self.closed
-            case "records" | "events" if self._previewed is not None:
+            case "records" | "unpublished" | "events" if self._previewed is not None:
                 return True
             case "records":
                 return self.name not in self.contract.topics or not self.todo.topics[self.name].parts
+            case "unpublished":
+                return self.name not in self.contract.topics
             case _:
                 return False
 
     def rows(self, which: str) -> DataFrame:
-        """The rows that a gate looks at; all but records have the table's columns, its periods and `systemFrom`.
+        """The rows that a gate looks at; but for the log's they have the table's columns, periods and `systemFrom`.
 
         - change: what would be opened
         - keys: of the keys that change all rows as they would be; near: those that lie in the span of the change
         - plane: those near the change that are believed now, and what would be opened
         - table: all rows as they would be
-        - records: the run's rows of the topic's log
+        - records: the run's rows of the topic's log; unpublished: those of earlier runs too that could not publish
         - events: the stream's events since the last completed run, and whether they have `matched` (stream-table joins)
         """
         if which not in self._rows:
@@ -118,11 +120,17 @@ class Candidate:
         until = self.todo.interval_end or self.todo.known_at
         told |= {"known_at": self.todo.known_at.isoformat(), "until": until.isoformat()}
         if "earlier" in getattr(expectations.implementation(gate.type), "__fields__", {}):
-            if self._earlier is None:
-                place = self.table.warehouse, self.contract.pipeline, self.name
-                self._earlier = verdicts.measured(*place, self.todo.run)
-            told["earlier"] = self._earlier.get(verdicts.identity(gate.type, gate.kwargs), [])
+            told["earlier"] = self._measured().get(verdicts.identity(gate.type, gate.kwargs), [])
         return told
+
+    def _measured(self) -> dict[tuple[str, str], list[float]]:
+        """What gates have measured in completed runs; releases are not compared with them, nor they with releases."""
+        if self._earlier is None:
+            place = self.table.warehouse, self.contract.pipeline
+            runs = [] if self.todo.releases else journal.completed(*place)
+            alike = [run.number for run in runs if not Plan.from_json(run.plan).releases]
+            self._earlier = verdicts.measured(*place, self.name, alike)
+        return self._earlier
 
     def view(self, rows: DataFrame) -> str:
         """The name of a temporary view of these rows, which no other has."""
@@ -154,8 +162,9 @@ class Candidate:
             case "table":
                 return self._closed(self._all()).unionByName(opened, allowMissingColumns=True)
             case "records":
-                log = plans.log(self.table.warehouse, self.contract.pipeline, self.name)
-                return tables.load(self.change.sparkSession, log).where(F.col("run") == self.todo.run)
+                return self._records().where(F.col("run") == self.todo.run)
+            case "unpublished":
+                return self._records()
             case _:
                 return self._events()
 
@@ -183,6 +192,13 @@ class Candidate:
         """Rows without those that would be closed."""
         closed = self.change.where("change = 'close'").select(*self.table.identity)
         return without(rows, closed, self.table.identity)
+
+    def _records(self) -> DataFrame:
+        """The topic's records since a run has published the table, or was completed."""
+        completed = [run.number for run in journal.completed(self.table.warehouse, self.contract.pipeline)]
+        seen = max([tables.published(self.table), *completed])
+        log = plans.log(self.table.warehouse, self.contract.pipeline, self.name)
+        return tables.load(self.change.sparkSession, log).where(F.col("run") > seen)
 
     def _events(self) -> DataFrame:
         """The stream's events that have come since the last completed run; of each whether the table had its key."""

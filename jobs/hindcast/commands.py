@@ -123,7 +123,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Show what a run did, or what stopped it; the last one if none is named."""
     from hindcast import page, report
 
-    runs = [r for r in _runs_of(arguments.pipeline) if r.state in ("completed", "stopped")]
+    runs = [r for r in _runs_of(arguments.pipeline) if r.reported]
     found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
     if found is None:
         known = ", ".join(str(r.number) for r in runs) or "none"

@@ -135,7 +135,7 @@ def _misplaced(contract: Contract, name: str, gate: Expectation, found: Any) -> 
     asked = found.__fields__.keys()
     if "end" in asked and kind != "versions":
         return f"{name} holds {kind}, not periods of keys", "use it on a table of versions"
-    if about == "records" and name not in contract.topics:
+    if about in ("records", "unpublished") and name not in contract.topics:
         return "it judges the records of a topic, this is a view", "move it to a topic"
     if about == "events" and not (view and view.stream and view.join and view.join.table):
         return "it judges the events of a stream that is joined with a table", "use it on such a view"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from hindcast.candidates import Candidate
 from hindcast.contracts import Expectation
 from hindcast.contracts.sensitive import discreet
-from hindcast.errors import GateError
+from hindcast.errors import GateError, cause
 from hindcast.expectations import configured, implementation, imported, looks_at, named, row_by_row
 
 Outcome = Literal["passed", "failed", "error", "unchecked"]
@@ -184,14 +184,21 @@ _OF_NULLS = ("column_values.nonnull", "column_values.null")
 def _detail(candidate: Candidate, which: str, gate: Expectation, measured: _Measured) -> str:
     """What a failed gate found; with examples, if there is a column that may be shown."""
     hidden = candidate.sensitive(gate.columns)
+    if measured.failing is None and hidden:
+        return "observed is not told"
+    if measured.failing is None and hasattr(implementation(gate.type), "found"):
+        rule = configured(gate, candidate.facts(gate)).to_domain_obj()
+        told: str = rule.found(measured.observed, measured.checked)
+        return told
     if measured.failing is None:
         (result, _), *_ = _validate(candidate, which, [gate], "BASIC")
-        return "observed is not told" if hidden else f"observed {result.result.get('observed_value')}"
+        return f"observed {result.result.get('observed_value')}"
     column = gate.kwargs.get("column")
     examples = ""
     if column is not None and not hidden:
-        seen = failing(candidate, gate).select(f"`{column}`").limit(_EXAMPLES).collect()
-        examples = f", for example {', '.join(str(row[0]) for row in seen)}"
+        seen = failing(candidate, gate).where(f"`{column}` IS NOT NULL").select(f"`{column}`").limit(_EXAMPLES)
+        examples = ", ".join(str(row[0]) for row in seen.collect())
+        examples = examples and f", for example {examples}"
     return f"{measured.failing} of {measured.checked} rows fail{examples}"
 
 
@@ -262,5 +269,5 @@ def _exception(info: Mapping[str, Any] | None) -> str:
     if not info:
         return ""
     if "raised_exception" in info:
-        return str(info.get("exception_message") or "") if info["raised_exception"] else ""
+        return cause(Exception(info.get("exception_message"))) if info["raised_exception"] else ""
     return next((text for part in info.values() if (text := _exception(part))), "")

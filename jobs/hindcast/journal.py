@@ -43,7 +43,10 @@ _ARROW = arrow_schema(SCHEMA)
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its entries tell it; `state` is the last of them."""
+    """A run as its entries tell it; `state` is the last of them, and `detail` what it tells.
+
+    `stopped`: what stopped a run that has not been completed since, though it may be given up; null for another.
+    """
 
     number: int
     run_id: str
@@ -51,6 +54,12 @@ class Run:
     state: str
     plan: dict[str, Any]
     detail: dict[str, Any]
+    stopped: str | None = None
+
+    @property
+    def reported(self) -> bool:
+        """Whether it has a report: of what it did, or of what stopped it."""
+        return self.state == "completed" or self.stopped is not None
 
     @property
     def finished(self) -> bool:
@@ -74,7 +83,10 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
         detail = json.loads(entry["detail"])
         known = told.get(entry["run"])
         plan = known.plan if known else detail
-        told[entry["run"]] = Run(entry["run"], entry["runId"], entry["knownAt"], entry["entry"], plan, detail)
+        stopped = {"stopped": str(detail.get("found", "")), "abandoned": known.stopped if known else None}
+        told[entry["run"]] = Run(
+            entry["run"], entry["runId"], entry["knownAt"], entry["entry"], plan, detail, stopped.get(entry["entry"])
+        )
     return [told[number] for number in sorted(told)]
 
 

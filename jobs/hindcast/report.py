@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -48,7 +49,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     past = journal.completed(warehouse, contract.pipeline)
     last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
-    judged = of_gates(warehouse, contract.pipeline, plan.run)
+    judged = of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
         notes = tables.notes(tables.located(warehouse, contract, name))
@@ -80,10 +81,10 @@ def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
     """The report of a run that was completed or stopped; RunError for another."""
     if run.state == "completed":
         return run.detail
-    if run.state != "stopped":
+    if run.stopped is None:
         where, mend = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, mend=mend)
-    return make(warehouse, contract, Plan.from_json(run.plan), stopped=str(run.detail.get("found", "")))
+    return make(warehouse, contract, Plan.from_json(run.plan), stopped=run.stopped)
 
 
 UNASKED = "nothing changed"
@@ -100,14 +101,20 @@ def _unasked(contract: Contract, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def of_gates(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:
-    """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows."""
+def of_gates(
+    warehouse: str, pipeline: str, run: int, released: Collection[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows.
+
+    `released`: tables of which the run has published rows though they fail.
+    """
     told = verdicts.of_run(warehouse, pipeline, run)
     for name, gates in told.items():
         for gate in gates:
             if gate["outcome"] == "failed" and gate["failing"] is not None:
-                which = "--held" if gate["on_failure"] == "quarantine" else f"--gate {gate['gate']}"
-                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name} {which}"
+                which = " --held" if gate["on_failure"] == "quarantine" else f" --gate {gate['gate']}"
+                which = "" if name in released else which
+                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name}{which}"
     return told
 
 

@@ -12,6 +12,7 @@ Both make their query of their other parameters, over one of these batches:
 | plane | believed before near the change, and those that it would open | the same |
 | table | of the whole table, as they would be | the same |
 | records | of a topic's log, of this run | `partition, offset, offsets, timestamp, streamTime, fate` |
+| unpublished | of a topic's log, since a run has published its table or was completed | the same |
 | events | of a joined stream, of this run | `matched` |
 
 Periods are half-open, without an end they last for ever. `key` names the key columns, `start` and `end` those of the
@@ -52,7 +53,7 @@ WHICH = {
 class _Rule(BatchExpectation):
     """A rule whose query is made of its other parameters, which are checked when it is constructed."""
 
-    about: ClassVar[Literal["change", "near", "keys", "plane", "table", "records", "events"]]
+    about: ClassVar[Literal["change", "near", "keys", "plane", "table", "records", "unpublished", "events"]]
     row_level: ClassVar[bool]
 
     @pydantic.root_validator(pre=True)
@@ -133,6 +134,10 @@ class _ShareRule(_Rule):
         [answer] = metrics["query.table"]
         success = answer["fine"] is True and answer["checked"] > 0
         return {"success": success, "result": {"observed_value": answer["observed"], "checked": answer["checked"]}}
+
+    @abstractmethod
+    def found(self, observed: float | None, checked: int) -> str:
+        """What is told of rows that fail."""
 
 
 class _PeriodsRule(_RowRule):
@@ -269,6 +274,12 @@ class ExpectTableToBeFresh(_ShareRule):
         fine = f"coalesce(_behind <= {_length(self.within)}, false)"
         return f"SELECT _behind / 1000000 AS observed, {fine} AS fine, checked FROM ({rows})"
 
+    def found(self, observed: float | None, checked: int) -> str:
+        if observed is None:
+            return f"none of {checked:,} rows starts at {self.until} or before"
+        behind = timedelta(seconds=round(observed))
+        return f"the newest row starts {behind} before {self.until}; at most {self.within} is fine"
+
 
 class ExpectOffsetsToBeConserved(_ShareRule):
     """Every planned offset has exactly one fate, and no other offset has one.
@@ -304,17 +315,25 @@ class ExpectOffsetsToBeConserved(_ShareRule):
         checked = sum(end - start for _, start, end in ranges) or "observed"
         return f"SELECT observed, observed = 0 AS fine, {checked} AS checked FROM ({wrong})"
 
+    def found(self, observed: float | None, checked: int) -> str:
+        return (
+            f"{observed or 0:,.0f} offsets have no fate, more than one, or were not planned; {checked:,} were planned"
+        )
+
 
 class ExpectShareOfRecordsToBeAtMost(_ShareRule):
-    """At most `share` (0 to 1) of the records that were read are late, expired or quarantined (`which`)."""
+    """At most `share` (0 to 1) of the records that are new to the table are late, expired or quarantined (`which`)."""
 
-    about = "records"
+    about = "unpublished"
     which: str
     share: float
 
     def sql(self) -> str:
         read = "{batch} WHERE coalesce(fate NOT IN ('gone', 'no_record'), true)"
         return _share(WHICH[self.which], "offsets", read, Fraction(0), _exact(self.share))
+
+    def found(self, observed: float | None, checked: int) -> str:
+        return f"{observed or 0:.1%} of {checked:,} records are {self.which}; at most {self.share:.1%} is fine"
 
 
 class ExpectShareOfUnmatchedToBeAtMost(_ShareRule):
@@ -325,6 +344,9 @@ class ExpectShareOfUnmatchedToBeAtMost(_ShareRule):
 
     def sql(self) -> str:
         return _share("matched IS NOT TRUE", "1", "{batch}", Fraction(0), _exact(self.share))
+
+    def found(self, observed: float | None, checked: int) -> str:
+        return f"{observed or 0:.1%} of {checked:,} events meet no version; at most {self.share:.1%} is fine"
 
 
 class ExpectRowCountToBeNearLastRuns(_ShareRule):
@@ -340,11 +362,19 @@ class ExpectRowCountToBeNearLastRuns(_ShareRule):
     earlier: list[float]
 
     def sql(self) -> str:
-        last, factor, fine = self.earlier[-self.runs :], _exact(self.factor), "CAST(NULL AS BOOLEAN)"
+        last, fine = self.earlier[-self.runs :], "CAST(NULL AS BOOLEAN)"
         if last:
-            middle = median(map(_exact, last))
-            fine = f"count(*) BETWEEN {math.ceil(middle / factor)} AND {math.floor(middle * factor)}"
+            fine = "count(*) BETWEEN {} AND {}".format(*self.bounds())
         return f"SELECT count(*) AS observed, {fine} AS fine, {len(last)} AS checked FROM {{batch}}"
+
+    def bounds(self) -> tuple[int, int]:
+        """How many rows are fine, from and to."""
+        middle, factor = median(map(_exact, self.earlier[-self.runs :])), _exact(self.factor)
+        return math.ceil(middle / factor), math.floor(middle * factor)
+
+    def found(self, observed: float | None, checked: int) -> str:
+        low, high = self.bounds()
+        return f"{observed or 0:,.0f} rows; by the last {checked} runs, {low:,} to {high:,} are fine"
 
 
 class ExpectNullShareToBeNearLastRuns(_ShareRule):
@@ -364,6 +394,13 @@ class ExpectNullShareToBeNearLastRuns(_ShareRule):
         away = _exact(self.at_most)
         share = _share(f"{_quoted(self.column)} IS NULL", "1", "{batch}", middle - away, middle + away)
         return share if self.earlier else f"SELECT observed, fine, 0 AS checked FROM ({share})"
+
+    def found(self, observed: float | None, checked: int) -> str:
+        middle = median(self.earlier[-self.runs :])
+        return (
+            f"{observed or 0:.1%} of {checked:,} rows are null; the last runs had {middle:.1%}, "
+            f"and at most {self.at_most:.1%} more or less is fine"
+        )
 
 
 def _share(those: str, weight: str, rows: str, low: Fraction, high: Fraction) -> str:

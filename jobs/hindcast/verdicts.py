@@ -16,7 +16,7 @@ A step that is retried asks its gates again; what it told last counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -91,24 +91,26 @@ def enter(warehouse: str, pipeline: str, run: int, name: str, verdicts: Sequence
 
 
 def identity(expectation: str, kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    """What makes gates of different runs the same gate."""
-    return expectation, _json(kwargs)
+    """What makes gates of different runs measure the same, whatever they allow."""
+    return expectation, _json({name: value for name, value in kwargs.items() if name in _MEASURED})
 
 
-def measured(warehouse: str, pipeline: str, name: str, run: int) -> dict[tuple[str, str], list[float]]:
-    """What each gate of a table measured in the runs before, oldest first; not where it stopped the table."""
+_MEASURED = ("column", "row_condition", "condition_parser")
+
+
+def measured(warehouse: str, pipeline: str, name: str, runs: Iterable[int]) -> dict[tuple[str, str], list[float]]:
+    """What the gates of a table measured in some runs, oldest first, by `identity`."""
     rows = _asked(
         warehouse,
         pipeline,
-        f"""SELECT expectation, kwargs, observed, run {_LAST.format(runs="< ?")}
-            AND "table" = ? AND observed IS NOT NULL AND outcome <> 'error'
-            AND NOT (outcome = 'failed' AND onFailure = 'stop') ORDER BY run""",
-        [run, name],
+        f"""SELECT expectation, kwargs, observed, run {_LAST.format(runs="IN (SELECT unnest(?::BIGINT[]))")}
+            AND "table" = ? AND observed IS NOT NULL AND outcome <> 'error' ORDER BY run""",
+        [list(runs), name],
     )
-    told: dict[tuple[str, str], list[float]] = {}
-    for expectation, kwargs, observed, _ in rows:
-        told.setdefault((expectation, kwargs), []).append(observed)
-    return told
+    told: dict[tuple[str, str], dict[int, float]] = {}
+    for expectation, kwargs, observed, run in rows:
+        told.setdefault(identity(expectation, json.loads(kwargs)), {})[run] = observed
+    return {gate: list(of_runs.values()) for gate, of_runs in told.items()}
 
 
 def of_run(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:

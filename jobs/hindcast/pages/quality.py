@@ -42,7 +42,7 @@ def of_pipeline(now: Settings, contract: Contract, before: int | None = None) ->
     past = journal.runs(now.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
     told = [of_run(now, run) for run in shown[-RUNS:]]
-    ended = [run.number for run in past if run.state in ("completed", "stopped")]
+    ended = [run.number for run in past if run.reported]
     return {
         "pipeline": contract.pipeline,
         "description": contract.description.strip(),
@@ -59,7 +59,7 @@ def of_run(now: Settings, run: Run) -> dict[str, Any]:
     """What a run came to, and where its report is (paths below the reports' folder; None where there is none)."""
     pipeline, report = str(run.plan["pipeline"]), _report(now, run)
     place = now.reports / pipeline
-    ended = run.state in ("completed", "stopped")
+    ended = run.reported
     judged = verdict(report) if ended else None
     tables, topics = (list((report.get(part) or {}).values()) for part in ("tables", "topics"))
     gates = [gate.get("outcome", "error") for table in tables for gate in table.get("gates") or []]
@@ -70,7 +70,7 @@ def of_run(now: Settings, run: Run) -> dict[str, Any]:
         "ended": ended,
         "kind": judged.kind if judged else run.state,
         "sentence": judged.sentence if judged else _WORDS.get(run.state, run.state),
-        "found": run.detail.get("found") if run.state == "stopped" else None,
+        "found": run.stopped,
         "knownAt": run.known_at.isoformat(),
         "intervalEnd": run.plan.get("intervalEnd"),
         "records": sum(topic.get("offsets") or 0 for topic in topics),
@@ -101,9 +101,10 @@ def _report(now: Settings, run: Run) -> dict[str, Any]:
     """A run's report; of one that was stopped as it was written down, or that it was stopped."""
     if run.state == "completed":
         return run.detail
-    name = {"pipeline": run.plan["pipeline"], "run": run.number, "state": run.state}
+    state = run.state if run.stopped is None else "stopped"
+    name = {"pipeline": run.plan["pipeline"], "run": run.number, "state": state}
     written = now.reports / str(run.plan["pipeline"]) / f"run-{run.number}.json"
-    if run.state != "stopped" or not written.is_file():
+    if run.stopped is None or not written.is_file():
         return name
     told: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
     return told if told.get("runId") == run.run_id else name
