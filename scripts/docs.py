@@ -69,6 +69,8 @@ def _used(argument: argparse.Action) -> str:
 
 
 def _called(argument: argparse.Action) -> str:
+    if argument.nargs == 0:
+        return argument.option_strings[0]
     if argument.choices:
         value = "{" + ",".join(map(str, argument.choices)) + "}"
     else:

@@ -123,7 +123,8 @@ def test_check_reads_every_contract_or_the_files_given(hindcast: Run, tmp_path: 
     code, out, err = hindcast("check", *map(str, (bad, good, absurd, tmp_path / "none.yaml")))
     assert (code, out) == (1, f"{good}: 2 topics, 1 view, fine\n")
     assert f"hindcast: {bad}:6: unknown field 'topics.menu.raed'\n  what to do: did you mean 'read'?" in err
-    assert f"{absurd}, bills, expect 1: no expectation 'expect_rain'" in err
+    line = len(absurd.read_text().splitlines())
+    assert f"{absurd}:{line}: bills.expect.0: no expectation 'expect_rain'" in err
     assert f"{tmp_path / 'none.yaml'}: cannot be read: No such file" in err
 
 

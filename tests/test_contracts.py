@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from hindcast.contracts import Contract, find, load, load_all
+from hindcast.contracts import Contract, complain, find, load, load_all
 from hindcast.contracts.load import schema
 from hindcast.contracts.types import column_type, duration
+from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -193,6 +194,111 @@ def test_a_refusal_names_line_cause_and_mend(
     assert (error.where, found in error.found, mend in error.mend) == (f"{path}:{line}", True, True), str(error)
     assert error.mend
     assert "\n" not in error.found
+
+
+GATES = """\
+pipeline: shop
+start: 2026-01-01
+topics:
+  payments:
+    read: table
+    key: {id: int}
+    value: {price: "decimal(8,2)", note: string, at: timestamp, raw: binary}
+    expect:
+      - expect_column_values_to_not_be_null: {column: note}
+      - %s
+"""
+
+UNFIT = [
+    # a gate, the line, what was found, what would do
+    (
+        """expect_column_values_to_not_be_null:
+          column: price
+          row_condition: cost > 0""",
+        12,
+        "row_condition: no column 'cost' here",
+        "known here: at, id, note, price, raw, systemFrom, validFrom, validTo",
+    ),
+    ("expect_column_values_to_not_be_null: {column: price, row_condition: nota = 'x', condition_parser: spark}", 10,
+     "row_condition: no column 'nota' here", "did you mean 'note'?"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT * FROM {batch} WHERE prise = 0'}", 10,
+     "unexpected_rows_query: no column 'prise' here", "did you mean 'price'?"),
+    ("unexpected_rows_expectation:\n          unexpected_rows_query: SELECT * FROM payments WHERE price = 0", 11,
+     "unexpected_rows_query does not look at {batch}", "SELECT * FROM {batch} WHERE ..."),
+    ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT * FROM {batch} JOIN {other}'}", 10,
+     "unexpected_rows_query: nothing takes the place of {other}", "only {batch} is replaced"),
+    (("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT id, note FROM {batch}'}\n"
+     "        on_failure: quarantine"), 10,
+     "unexpected_rows_query gives no validFrom: on_failure: quarantine needs the key of each failing row",
+     "let it give all columns: SELECT * FROM {batch} WHERE ..."),
+    ("expect_column_values_to_match_regex: {column: price, regex: '^[0-9]+$'}", 10,
+     "expect_column_values_to_match_regex is for strings, 'price' is decimal(8,2)", "name a string column"),
+    ("expect_column_value_lengths_to_be_between: {column: id, max_value: 3}", 10,
+     "expect_column_value_lengths_to_be_between is for strings, 'id' is int", "name a string column"),
+    ("expect_column_values_to_not_match_like_pattern_list: {column: at, like_pattern_list: ['2%%']}", 10,
+     "is for strings, 'at' is timestamp", "name a string column"),
+    ("expect_column_values_to_match_regex: {column: validFrom, regex: '^2026'}", 10,
+     "is for strings, 'validFrom' is timestamp", "name a string column"),
+    ("expect_column_values_to_not_be_null: {column: price, on_failure: warn}", 10,
+     "expect_column_values_to_not_be_null has no parameter 'on_failure'", "it stands beside the expectation"),
+    ("expect_column_values_to_not_be_null:\n          column: price\n          rows: table", 12,
+     "expect_column_values_to_not_be_null has no parameter 'rows'", "write `rows: ...` on a line of its own"),
+    ("expect_column_values_to_not_be_null: {column: prise}", 10, "no column 'prise' here", "did you mean 'price'?"),
+    ("expect_compound_columns_to_be_unique: {column_list: [id, prise]}", 10, "no column 'prise' here", "'price'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate", "line", "found", "mend"), UNFIT, ids=[found for _, _, found, _ in UNFIT])
+def test_a_gate_that_would_fail_in_a_run_is_refused_with_its_line_and_its_number_from_0(
+    tmp_path: Path, gate: str, line: int, found: str, mend: str
+) -> None:
+    path = contract(tmp_path, GATES % gate)
+    with pytest.raises(ContractError) as caught:
+        load(path)
+    error = caught.value
+    assert error.where == f"{path}:{line}"
+    assert error.found.startswith("payments.expect.1: "), error
+    assert (found in error.found, mend in error.mend) == (True, True), error
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "expect_column_values_to_match_regex: {column: note, regex: '^[0-9]+$'}",
+        "expect_column_value_lengths_to_equal: {column: note, value: 3, row_condition: 'systemFrom > validFrom'}",
+        "expect_column_values_to_not_be_null: {column: systemFrom}",
+        (
+            "expect_column_values_to_not_be_null: {column: note, row_condition: 'col(\"cost\").notNull()', "
+            "condition_parser: great_expectations}"
+        ),
+        "unexpected_rows_expectation: {unexpected_rows_query: 'SELECT price FROM {batch} WHERE price = 0'}",
+        (
+            "unexpected_rows_expectation: {unexpected_rows_query: \"SELECT * FROM {batch} WHERE note = '{{}}'\"}\n"
+            "        on_failure: quarantine"
+        ),
+        (
+            "unexpected_rows_expectation: {unexpected_rows_query: 'SELECT ID, validFrom FROM {batch}'}\n"
+            "        on_failure: quarantine"
+        ),
+        "unexpected_rows_expectation: {unexpected_rows_query: 'SELECT { FROM'}",
+        "unexpected_rows_expectation: {query: SELECT 1}",
+    ],
+)
+def test_a_gate_is_refused_only_where_there_is_no_doubt(tmp_path: Path, gate: str) -> None:
+    assert len(load(contract(tmp_path, GATES % gate)).expectations("payments")) == 2
+
+
+def test_the_length_of_a_column_whose_type_only_spark_knows_may_be_asked(tmp_path: Path) -> None:
+    gate = "expect_column_value_lengths_to_be_between: {column: amount, max_value: 9}"
+    was = "expect_column_values_to_be_between: {column: amount, min_value: 0}"
+    assert load(contract(tmp_path, GOOD.replace(was, gate))).expectations("bills")
+
+
+def test_a_complaint_about_a_pipeline_is_found_in_its_own_file_beside_a_broken_one(tmp_path: Path) -> None:
+    path = contract(tmp_path)
+    contract(tmp_path, "topics: [", "broken.yaml")
+    complaint = Complaint(("views", "bills", "expect", 0), "it is odd", "mend it")
+    assert complain(tmp_path, "restaurant", complaint).where == f"{path}:21"
 
 
 def test_inputs_joined_by_their_keys_must_have_keys_of_one_type(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,8 @@ from pyspark.sql import functions as F
 
 from hindcast import expectations, gates, journal, verdicts
 from hindcast.candidates import Candidate
-from hindcast.contracts import Contract, load
-from hindcast.errors import ContractError, GateError
+from hindcast.contracts import Contract, complain_of, load
+from hindcast.errors import GateError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from pipelines import T0, pipeline
@@ -76,7 +77,7 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
       - expect_column_values_to_be_unique: {column: email}
         on_failure: quarantine
       - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE price = 0"}
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 0"}
         on_failure: quarantine
       - expect_column_values_to_be_between:
           {column: price, min_value: 0, row_condition: "id > 7", condition_parser: spark}
@@ -111,12 +112,12 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     it = contract(
         folder,
         """\
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 0"}
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 1"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 1"}
         on_failure: quarantine
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT price FROM {batch} WHERE price = 0"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT price, upper(note) FROM {batch} WHERE price = 0"}
         on_failure: quarantine
-      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE cost = 2"}
+      - unexpected_rows_expectation: {unexpected_rows_query: "SELECT * FROM {batch} WHERE _cost = 2"}
         on_failure: warn
 """,
     )
@@ -255,6 +256,8 @@ REFUSED = [
     ("expect_share_of_records_to_be_at_most: {which: late, share: 7}", "share"),
     ("expect_share_of_unmatched_to_be_at_most: {share: 0.5}", "a stream that is joined"),
     ("expect_foreign_keys_to_be_found: {column: price, table: shops}", "no table 'shops'"),
+    ("expect_foreign_keys_to_be_found: {column: price, table: [shops]}", "no table '.'shops'.' here"),
+    ("expect_foreign_keys_to_be_found: {column_list: 5, table: shops}", "no table 'shops'"),
     ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
     ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
 ]
@@ -265,10 +268,50 @@ def test_a_gate_that_cannot_mean_anything_is_refused(folder: Path, gate: str, to
     later = "  later:\n    read: table\n    key: {id: int}\n    value: {x: int}\n"
     path = folder / "shop.yaml"
     path.write_text(f"{HEAD.lstrip()}    expect:\n      - {gate}\n{later}", encoding="utf-8")
-    with pytest.raises(ContractError, match=told) as refused:
-        expectations.known(load(path), "sales", "shop.yaml, sales")
-    assert "shop.yaml, sales, expect 1" in str(refused.value)
-    assert refused.value.mend
+    first = next(expectations.complaints(load(path)))
+    assert re.search(told, f"{first.found}\n{first.mend}"), first
+    assert first.found.startswith("sales.expect.0: ")
+    assert complain_of(path, first).where == f"{path}:10"
+    assert first.mend
+
+
+UNFIT = [
+    # the parameters, what was found, what would do
+    ("expect_column_values_to_be_between: {column: price, min_value: 0, mostly: 2}",
+     "mostly: ensure this value is less than or equal to 1.0", "docs/quality.md"),
+    ("expect_column_values_to_be_between: {column: price, min_value: zero}",
+     "min_value: value is not a valid float", "docs/quality.md"),
+    ("expect_column_values_to_be_between: {column: price, min_value: 0, strict_min: perhaps}",
+     "strict_min: value could not be parsed to a boolean", "docs/quality.md"),
+    ("expect_column_values_to_be_between: {column: price}",
+     "min_value and max_value cannot both be None", "docs/quality.md"),
+    ("expect_column_values_to_be_between: {column: 5, min_value: 0}", "column: str type expected", "docs/quality.md"),
+    ("expect_column_values_to_be_between: {min_value: 0}", "parameter 'column' is missing",
+     "it takes column, condition_parser, max_value, min_value, mostly, row_condition, strict_max, strict_min"),
+    ("expect_column_values_to_be_in_set: {column: price, value_set: 5}",
+     "value_set: value is not a valid list", "docs/quality.md"),
+    ("expect_column_values_to_be_in_set: {column: price, values: [5]}", "no parameter 'values'",
+     "did you mean 'value_set'? known here: column, condition_parser, mostly, row_condition, value_set"),
+    ("unexpected_rows_expectation: {query: SELECT 1}", "no parameter 'query'", "known here: unexpected_rows_query"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: [a]}",
+     "unexpected_rows_query: str type expected", "docs/quality.md"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT { FROM {batch}'}",
+     ("unexpected_rows_query contains an unpaired or malformed brace: unexpected '{' in field name. To include a "
+      "literal brace in the query, double it: `{{` and `}}`. Query: SELECT { FROM {batch}"), "docs/quality.md"),
+    ("expect_table_to_be_fresh: {withn: 2 hours}", "no parameter 'withn'", "did you mean 'within'? known here: within"),
+    ("expect_table_to_be_fresh: {within: soon}",
+     "within is 'soon'", "write a duration: 30 days, 90 minutes, 500 ms"),
+    ("expect_table_to_be_fresh:", "parameter 'within' is missing", "it takes within"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate", "found", "mend"), UNFIT, ids=[gate[:70] for gate, *_ in UNFIT])
+def test_a_parameter_that_does_not_fit_is_told_in_the_one_clause_that_helps(
+    folder: Path, gate: str, found: str, mend: str
+) -> None:
+    [complaint] = expectations.complaints(contract(folder, f"      - {gate}\n"))
+    assert complaint.found.partition("): ")[2] == found
+    assert complaint.mend.startswith(mend)
 
 
 def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder: Path) -> None:

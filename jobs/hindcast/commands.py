@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast import expectations
-    from hindcast.contracts import load, paths
+    from hindcast.contracts import complain_of, load, paths
 
     problems = 0
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
-            for name in (*contract.topics, *contract.views):
-                expectations.known(contract, name, f"{path}, {name}")
+            for complaint in expectations.complaints(contract):
+                raise complain_of(path, complaint)
             told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
         except HindcastError as error:
@@ -277,7 +277,7 @@ def down(_: argparse.Namespace) -> int:
 
 
 def demo(_: argparse.Namespace) -> int:
-    """Run both example pipelines through Airflow, twice, and show what was believed when."""
+    """Run the three example pipelines through Airflow, twice, and show what was believed when."""
     from hindcast import demo
 
     return demo.main()

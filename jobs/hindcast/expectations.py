@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hindcast.contracts import Contract, Expectation, shapes
+from hindcast.contracts.gates import complaint
 from hindcast.contracts.shapes import PERIODS
-from hindcast.errors import ContractError, nearest
+from hindcast.contracts.views import Complaint
+from hindcast.errors import nearest
 
 
 def looks_at(gate: Expectation) -> str:
@@ -59,28 +61,17 @@ def imported() -> Any:
     return great_expectations
 
 
-def known(contract: Contract, name: str, where: str) -> None:
-    """Raises ContractError for a gate of a table that cannot mean anything.
+def complaints(contract: Contract) -> Iterator[Complaint]:
+    """Every complaint about the gates of a contract that only their expectations can tell.
 
     An expectation that there is not, or with parameters that it refuses; a rule of ours where it has nothing to look
     at; quarantine where no failing rows can be told.
     """
-    for number, gate in enumerate(contract.expectations(name)):
-        place = f"{where}, expect {number + 1}"
-        found = implementation(gate.type)
-        if found is None:
-            names = imported().expectations.registry.list_registered_expectation_implementations()
-            raise ContractError(f"no expectation '{gate.type}'", where=place, mend=nearest(gate.type, names))
-        if problem := _misplaced(contract, name, gate, found):
-            raise ContractError(f"{gate.type}: {problem[0]}", where=place, mend=problem[1])
-        try:
-            configured(gate, facts(contract, name, gate) | _SAMPLE).to_domain_obj()
-        except (TypeError, ValueError, imported().exceptions.GreatExpectationsError) as error:
-            raise ContractError(
-                f"{named(gate.type, gate.kwargs)}: {_told(error)}",
-                where=place,
-                mend="docs/quality.md lists our rules with their parameters, Great Expectations' gallery its own",
-            ) from None
+    for field, tables in (("topics", contract.topics), ("views", contract.views)):
+        for name in tables:
+            for number, gate in enumerate(contract.expectations(name)):
+                if problem := _problem(contract, name, gate):
+                    yield complaint((field, name, "expect", number), *problem)
 
 
 def described(contract: Contract, name: str, gate: Expectation) -> Any:
@@ -100,6 +91,22 @@ def facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
     if isinstance(other, str) and (referred := shapes(contract).get(other)):
         told |= {"found_in": other, "found_key": list(referred.key)}
     return told
+
+
+def _problem(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
+    """What is wrong with a gate, and what would do; None if nothing is."""
+    found = implementation(gate.type)
+    if found is None:
+        names = imported().expectations.registry.list_registered_expectation_implementations()
+        return f"no expectation '{gate.type}'", nearest(gate.type, names)
+    if problem := _misplaced(contract, name, gate, found):
+        return f"{gate.type}: {problem[0]}", problem[1]
+    try:
+        configured(gate, facts(contract, name, gate) | _SAMPLE).to_domain_obj()
+    except (TypeError, ValueError, imported().exceptions.GreatExpectationsError) as error:
+        told, mend = _told(error, gate, found)
+        return f"{named(gate.type, gate.kwargs)}: {told}", mend
+    return None
 
 
 _SAMPLE: dict[str, Any] = {
@@ -141,24 +148,54 @@ def _unfound(contract: Contract, name: str, gate: Expectation) -> tuple[str, str
     """What is wrong with the table that a gate wants to find keys in: a run must have it before."""
     other, known_ = gate.kwargs.get("table"), shapes(contract)
     before = contract.before(name)
-    if other not in known_:
+    if not isinstance(other, str) or other not in known_:
         return f"no table '{other}' here", nearest(str(other), [n for n in before if known_[n].kind == "versions"])
     if other not in before:
         return f"'{other}' is not there yet when {name} is gated", f"one of these is: {', '.join(before) or 'none'}"
     if known_[other].kind != "versions":
         return f"'{other}' holds {known_[other].kind}, not versions of keys", "name a table of versions"
-    columns = gate.kwargs.get("column_list") or [gate.kwargs.get("column")]
-    if len(columns) != len(known_[other].key):
+    if len(gate.columns) != len(known_[other].key):
         told = ", ".join(known_[other].key)
         return f"the key of {other} has {len(known_[other].key)} columns: {told}", "name as many, in this order"
     return None
 
 
-def _told(error: Exception) -> str:
-    """What a model refuses, in one line."""
+def _told(error: Exception, gate: Expectation, found: Any) -> tuple[str, str]:
+    """What a model refuses, in one line, and what would do."""
+    takes = _parameters(found)
+    if unknown := [name for name in gate.kwargs if name not in found.__fields__]:
+        return f"no parameter '{unknown[0]}'", nearest(unknown[0], takes)
     if not hasattr(error, "errors"):
-        return str(error).strip().splitlines()[0]
-    return "; ".join(
-        found["msg"] if found["loc"][0] == "__root__" else f"{found['loc'][0]}: {found['msg']}"
-        for found in error.errors()
-    )
+        return str(error).strip().splitlines()[0], _GALLERY
+    refused: dict[str, list[Any]] = {}
+    for problem in error.errors():
+        refused.setdefault(str(problem["loc"][0]), []).append(problem)
+    if lacking := [name for name, (first, *_) in refused.items() if first["type"] == "value_error.missing"]:
+        return f"parameter '{lacking[0]}' is missing", f"it takes {', '.join(takes)}"
+    # What is wrong with all parameters together follows from what is wrong with one.
+    name = next((name for name in refused if name != "__root__"), "__root__")
+    text = _first(refused[name])
+    if name != "__root__" and not text.startswith(name):
+        text = f"{name}: {text}"
+    told, _, mend = text.partition("; ") if hasattr(found, "about") else (text, "", "")
+    return told, mend or _GALLERY
+
+
+def _first(problems: list[Any]) -> str:
+    """What one parameter must be: of the forms that it may have the first is meant for people, none is a dict."""
+    forms = [problem["msg"] for problem in problems if problem["type"] != "type_error.dict"]
+    return str((forms or [problems[0]["msg"]])[0])
+
+
+def _parameters(found: Any) -> list[str]:
+    """The parameters of an expectation that a gate can give."""
+    base = imported().expectations.expectation.BatchExpectation
+    others = {*base.__fields__}
+    if hasattr(found, "about"):
+        others |= {*found.success_keys, *_TOLD, *_SAMPLE}
+    return sorted(found.__fields__.keys() - others)
+
+
+_GALLERY = "docs/quality.md lists our rules with their parameters, Great Expectations' gallery its own"
+_TOLD = ("key", "start", "end", "found_in", "found_key")
+"""Parameters of our rules that `facts` gives."""

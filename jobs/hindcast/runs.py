@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from hindcast import analysis, changes, expectations, fates, gaps, journal, logs, page, plans, report, tables
 from hindcast.changes import located
-from hindcast.contracts import Contract, find
+from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.model import AGING
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
@@ -42,8 +42,8 @@ def plan(
     contract, now = find(settings().schemas, pipeline), settings()
     past = journal.runs(now.warehouse, pipeline)
     if not past or past[-1].plan["contract"] != contract.hash:
-        for name in (*contract.topics, *contract.views):
-            expectations.known(contract, name, f"{pipeline}.{name}")
+        for complaint in expectations.complaints(contract):
+            raise complain(now.schemas, pipeline, complaint)
     return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
 
 

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField, StructType
 
 from hindcast.contracts import Contract, shapes
-from hindcast.contracts.shapes import PERIODS
+from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.errors import HindcastError, PlatformError, TableError
 
 Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs", "gates", "failing"]
@@ -79,15 +79,7 @@ class Table:
     @property
     def identity(self) -> tuple[str, ...]:
         """The columns that no two believed rows share."""
-        match self.kind:
-            case "versions":
-                return (*self.key, "validFrom")
-            case "windows":
-                return (*self.key, "windowStart", "windowEnd")
-            case "pairs":
-                return ("_partition", "_offset", "_rightPartition", "_rightOffset")
-            case _:
-                return ("_partition", "_offset")
+        return identity(self.kind, self.key)
 
     @property
     def description(self) -> str:

@@ -1,6 +1,6 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
-from hindcast.contracts.load import complain, find, load, load_all, paths, repeated
+from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, repeated
 from hindcast.contracts.model import Contract, Expectation, Input, Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, shapes
 
@@ -14,6 +14,7 @@ __all__ = [
     "View",
     "Window",
     "complain",
+    "complain_of",
     "find",
     "load",
     "load_all",

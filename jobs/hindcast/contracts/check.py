@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hindcast.contracts import gates
 from hindcast.contracts.expressions import ExpressionError
-from hindcast.contracts.model import Contract, Expectation, Topic
-from hindcast.contracts.shapes import PERIODS, Shape, given, topic_shape, view_shape
+from hindcast.contracts.model import Contract, Topic
+from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
 from hindcast.contracts.views import Complaint, complaints, malformed
 from hindcast.errors import nearest
 
@@ -28,7 +29,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
             yield Complaint(("views", name), f"'{name}' is a topic too", "give the view another name")
         if name in RESERVED:
             yield Complaint(("topics", name), f"'{name}' is the name of one of our own tables", "choose another name")
-        yield from _gates(("topics", name), topic.expect, topic_shape(topic))
+        yield from gates.complaints(("topics", name), topic.expect, topic_shape(topic))
         yield from _marks(("topics", name), topic.sensitive, topic_shape(topic))
     for name, it in contract.inputs.items():
         for field in ("topics", "views"):
@@ -104,20 +105,10 @@ def _views(contract: Contract) -> Iterator[Complaint]:
             try:
                 yield from complaints(name, view, known, contract)
                 known[name] = view_shape(view, known)
-                yield from _gates(("views", name), view.expect, known[name])
+                yield from gates.complaints(("views", name), view.expect, known[name])
                 yield from _marks(("views", name), view.sensitive, known[name])
             except ExpressionError:
                 return
-
-
-def _gates(location: tuple[Any, ...], gates: tuple[Expectation, ...], shape: Shape) -> Iterator[Complaint]:
-    known = [*shape.columns, *PERIODS[shape.kind]]
-    for number, gate in enumerate(gates):
-        if any((gate.type, gate.kwargs) == (other.type, other.kwargs) for other in gates[:number]):
-            yield Complaint((*location, "expect", number), f"{gate.type} stands twice, alike", "remove one of the two")
-        for column in gate.columns:
-            if column not in known:
-                yield Complaint((*location, "expect", number), f"no column '{column}' here", nearest(column, known))
 
 
 def _marks(location: tuple[Any, ...], sensitive: bool | tuple[str, ...], shape: Shape) -> Iterator[Complaint]:

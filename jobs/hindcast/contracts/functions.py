@@ -37,6 +37,11 @@ def misplaced(tree: exp.Expression) -> tuple[str, str] | None:
     return None
 
 
+def generates(tree: exp.Expression) -> bool:
+    """Whether a function in it makes several rows of one, and columns with names of its own."""
+    return any(kind(_name(function)) == "generator" for function in tree.find_all(exp.Func))
+
+
 def near(name: str, wanted: str | None = None) -> str:
     """The names nearest to one that is not there, of all functions or of one kind."""
     names = [known for known, sort in _kinds().items() if sort == wanted or (not wanted and sort not in _REFUSED)]

@@ -94,13 +94,18 @@ def find(folder: Path, pipeline: str) -> Contract:
 
 def complain(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:
     """A complaint about a contract of the folder as the refusal that names its file and line."""
-    for path in paths(folder):
+    for path in sorted(paths(folder), key=lambda path: path.stem != pipeline):  # another may be broken
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
         if isinstance(node, yaml.MappingNode) and any(
             (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
         ):
             return _complain(path, node, complaint)
     return ContractError(complaint.found, where=f"{folder}, {pipeline}", mend=complaint.mend)
+
+
+def complain_of(path: Path, complaint: Complaint) -> ContractError:
+    """A complaint about the contract of a file as the refusal that names its line."""
+    return _complain(path, yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader), complaint)
 
 
 def paths(folder: Path) -> list[Path]:
@@ -141,13 +146,13 @@ def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError
     return _complain(path, node, Complaint(location, found, mend))
 
 
-def _complain(path: Path, node: yaml.Node, complaint: Complaint) -> ContractError:
+def _complain(path: Path, node: yaml.Node | None, complaint: Complaint) -> ContractError:
     return ContractError(complaint.found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend)
 
 
-def _line(node: yaml.Node, location: tuple[Any, ...]) -> int:
+def _line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:
     """The line of the deepest part of `location` that the file has, from 1."""
-    line = node.start_mark.line
+    line = node.start_mark.line if node else 0
     for part in location:
         if isinstance(node, yaml.MappingNode):
             found = next(((k, v) for k, v in node.value if k.value == str(part)), None)

@@ -62,8 +62,9 @@ class Expectation(Model):
     @property
     def columns(self) -> list[str]:
         """The columns that the parameters name."""
-        named = [self.kwargs[p] for p in ("column", "column_A", "column_B") if p in self.kwargs]
-        return [*named, *self.kwargs.get("column_list", [])]
+        named = [self.kwargs.get(p) for p in ("column", "column_A", "column_B")]
+        listed = self.kwargs.get("column_list")
+        return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]
 
     @property
     def beyond(self) -> bool:
@@ -73,7 +74,8 @@ class Expectation(Model):
     @property
     def refers_to(self) -> str | None:
         """The other table that it looks into."""
-        return self.kwargs.get("table") if self.type == "expect_foreign_keys_to_be_found" else None
+        other = self.kwargs.get("table")
+        return other if self.type == "expect_foreign_keys_to_be_found" and isinstance(other, str) else None
 
 
 AGING = "expect_table_to_be_fresh"
@@ -91,17 +93,18 @@ def _as_expectation(item: object) -> object:
     """`{expect_x: {column: a}, on_failure: warn}` as the fields of an Expectation."""
     if not isinstance(item, dict) or "type" in item:
         return item
-    names = [name for name in item if name not in _OF_GATES]
+    names = [name for name in item if name not in OF_GATES]
     if len(names) != 1:
         raise ValueError(f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}")
     return {
         "type": names[0],
         "kwargs": item[names[0]] or {},
-        **{name: item[name] for name in _OF_GATES if name in item},
+        **{name: item[name] for name in OF_GATES if name in item},
     }
 
 
-_OF_GATES = ("on_failure", "rows")
+OF_GATES = ("on_failure", "rows")
+"""What stands beside an expectation, not among its parameters."""
 
 
 def _gate_schema() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,6 +51,19 @@ def given(contract: Contract) -> dict[str, Shape]:
     """The shapes of what views are made of: the topics, and the tables of other pipelines."""
     known = {name: topic_shape(topic) for name, topic in contract.topics.items()}
     return known | {name: topic_shape(it) for name, it in contract.inputs.items()}
+
+
+def identity(kind: str, key: Iterable[str]) -> tuple[str, ...]:
+    """The columns that no two believed rows of a table share."""
+    match kind:
+        case "versions":
+            return (*key, "validFrom")
+        case "windows":
+            return (*key, "windowStart", "windowEnd")
+        case "pairs":
+            return ("_partition", "_offset", "_rightPartition", "_rightOffset")
+        case _:
+            return ("_partition", "_offset")
 
 
 def topic_shape(topic: Topic | Input) -> Shape:

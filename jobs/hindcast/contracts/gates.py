@@ -1,0 +1,107 @@
+"""What can be wrong with a gate, as far as the contract alone tells: its columns, its SQL. Pure, without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from string import Formatter
+from typing import Any
+
+from hindcast.contracts import queries
+from hindcast.contracts.model import OF_GATES, Expectation
+from hindcast.contracts.shapes import PERIODS, Columns, Shape, identity
+from hindcast.contracts.views import Complaint
+from hindcast.errors import nearest
+
+
+def complaint(location: tuple[Any, ...], found: str, mend: str) -> Complaint:
+    """A complaint about a gate, which is named as `--gate` counts: `payments.expect.6`."""
+    _, table, expect, number, *_ = location
+    return Complaint(location, f"{table}.{expect}.{number}: {found}", mend)
+
+
+def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: Shape) -> Iterator[Complaint]:
+    """Every complaint about the gates of a table."""
+    columns = {**shape.columns, **dict.fromkeys((*PERIODS[shape.kind], "systemFrom"), "timestamp")}
+    for number, gate in enumerate(gates):
+        place = (*location, "expect", number)
+        if any((gate.type, gate.kwargs) == (other.type, other.kwargs) for other in gates[:number]):
+            yield complaint(place, f"{gate.type} stands twice, alike", "remove one of the two")
+        for parameter, found, mend in (
+            *_beside(gate),
+            *_columns(gate, columns),
+            *_of_text(gate, columns),
+            *_condition(gate, columns),
+            *_query(gate, shape, columns),
+        ):
+            yield complaint((*place, gate.type, parameter), found, mend)
+
+
+_Found = Iterator[tuple[str, str, str]]
+"""The parameter, what was found, what would do."""
+
+_OF_TEXT = re.compile("_match_(regex|like_pattern)|_value_lengths_")
+"""Expectations that look at the characters of a string."""
+
+
+def _beside(gate: Expectation) -> _Found:
+    for field in OF_GATES:
+        if field in gate.kwargs:
+            mend = f"it stands beside the expectation, not in its braces: write `{field}: ...` on a line of its own"
+            yield field, f"{gate.type} has no parameter '{field}'", mend
+
+
+def _columns(gate: Expectation, columns: Columns) -> _Found:
+    for column in gate.columns:
+        if column not in columns:
+            yield "column", f"no column '{column}' here", nearest(column, columns)
+
+
+def _of_text(gate: Expectation, columns: Columns) -> _Found:
+    for column in gate.columns if _OF_TEXT.search(gate.type) else ():
+        kind = columns.get(column)
+        if kind not in (None, "string"):
+            found = f"{gate.type} is for strings, '{column}' is {kind}"
+            yield "column", found, "name a string column, or use an expectation that compares values"
+
+
+def _condition(gate: Expectation, columns: Columns) -> _Found:
+    """Of a condition in Spark SQL. In Great Expectations' own language, `col("a") > 1`, sqlglot sees no column."""
+    text = gate.kwargs.get("row_condition")
+    if isinstance(text, str) and (lacking := queries.unknown(queries.where(text), columns)) is not None:
+        yield "row_condition", f"row_condition: no column '{lacking}' here", nearest(lacking, columns)
+
+
+def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
+    """Of a rule in SQL: the batch takes the place of `{batch}`. That braces do not pair, its expectation tells."""
+    name = "unexpected_rows_query"
+    text = gate.kwargs.get(name)
+    if gate.type != "unexpected_rows_expectation" or not isinstance(text, str):
+        return
+    try:
+        parts = [(literal, place) for literal, place, _, _ in Formatter().parse(text)]
+    except ValueError:
+        return
+    places = [place for _, place in parts if place is not None]
+    for place in places:
+        if place != "batch":
+            found = f"{name}: nothing takes the place of {{{place}}}"
+            yield name, found, "only {batch} is replaced; double braces that are meant: {{ and }}"
+            return
+    if not places:
+        yield name, f"{name} does not look at {{batch}}", "read the rows from it: SELECT * FROM {batch} WHERE ..."
+        return
+    query = "".join(literal + (queries.BATCH if place else "") for literal, place in parts)
+    if (lacking := queries.unknown(query, columns)) is not None:
+        yield name, f"{name}: no column '{lacking}' here", nearest(lacking, columns)
+    given = queries.projected(query) if gate.on_failure == "quarantine" else None
+    if given is not None and (missing := _missing(given, shape)):
+        found = f"{name} gives no {', '.join(missing)}: on_failure: quarantine needs the key of each failing row"
+        yield name, found, "let it give all columns: SELECT * FROM {batch} WHERE ..."
+
+
+def _missing(given: Sequence[str], shape: Shape) -> list[str]:
+    """What some columns lack of what tells one row from another."""
+    there = {name.lower() for name in given}
+    wanted = dict.fromkeys((*shape.key, *identity(shape.kind, shape.key)))
+    return [name for name in wanted if name.lower() not in there]

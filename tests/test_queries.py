@@ -1,0 +1,100 @@
+"""Queries of gates: what is refused without Spark, and that nothing is refused that Spark might take."""
+
+from __future__ import annotations
+
+import pytest
+
+from hindcast.contracts.queries import projected, unknown, where
+
+COLUMNS = ["id", "price", "note", "tags", "place", "validFrom"]
+
+LACKING = [
+    ("SELECT * FROM _batch WHERE cost > 0", "cost"),
+    ("SELECT b.cost FROM _batch b", "cost"),
+    ("SELECT _batch.cost FROM _batch", "cost"),
+    ("SELECT * FROM _batch WHERE upper(nota) = 'X'", "nota"),
+    ("SELECT * FROM _batch WHERE city.name = 'X'", "city"),
+    ("SELECT id, count(*) AS n FROM _batch GROUP BY id HAVING n > cost", "cost"),
+    ("SELECT * FROM _batch WHERE id IN (SELECT id FROM _batch WHERE cost > 0)", "cost"),
+    ("WITH a AS (SELECT id, cost FROM _batch) SELECT id FROM a", "cost"),
+    ("SELECT * FROM (SELECT id FROM _batch) WHERE cost > 0", "cost"),
+    ("SELECT * FROM _batch a JOIN _batch b ON a.id = b.other", "other"),
+    ("SELECT id FROM _batch UNION SELECT cost FROM _batch", "cost"),
+    ("SELECT *, row_number() OVER (PARTITION BY id ORDER BY cost) AS n FROM _batch", "cost"),
+    ("SELECT * FROM _batch WHERE exists(tags, tag -> tag > cost)", "cost"),
+    ("SELECT * FROM _batch WHERE systemTo IS NULL", "systemTo"),
+    ("SELECT * FROM _batch WHERE `cost` > 0;", "cost"),
+    (where("cost > 0"), "cost"),
+    (where("price > 0 -- and cost"), None),
+]
+
+
+@pytest.mark.parametrize(("query", "column"), LACKING)
+def test_a_column_that_is_certainly_not_there_is_found(query: str, column: str | None) -> None:
+    assert unknown(query, COLUMNS) == column
+
+
+TAKEN = [
+    "SELECT * FROM _batch WHERE PRICE > 0 AND validfrom < current_date AND note <> current_user AND note <> user",
+    "SELECT price * 2 AS twice FROM _batch WHERE twice > 1 ORDER BY twice",
+    "SELECT id, count(*) n FROM _batch GROUP BY id HAVING n > 1 ORDER BY ALL",
+    "SELECT `count(1)` FROM (SELECT count(*) FROM _batch)",
+    "SELECT n FROM (SELECT id FROM _batch) AS t(n)",
+    "SELECT t.n FROM (SELECT id FROM _batch) AS t(n)",
+    "WITH a(x) AS (SELECT id FROM _batch) SELECT a.x FROM a",
+    "WITH a AS (SELECT id AS x FROM _batch), b AS (SELECT x FROM a) SELECT b.* FROM b",
+    "SELECT * FROM _batch a WHERE EXISTS (SELECT 1 FROM _batch b WHERE a.id = b.id)",
+    "SELECT * FROM _batch JOIN shops s ON s.cost > 0",
+    "SELECT cost FROM shops",
+    "SELECT * FROM _batch WHERE id IN (SELECT cost FROM delta.`/a/b`)",
+    "SELECT * FROM _batch LATERAL VIEW explode(tags) AS tag WHERE tag = 'x'",
+    "SELECT * FROM _batch, LATERAL (SELECT price AS x) WHERE x > 1",
+    "SELECT col FROM (SELECT explode(tags) FROM _batch)",
+    "SELECT c0 FROM (SELECT json_tuple(note, 'a') FROM _batch)",
+    "SELECT col1 FROM (SELECT inline(array(place)) FROM _batch)",
+    "SELECT city FROM (SELECT place.* FROM _batch)",
+    "SELECT city FROM (SELECT b.place.* FROM _batch b)",
+    "SELECT city FROM (SELECT b.place.* FROM _batch b) AS place",
+    "SELECT cost FROM other._batch",
+    "SELECT id, grouping__id FROM _batch GROUP BY id WITH CUBE",
+    "SELECT key FROM (SELECT TRANSFORM(id, price) USING 'cat' FROM _batch)",
+    "SELECT a FROM (SELECT posexplode(tags) AS (a, b) FROM _batch)",
+    "SELECT place.city, _batch.place.city, count(b) FROM _batch b GROUP BY ALL",
+    "SELECT * FROM _batch WHERE exists(tags, tag -> tag > 1 AND tag.x = 2)",
+    "SELECT named_struct('a', id) AS s FROM _batch WHERE s.a = 1",
+    "SELECT * FROM _batch PIVOT (sum(price) FOR note IN ('x', 'y')) WHERE x > 1",
+    "SELECT col1 FROM VALUES (1)",
+    "SELECT id FROM range(10)",
+    "SELECT * FROM _batch WHERE timestampdiff(DAY, validFrom, now()) > 1 AND extract(YEAR FROM validFrom) = 2026",
+    "SELECT * FROM _batch WHERE _offset > 1 AND validFrom > now() - INTERVAL 1 DAY",
+    "SELECT * FROM _batch WHERE",
+    "SELECT 1; SELECT cost FROM _batch",
+    "not SQL",
+    "",
+    where("id > 1) OR (price IN (1, 2)"),
+    where("price >"),
+]
+
+
+@pytest.mark.parametrize("query", TAKEN)
+def test_what_spark_might_take_is_not_refused(query: str) -> None:
+    assert unknown(query, COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("SELECT id, b.price FROM _batch b", ["id", "price"]),
+        ("SELECT DISTINCT id, price * 2 AS twice FROM _batch", ["id", "twice"]),
+        ("SELECT id FROM _batch UNION ALL SELECT price FROM _batch", ["id"]),
+        ("WITH a AS (SELECT * FROM _batch) SELECT id FROM a", ["id"]),
+        ("SELECT * FROM _batch", None),
+        ("SELECT id, b.* FROM _batch b", None),
+        ("SELECT * EXCEPT (id) FROM _batch", None),
+        ("SELECT id, max(price) FROM _batch GROUP BY id", None),
+        ("FROM _batch SELECT", None),
+        ("SELECT id FROM _batch WHERE", None),
+    ],
+)
+def test_the_columns_that_a_query_gives_are_told_where_it_names_each(query: str, columns: list[str] | None) -> None:
+    assert projected(query) == columns
