@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from string import Formatter
 from typing import Any
@@ -30,7 +29,7 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
         for parameter, found, mend in (
             *_beside(gate),
             *_columns(gate, columns),
-            *_of_text(gate, columns),
+            *_unsupported(gate),
             *_condition(gate, columns),
             *_query(gate, shape, columns),
         ):
@@ -39,9 +38,6 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
 
 _Found = Iterator[tuple[str, str, str]]
 """The parameter, what was found, what would do."""
-
-_OF_TEXT = re.compile("_match_(regex|like_pattern)|_value_lengths_")
-"""Expectations that look at the characters of a string."""
 
 
 def _beside(gate: Expectation) -> _Found:
@@ -57,12 +53,9 @@ def _columns(gate: Expectation, columns: Columns) -> _Found:
             yield "column", f"no column '{column}' here", nearest(column, columns)
 
 
-def _of_text(gate: Expectation, columns: Columns) -> _Found:
-    for column in gate.columns if _OF_TEXT.search(gate.type) else ():
-        kind = columns.get(column)
-        if kind not in (None, "string"):
-            found = f"{gate.type} is for strings, '{column}' is {kind}"
-            yield "column", found, "name a string column, or use an expectation that compares values"
+def _unsupported(gate: Expectation) -> _Found:
+    if "_like_pattern" in gate.type:
+        yield "column", f"Great Expectations has no {gate.type} for Spark", "use expect_column_values_to_match_regex"
 
 
 def _condition(gate: Expectation, columns: Columns) -> _Found:
