@@ -196,6 +196,7 @@ def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) ->
     with tab(browser, "Report", "Run 1 of restaurant"):
         picture(browser, "report")
     browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}/tasks/build.bills")
-    link = shown(browser, "//a[contains(@href, '/hindcast/dag/restaurant/run/') and contains(., 'Report')]")
-    browser.get(str(link.get_attribute("href")))
-    shown(browser, "//h1[contains(., 'Run 1 of restaurant')]")
+    with tab(browser, "Report", "Run 1 of restaurant"):
+        shown(browser, "//h2[contains(., 'Offsets')]")
+    shown(browser, "//a[contains(., 'Details')]").click()
+    shown(browser, "//a[contains(@href, '/hindcast/dag/restaurant/run/') and contains(., 'Report')]")

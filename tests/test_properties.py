@@ -48,7 +48,7 @@ def worked(spark: SparkSession, seed: int, count: int, arrivals: int) -> Done:
 @pytest.fixture(scope="module")
 def done(spark: SparkSession) -> Done:
     """One go for both tests: as many histories take little longer than a few."""
-    return worked(spark, SEED, 1_200, 120)
+    return worked(spark, SEED, 600, 60)
 
 
 @pytest.mark.slow

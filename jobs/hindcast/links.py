@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ReportLink(BaseOperatorLink):
-    """The button *Report* of a task: what its run did, or what has stopped it."""
+    """The link *Report* under a task's *Details*: what its run did, or what has stopped it."""
 
     name = "Report"
     operators = [SharedSpark, SubmittedSpark]  # noqa: RUF012  # as Airflow reads it

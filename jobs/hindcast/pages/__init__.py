@@ -22,6 +22,7 @@ VIEWS = [
         ("Ledger", "dag/{DAG_ID}/ledger", "dag", "dag-ledger"),
         ("Report", "dag/{DAG_ID}/run/{RUN_ID}/report", "dag_run", "run-report"),
         ("Time machine", "dag/{DAG_ID}/run/{RUN_ID}/machine", "dag_run", "run-machine"),
+        ("Report", "dag/{DAG_ID}/run/{RUN_ID}/report", "task_instance", "task-report"),
     )
 ]
 """The pages as Airflow's UI lists them (external_views); it puts the names of DAG and run into their addresses."""
