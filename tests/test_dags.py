@@ -268,3 +268,13 @@ def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
     assert dag["operators"]["replay.menu"] == "SubmittedSpark"
     assert dag["pools"]["build.bills"] == "spark"
     assert dag["arguments"]["build.bills"] == ["restaurant", "{{ ti.xcom_pull(task_ids='plan') }}", "bills"]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_for_spark_submit_does_the_step_of_its_name(script: Path) -> None:
+    code = "import runpy, sys; from hindcast import cli; cli.step = print; runpy.run_path(sys.argv[1])"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "jobs")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(script)], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{script.stem} {[str(script)]}\n"
