@@ -195,8 +195,8 @@ class Candidate:
 
     def _records(self) -> DataFrame:
         """The topic's records since a run has published the table, or was completed."""
-        completed = [run.number for run in journal.completed(self.table.warehouse, self.contract.pipeline)]
-        seen = max([tables.published(self.table), *completed])
+        past = journal.runs(self.table.warehouse, self.contract.pipeline)
+        seen = journal.settled(past, tables.published(self.table))
         log = plans.log(self.table.warehouse, self.contract.pipeline, self.name)
         return tables.load(self.change.sparkSession, log).where(F.col("run") > seen)
 

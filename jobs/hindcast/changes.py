@@ -169,7 +169,7 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
     past = journal.runs(table.warehouse, table.pipeline)
-    last = max([tables.published(table), *(run.number for run in past if run.state == "completed")])
+    last = journal.settled(past, tables.published(table))
     last = last if since is None else min(last, since)
     run = next((run for run in past if run.number == last), None)
     return run if run is not None and run.plan["contract"] == contract.hash else None

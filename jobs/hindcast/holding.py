@@ -57,8 +57,7 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
     if release is not None:
         looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
         passing = known & looked_at & F.col("key").isin(release["keys"])
-    completed = [run.number for run in journal.completed(table.warehouse, pipeline)]
-    since = F.coalesce("_before", F.lit(max([after, *completed])))
+    since = F.coalesce("_before", F.lit(journal.settled(journal.runs(table.warehouse, pipeline), after)))
     judged = told.select(
         "key", "digest", since.alias("since"), (~known).alias("new"), passing.alias("passing")
     ).localCheckpoint()

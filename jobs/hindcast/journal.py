@@ -16,6 +16,7 @@ writers that plan the same number, one fails.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -93,6 +94,11 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
 def completed(warehouse: str, pipeline: str) -> list[Run]:
     """The runs whose results are known, oldest first."""
     return [run for run in runs(warehouse, pipeline) if run.state == "completed"]
+
+
+def settled(past: Iterable[Run], published: int) -> int:
+    """The last run that a table takes in: the one that has `published` it, or a later one that was completed."""
+    return max([published, *(run.number for run in past if run.state == "completed")])
 
 
 def write(warehouse: str, run: Run) -> None:
