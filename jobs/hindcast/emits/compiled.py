@@ -1,0 +1,34 @@
+"""Loops over records, compiled: what a live topology does one record after the other (docs/adr/0015-compiled.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Booleans = NDArray[np.bool_]
+
+P, R = ParamSpec("P"), TypeVar("R")
+NOTHING = -1
+"""No key, no value, no time: what an array of integers holds instead of null."""
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as machine code, made when it is first called and kept on disk. It takes numbers and arrays."""
+    return cast("Callable[P, R]", numba.njit(cache=True)(function))
+
+
+@compiled
+def room(rows: Any, used: int) -> Any:
+    """A table of integers that has room for one more row after the first `used`."""
+    if used < rows.shape[0]:
+        return rows
+    wider = np.empty((2 * rows.shape[0] + 16, rows.shape[1]), np.int64)
+    wider[:used] = rows[:used]
+    return wider
