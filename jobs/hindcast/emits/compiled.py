@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Booleans = NDArray[np.bool_]
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 NOTHING = -1
 """No key, no value, no time: what an array of integers holds instead of null."""
 
