@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hindcast.conformance.storing import Steps
 from hindcast.conformance.vectors import Declined, Json, Vector
 from hindcast.emits import aggregates, foreign_key, stream_table, table_table, tables, versioned
 from hindcast.emits.compiled import NOTHING
@@ -368,6 +369,14 @@ def _stream_aggregate(task: Task) -> Json:
     return _aggregated(task, aggregates.of_stream(order, key, time, value), task.raw)
 
 
+def _store(task: Task) -> Json:
+    steps = Steps(task.operation, task.records)
+    left, values = steps.history(), [step.get("value") for step in task.records]
+    written = {step["key"] for step in task.records if step["op"] in ("put", "delete")}
+    keys = {name: versions(left, code, values) for name, code in steps.code.items() if name in written}
+    return {"results": steps.results(), "history": {"store": keys}}
+
+
 def _stream_global_table_join(task: Task) -> Json:
     if task.operation["table"]["versioned"]:
         told = "Invalid topology: GlobalTables cannot be versioned."
@@ -388,5 +397,6 @@ _OPERATORS: Mapping[str, Callable[[Task], Json]] = {
     "foreign_key_join": _foreign_key_join,
     "table_aggregate": _table_aggregate,
     "stream_aggregate": _stream_aggregate,
+    "store": _store,
     "stream_global_table_join": _stream_global_table_join,
 }
