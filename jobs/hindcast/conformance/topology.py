@@ -32,7 +32,9 @@ class Refused(Exception):  # noqa: N818  # a finding, not a fault
 class Table:
     """A table of a vector as its transforms leave it: what it passes on, and the store that look-ups go to."""
 
-    def __init__(self, changes: Changes, stored: Stored, values: Values, passing: Any, spec: Mapping[str, Json]) -> None:
+    def __init__(
+        self, changes: Changes, stored: Stored, values: Values, passing: Any, spec: Mapping[str, Json]
+    ) -> None:
         self.changes, self.stored, self.values, self.passing = changes, stored, values, passing
         self.versioned = bool(spec["versioned"])
         self.retention = spec.get("historyRetentionMs")
@@ -50,7 +52,7 @@ class Task:
         names = {r["key"] for r in self.records if r.get("key") is not None} | self._other_keys()
         self.names = sorted(names, key=lambda name: str(name).encode())
         self.code = {name: n for n, name in enumerate(self.names)}
-        self.keys = len(self.names)
+        self.home = np.zeros(len(self.names), np.int64)
         self.raw: Values = [record.get("value") for record in self.records]
         self.history: dict[str, Json] = {}
         self.state: dict[str, Json] = {}
@@ -81,9 +83,7 @@ class Task:
         if spec.get("historyRetentionMs", 0) < 0:
             raise Refused("java.lang.IllegalArgumentException", "historyRetention cannot be negative")
         there = key != NOTHING
-        changes, stored = tables.source(
-            order[there], key[there], time[there], value[there], _kept(spec), self.keys
-        )
+        changes, stored = tables.source(order[there], key[there], time[there], value[there], _kept(spec), self.home)
         known = _stored(spec)
         values = [value if r["topic"] == topic else None for value, r in zip(self.raw, self.records, strict=True)]
         table = Table(changes, stored, values, np.ones(len(values), np.bool_), spec)
@@ -132,7 +132,7 @@ class Task:
             if store is None:
                 table = Table(changes, table.stored, values, table.passing & passing, spec)
             else:
-                changes, stored = tables.materialized(changes, _kept(store), self.keys, unless_absent=out)
+                changes, stored = tables.materialized(changes, _kept(store), self.home, unless_absent=out)
                 table = Table(changes, stored, values, np.ones(len(values), np.bool_), store)
                 self.note(f"{topic}-{done + number + 1}", store, table, keys)
         return table
@@ -145,16 +145,16 @@ class Task:
         changes, values, passing = table.changes, table.values, np.ones(len(table.values), np.bool_)
         match step["op"]:
             case "toStreamToTable":
-                changes, stored = tables.materialized(changes, _kept(store), self.keys)
+                changes, stored = tables.materialized(changes, _kept(store), self.home)
             case "count":
                 group = np.full(len(values), NOTHING)
                 for at in (changes.value, changes.before):
                     group[at[at != NOTHING]] = changes.key[at != NOTHING]
                 given = aggregates.of_table(changes, group)
-                done = aggregates.aggregate(given, versioned.empty(), self.keys, store.get("historyRetentionMs"))
+                done = aggregates.aggregate(given, versioned.empty(), self.home, store.get("historyRetentionMs"))
                 values = _measured(done.nodes, "count", values)
                 passing = np.ones(len(values), np.bool_)
-                changes, stored = tables.materialized(done.changes, _kept(store), self.keys)
+                changes, stored = tables.materialized(done.changes, _kept(store), self.home)
             case "suppressUntilTimeLimit":
                 if table.versioned:
                     inherited = " (note that version semantics might be inherited from upstream)" if inherits else ""
@@ -291,7 +291,7 @@ def _stream_table_join(task: Task) -> Json:
             raise Refused("java.lang.IllegalArgumentException", "History retention must be at least grace period.")
         raise Declined("grace is not built yet")
     events = stream_table.Events(order, key, value, time)
-    met = stream_table.stream_table(events, tables.Side(table.changes, table.stored, table.passing), how, task.keys)
+    met = stream_table.stream_table(events, tables.Side(table.changes, table.stored, table.passing), how, task.home)
     pairs = [
         {"left": task.raw[value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
@@ -315,7 +315,7 @@ def _resulting(task: Task, changes: Changes, values: Values, spec: Mapping[str, 
     """What comes of changes, maybe through a store."""
     if spec is not None:
         keys = sorted(set(changes.key.tolist()))
-        changes, stored = tables.materialized(changes, _kept(spec), task.keys)
+        changes, stored = tables.materialized(changes, _kept(spec), task.home)
         task.note("result", spec, Table(changes, stored, values, np.ones(len(values), np.bool_), spec), keys)
     return _of_changes(task, changes, values)
 
@@ -329,7 +329,7 @@ def _table_table_join(task: Task) -> Json:
     left = task.table(task.operation["left"], "left", INSISTS if how != "inner" else ASKS_NOTHING)
     right = task.table(task.operation["right"], "right", INSISTS if how == "outer" else ASKS_NOTHING)
     sides = [tables.Side(side.changes, side.stored, side.passing) for side in (left, right)]
-    return _joined(task, table_table.table_table(*sides, how, task.keys), left.values, right.values)
+    return _joined(task, table_table.table_table(*sides, how, task.home), left.values, right.values)
 
 
 def _foreign_key_join(task: Task) -> Json:
@@ -342,7 +342,7 @@ def _foreign_key_join(task: Task) -> Json:
         named,
         task.operation["join"],
         foreign_key.nobody(),
-        task.keys,
+        task.home,
     )
     return _joined(task, joined, left.values, right.values)
 
@@ -350,7 +350,7 @@ def _foreign_key_join(task: Task) -> Json:
 def _aggregated(task: Task, given: aggregates.Contributions, values: Values) -> Json:
     spec = task.operation.get("materialized") or {"versioned": False}
     kept = _kept(spec)
-    done = aggregates.aggregate(given, kept.versions, task.keys, kept.retention)
+    done = aggregates.aggregate(given, kept.versions, task.home, kept.retention)
     values = _measured(done.nodes, task.operation["aggregation"], values)
     return _resulting(task, done.changes, values, spec)
 

@@ -36,7 +36,7 @@ def foreign_key(
     named: Integers,
     how: Literal["inner", "left"],
     kept: Subscriptions,
-    keys: int,
+    home: Integers,
 ) -> tuple[Joined, Subscriptions]:
     """What the changes of two tables make of their join; out of order ones trigger nothing.
 
@@ -47,14 +47,14 @@ def foreign_key(
     lefts, rights = left.where(left.latest), right.changes.where(right.changes.latest)
     names = np.append(named, NOTHING)  # NOTHING, the last one, names nothing
     new, old = names[lefts.value], names[lefts.before]
-    found = looked_up(right, lefts.order, new, keys)
-    left_behind = looked_up(right, lefts.order, np.where(new == NOTHING, old, NOTHING), keys)
+    found = looked_up(right, lefts.order, new, home)
+    left_behind = looked_up(right, lefts.order, np.where(new == NOTHING, old, NOTHING), home)
 
     name = np.concatenate((new, old, kept.names))
     there = name != NOTHING
     place = np.full(len(name), NOTHING)
     # Places by right key, and within it by left key: the order in which a right record meets them.
-    places, place[there] = slots(name[there], np.concatenate((lefts.key, lefts.key, kept.key))[there], keys)
+    places, place[there] = slots(name[there], np.concatenate((lefts.key, lefts.key, kept.key))[there], len(home))
     joins_now, leaves, is_kept = np.split(place, (len(new), 2 * len(new)))
     subscribed, holds = marks(len(places.time)), np.full(len(places.time), NOTHING)
     holds[is_kept] = kept.value

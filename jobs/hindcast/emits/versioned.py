@@ -26,14 +26,14 @@ UNLIMITED = 2**61
 class Versions(NamedTuple):
     """What a store holds: versions of keys, by key and time; `value` NOTHING ends what was before.
 
-    `latest`: it is its key's latest; all others are boundaries. `reached` is the store's stream time.
+    `latest`: it is its key's latest; all others are boundaries. `reached` is the stream time of each partition.
     """
 
     key: Integers
     time: Integers
     value: Integers
     latest: Booleans
-    reached: int
+    reached: Integers
 
 
 class Slots(NamedTuple):
@@ -44,8 +44,12 @@ class Slots(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; the marked slots are boundaries."""
+    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; the marked slots are boundaries.
 
+    `home` is the partition of each key: a partition has a store of its own, with its own stream time.
+    """
+
+    home: Integers
     slots: Slots
     boundaries: Marks
     value: Integers
@@ -54,10 +58,10 @@ class Store(NamedTuple):
     reached: Integers
 
 
-def empty(reached: int = NOTHING) -> Versions:
-    """A store without versions."""
+def empty(partitions: int = 1) -> Versions:
+    """Stores without versions."""
     none = np.empty(0, np.int64)
-    return Versions(none, none, none, np.empty(0, np.bool_), reached)
+    return Versions(none, none, none, np.empty(0, np.bool_), np.full(partitions, NOTHING))
 
 
 def slots(key: Integers, time: Integers, keys: int) -> tuple[Slots, Integers]:
@@ -71,16 +75,18 @@ def slots(key: Integers, time: Integers, keys: int) -> tuple[Slots, Integers]:
     return Slots(sorted_time[new], np.searchsorted(sorted_key[new], np.arange(keys + 1))), slot
 
 
-def opened(kept: Versions, key: Integers, time: Integers, keys: int) -> tuple[Store, Integers]:
+def opened(kept: Versions, key: Integers, time: Integers, home: Integers) -> tuple[Store, Integers]:
     """A store that holds `kept`, and the slots of what will be put or looked up."""
+    keys = len(home)
     its_slots, slot = slots(np.concatenate((kept.key, key)), np.concatenate((kept.time, time)), keys)
     store = Store(
+        home,
         its_slots,
         marks(len(its_slots.time)),
         np.full(len(its_slots.time), NOTHING),
         np.full(keys, NOTHING),
         np.full(keys, NOTHING),
-        np.array([kept.reached]),
+        kept.reached.copy(),
     )
     _load(store, kept.key, slot[: len(kept.key)], kept.value, kept.latest)
     return store, slot[len(kept.key) :]
@@ -89,7 +95,7 @@ def opened(kept: Versions, key: Integers, time: Integers, keys: int) -> tuple[St
 def held(store: Store, retention: int) -> Versions:
     """What the store holds that a put or a look-up can still meet."""
     rows = _held(store, retention)
-    return Versions(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, int(store.reached[0]))
+    return Versions(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, store.reached)
 
 
 @compiled
@@ -98,9 +104,10 @@ def put(store: Store, key: int, slot: int, value: int, retention: int) -> int:
     10).
     """
     time = store.slots.time
-    if time[slot] < store.reached[0] - retention:
+    home = store.home[key]
+    if time[slot] < store.reached[home] - retention:
         return REJECTED
-    store.reached[0] = max(store.reached[0], time[slot])
+    store.reached[home] = max(store.reached[home], time[slot])
     latest = store.latest[key]
     if latest == NOTHING or slot < latest:
         end = latest if latest != NOTHING else store.slots.first[key + 1] - 1
@@ -133,7 +140,7 @@ def look_up(store: Store, key: int, slot: int, retention: int) -> tuple[int, int
     latest = store.latest[key]
     if latest != NOTHING and latest <= slot:
         return store.latest_value[key], store.slots.time[latest]
-    if store.slots.time[slot] < store.reached[0] - retention:
+    if store.slots.time[slot] < store.reached[store.home[key]] - retention:
         return NOTHING, NOTHING
     boundary = upto(store.boundaries, slot, store.slots.first[key])
     if boundary == NOTHING or store.value[boundary] == NOTHING:
@@ -175,9 +182,9 @@ def _held(store: Store, retention: int) -> Integers:
     what is valid then.
     """
     rows = np.empty((len(store.slots.time) + len(store.latest), 4), np.int64)
-    used, bound = 0, store.reached[0] - retention
+    used = 0
     for key in range(len(store.latest)):
-        begun, latest = used, store.latest[key]
+        begun, latest, bound = used, store.latest[key], store.reached[store.home[key]] - retention
         for slot in range(store.slots.first[key], store.slots.first[key + 1]):
             if store.boundaries.taken[slot]:
                 time = store.slots.time[slot]
