@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING, compiled
-from hindcast.emits.marks import Marks, marks, since, take, upto
+from hindcast.emits.places import at_or_above, at_or_below, free, is_taken, ranked, take
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
@@ -44,14 +44,14 @@ class Slots(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; the marked slots are boundaries.
+    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; `boundaries` are the slots of others.
 
     `home` is the partition of each key: a partition has a store of its own, with its own stream time.
     """
 
     home: Integers
     slots: Slots
-    boundaries: Marks
+    boundaries: Booleans
     value: Integers
     latest: Integers
     latest_value: Integers
@@ -66,13 +66,8 @@ def empty(partitions: int = 1) -> Versions:
 
 def slots(key: Integers, time: Integers, keys: int) -> tuple[Slots, Integers]:
     """The slots of some keys and times, and the slot of each."""
-    order = np.lexsort((time, key))
-    sorted_key, sorted_time = key[order], time[order]
-    new = np.ones(len(key), np.bool_)
-    new[1:] = (sorted_key[1:] != sorted_key[:-1]) | (sorted_time[1:] != sorted_time[:-1])
-    slot = np.empty(len(key), np.int64)
-    slot[order] = np.cumsum(new) - 1
-    return Slots(sorted_time[new], np.searchsorted(sorted_key[new], np.arange(keys + 1))), slot
+    slot, row = ranked(key, time)
+    return Slots(time[row], np.searchsorted(key[row], np.arange(keys + 1))), slot
 
 
 def opened(kept: Versions, key: Integers, time: Integers, home: Integers) -> tuple[Store, Integers]:
@@ -82,7 +77,7 @@ def opened(kept: Versions, key: Integers, time: Integers, home: Integers) -> tup
     store = Store(
         home,
         its_slots,
-        marks(len(its_slots.time)),
+        free(len(its_slots.time)),
         np.full(len(its_slots.time), NOTHING),
         np.full(keys, NOTHING),
         np.full(keys, NOTHING),
@@ -110,8 +105,9 @@ def put(store: Store, key: int, slot: int, value: int, retention: int) -> int:
     store.reached[home] = max(store.reached[home], time[slot])
     latest = store.latest[key]
     if latest == NOTHING or slot < latest:
-        end = latest if latest != NOTHING else store.slots.first[key + 1] - 1
-        following = since(store.boundaries, slot + 1, end)
+        following = at_or_above(store.boundaries, slot + 1)
+        if following > (latest if latest != NOTHING else store.slots.first[key + 1] - 1):
+            following = NOTHING
         if following == NOTHING and latest == NOTHING:
             if value != NOTHING:
                 store.latest[key], store.latest_value[key] = slot, value
@@ -142,8 +138,8 @@ def look_up(store: Store, key: int, slot: int, retention: int) -> tuple[int, int
         return store.latest_value[key], store.slots.time[latest]
     if store.slots.time[slot] < store.reached[store.home[key]] - retention:
         return NOTHING, NOTHING
-    boundary = upto(store.boundaries, slot, store.slots.first[key])
-    if boundary == NOTHING or store.value[boundary] == NOTHING:
+    boundary = at_or_below(store.boundaries, slot)
+    if boundary < store.slots.first[key] or store.value[boundary] == NOTHING:
         return NOTHING, NOTHING
     return store.value[boundary], store.slots.time[boundary]
 
@@ -160,7 +156,7 @@ def get(store: Store, key: int) -> tuple[int, int]:
 @compiled
 def _bound(store: Store, slot: int, value: int) -> None:
     """Makes a slot a boundary, unless it is one."""
-    if not store.boundaries.taken[slot]:
+    if not is_taken(store.boundaries, slot):
         take(store.boundaries, slot)
         store.value[slot] = value
 
@@ -186,7 +182,7 @@ def _held(store: Store, retention: int) -> Integers:
     for key in range(len(store.latest)):
         begun, latest, bound = used, store.latest[key], store.reached[store.home[key]] - retention
         for slot in range(store.slots.first[key], store.slots.first[key + 1]):
-            if store.boundaries.taken[slot]:
+            if is_taken(store.boundaries, slot):
                 time = store.slots.time[slot]
                 if time <= bound:
                     used = begun
@@ -194,7 +190,7 @@ def _held(store: Store, retention: int) -> Integers:
                     rows[used] = key, time, store.value[slot], 0
                     used += 1
             if slot == latest:
-                if store.slots.time[slot] <= bound and not store.boundaries.taken[slot]:
+                if store.slots.time[slot] <= bound and not is_taken(store.boundaries, slot):
                     used = begun
                 rows[used] = key, store.slots.time[slot], store.latest_value[key], 1
                 used += 1
