@@ -6,17 +6,33 @@ Java's exceptions have their names here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hindcast.conformance.storing import Steps
 from hindcast.conformance.vectors import Declined, Json, Vector
-from hindcast.emits import aggregates, foreign_key, stream_table, table_table, tables, versioned
+from hindcast.emits import (
+    aggregates,
+    buffer,
+    closing,
+    foreign_key,
+    stream_stream,
+    stream_table,
+    table_table,
+    tables,
+    time_limit,
+    versioned,
+    windowed,
+)
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import ADD, MERGE, SUBTRACT
+from hindcast.emits.session_windows import SessionWindows
+from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored
+from hindcast.emits.time_windows import TimeWindows
 from hindcast.emits.versioned import Versions
+from hindcast.emits.windowed import Windows
 
 Values = list[Any]
 
@@ -38,6 +54,11 @@ class Table:
         self.changes, self.stored, self.values, self.passing = changes, stored, values, passing
         self.versioned = bool(spec["versioned"])
         self.retention = spec.get("historyRetentionMs")
+
+    @property
+    def side(self) -> tables.Side:
+        """The table as a side of a join."""
+        return tables.Side(self.changes, self.stored, self.passing)
 
     def meets(self, code: int) -> Json:
         """A value that a look-up into the store has found."""
@@ -96,7 +117,9 @@ class Task:
             below = asks if upto == len(steps) else INSISTS if steps[upto]["op"] == "count" else ASKS_NOTHING
             table = self._stepped(table, steps[done:upto], topic, done, below, keys, source_materialized=known)
             if upto < len(steps):
-                table = self._begun_anew(table, steps[upto], f"{topic}-{upto + 1}", keys, inherits=upto > done)
+                table = self._begun_anew(
+                    table, steps[upto], f"{topic}-{upto + 1}", keys, inherits=self._inherits(steps[done:upto])
+                )
                 known = "materialized" in steps[upto] or steps[upto]["op"] == "count"
             done = upto + 1
         return table
@@ -167,6 +190,11 @@ class Task:
             self.note(name, store, table, keys)
         return table
 
+    @staticmethod
+    def _inherits(steps: Sequence[Mapping[str, Json]]) -> bool:
+        """Whether a table has no store of its own."""
+        return bool(steps) and "materialized" not in steps[-1]
+
     def note(self, name: str, spec: Mapping[str, Json], table: Table, keys: list[int]) -> None:
         """What a store holds at the end."""
         if not _stored(spec):
@@ -179,7 +207,13 @@ class Task:
             self.state[name] = {self.names[key]: {"value": values[v], "timestamp": time} for key, v, time in rows}
 
     def _suppressed(self, table: Table, limit: int) -> Table:
-        raise Declined("suppression is not built yet")
+        """A table held back until a time limit; what is below it knows of no value before."""
+        it = table.changes
+        updates = time_limit.Updates(it.order, it.key, it.value, it.time)
+        out, _ = time_limit.suppress(updates, limit, time_limit.nothing_kept())
+        nothing = np.full(len(out.key), NOTHING)
+        changes = Changes(out.cause, out.key, out.value, nothing, out.timestamp, nothing == NOTHING)
+        return Table(changes, table.stored, table.values, table.passing, {"versioned": False})
 
 
 def computed(vector: Vector) -> Json:
@@ -230,7 +264,7 @@ def _passes(predicate: Mapping[str, Json]) -> Callable[[Json], bool]:
 def _measured(nodes: Any, aggregation: str, values: Values) -> Values:
     """What nodes amount to (folds.py), as the vectors' aggregations have it."""
     found: Values = []
-    initial = {"count": 0, "sum": 0, "trace": "0"}[aggregation]
+    initial: Any = {"count": 0, "sum": 0, "trace": "0"}[aggregation]
     for what, first, second in nodes.tolist():
         before = initial if first == NOTHING else found[first]
         if what == MERGE:
@@ -282,21 +316,25 @@ def _to_table(task: Task) -> Json:
 def _stream_table_join(task: Task) -> Json:
     how, grace = task.operation["join"], task.operation.get("graceMs")
     table = task.table(task.operation["table"], "table")
-    order, key, value, time = task.columns("stream")
+    records = buffer.Records(*task.columns("stream"))
+    cause, failed = records.order, NOTHING
     if grace is not None:
         if not table.versioned:
             told = "KTable must be versioned to use a grace period in a stream table join."
             raise Refused("java.lang.IllegalArgumentException", told)
         if grace > table.retention:
             raise Refused("java.lang.IllegalArgumentException", "History retention must be at least grace period.")
-        raise Declined("grace is not built yet")
-    events = stream_table.Events(order, key, value, time)
-    met = stream_table.stream_table(events, tables.Side(table.changes, table.stored, table.passing), how, task.home)
+        (cause, records, failed), _ = buffer.release(records, grace, how, buffer.nothing_kept())
+    events = stream_table.Events(cause, records.key, records.value, records.timestamp)
+    met = stream_table.stream_table(events, table.side, how, task.home)
     pairs = [
-        {"left": task.raw[value[e]], "right": table.meets(r)}
+        {"left": task.raw[records.value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
     ]
-    return _told(task, _emitted(task, order[met.event], key[met.event], pairs, time[met.event]))
+    told = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
+    if failed == NOTHING:
+        return _told(task, told)
+    return {"emitted": told, "error": {**_NULL_KEY, "record": failed}}
 
 
 def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values) -> Json:
@@ -328,8 +366,8 @@ def _table_table_join(task: Task) -> Json:
     how = task.operation["join"]
     left = task.table(task.operation["left"], "left", INSISTS if how != "inner" else ASKS_NOTHING)
     right = task.table(task.operation["right"], "right", INSISTS if how == "outer" else ASKS_NOTHING)
-    sides = [tables.Side(side.changes, side.stored, side.passing) for side in (left, right)]
-    return _joined(task, table_table.table_table(*sides, how, task.home), left.values, right.values)
+    joined = table_table.table_table(left.side, right.side, how, task.home)
+    return _joined(task, joined, left.values, right.values)
 
 
 def _foreign_key_join(task: Task) -> Json:
@@ -338,7 +376,7 @@ def _foreign_key_join(task: Task) -> Json:
     named = task.field(left.values, task.operation["foreignKeyField"])
     joined, _ = foreign_key.foreign_key(
         left.changes,
-        tables.Side(right.changes, right.stored, right.passing),
+        right.side,
         named,
         task.operation["join"],
         foreign_key.nobody(),
@@ -369,6 +407,47 @@ def _stream_aggregate(task: Task) -> Json:
     return _aggregated(task, aggregates.of_stream(order, key, time, value), task.raw)
 
 
+def _windowed_aggregate(task: Task) -> Json:
+    given, aggregation = windowed.Records(*task.columns("stream")), task.operation["aggregation"]
+    its, kept, emit = _windows(task.operation["window"]), windowed.nothing_kept(), closing.Emit(task.operation["emit"])
+    out, nodes, _ = closing.aggregate(its, emit, given, kept, reduce=aggregation == "sum")
+    told = _measured(nodes, aggregation, task.raw)
+    emitted = _emitted(task, out.cause, out.key, [_at(told, node) for node in out.value.tolist()], out.timestamp)
+    for row, start, end in zip(emitted, out.start.tolist(), out.end.tolist(), strict=True):
+        row["key"] = {"key": row["key"], "start": start, "end": end}
+    return _told(task, emitted)
+
+
+def _windows(spec: Mapping[str, Json]) -> Windows:
+    grace, retention = spec["graceMs"], spec.get("storeRetentionMs")
+    match spec["kind"]:
+        case "tumbling":
+            return TimeWindows(spec["sizeMs"], spec["sizeMs"], grace, retention)
+        case "hopping":
+            return TimeWindows(spec["sizeMs"], spec["advanceMs"], grace, retention)
+        case "sliding":
+            return SlidingWindows(spec["timeDifferenceMs"], grace, retention)
+        case "session":
+            return SessionWindows(spec["inactivityGapMs"], grace, retention)
+    raise Declined(f"no window {spec['kind']!r}")
+
+
+def _stream_stream_join(task: Task) -> Json:
+    sides = [task.columns("left"), task.columns("right")]
+    side = np.repeat([stream_stream.LEFT, stream_stream.RIGHT], [len(columns[0]) for columns in sides])
+    order, key, value, time = (np.concatenate(columns) for columns in zip(*sides, strict=True))
+    sort = np.argsort(order)
+    records = stream_stream.Records(*(column[sort] for column in (order, side, key, value, time)))
+    its = task.operation["window"]
+    window = stream_stream.Window(its["beforeMs"], its["afterMs"], its["graceMs"])
+    out, _ = stream_stream.join(records, window, task.operation["join"], stream_stream.nothing_kept())
+    pairs = [
+        {"left": _at(task.raw, a), "right": _at(task.raw, b)}
+        for a, b in zip(out.left.tolist(), out.right.tolist(), strict=True)
+    ]
+    return _told(task, _emitted(task, out.cause, out.key, pairs, out.timestamp))
+
+
 def _store(task: Task) -> Json:
     steps = Steps(task.operation, task.records)
     left, values = steps.history(), [step.get("value") for step in task.records]
@@ -384,6 +463,12 @@ def _stream_global_table_join(task: Task) -> Json:
     raise Declined("a global table has no order beside the stream")
 
 
+_NULL_KEY = {
+    "phase": "process",
+    "class": "java.lang.NullPointerException",
+    "message": "key cannot be null",
+    "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
+}
 _STEPS = ("filter", "mapValues")
 _SUPPRESSED = (
     "org.apache.kafka.streams.errors.TopologyException",
@@ -397,6 +482,8 @@ _OPERATORS: Mapping[str, Callable[[Task], Json]] = {
     "foreign_key_join": _foreign_key_join,
     "table_aggregate": _table_aggregate,
     "stream_aggregate": _stream_aggregate,
+    "windowed_aggregate": _windowed_aggregate,
+    "stream_stream_join": _stream_stream_join,
     "store": _store,
     "stream_global_table_join": _stream_global_table_join,
 }

@@ -138,7 +138,6 @@ def _folded(
     return results[:count], grown[:used], written
 
 
-
 @compiled
 def _usual(
     changes: Integers, store: Store, moment: int, places: tuple[int, int], reach: int, close: int, difference: int
@@ -208,9 +207,7 @@ def _shown(store: Store, place: int, key: int, reach: int) -> int:
 
 
 @compiled
-def _change(
-    changes: Integers, count: int, place: int, node: int, latest: int, copied: bool
-) -> tuple[Integers, int]:
+def _change(changes: Integers, count: int, place: int, node: int, latest: int, copied: bool) -> tuple[Integers, int]:
     changes = room(changes, count)
     changes[count, 0], changes[count, 1], changes[count, 2], changes[count, 3] = place, node, latest, copied
     return changes, count + 1
