@@ -120,7 +120,7 @@ class Task:
                 table = self._begun_anew(
                     table, steps[upto], f"{topic}-{upto + 1}", keys, inherits=self._inherits(steps[done:upto])
                 )
-                known = "materialized" in steps[upto] or steps[upto]["op"] == "count"
+                known = "materialized" in steps[upto] or steps[upto]["op"] != "toStreamToTable"
             done = upto + 1
         return table
 
@@ -207,13 +207,14 @@ class Task:
             self.state[name] = {self.names[key]: {"value": values[v], "timestamp": time} for key, v, time in rows}
 
     def _suppressed(self, table: Table, limit: int) -> Table:
-        """A table held back until a time limit; what is below it knows of no value before."""
+        """A table held back until a time limit. Look-ups find what has come out of it last."""
         it = table.changes
         updates = time_limit.Updates(it.order, it.key, it.value, it.time)
         out, _ = time_limit.suppress(updates, limit, time_limit.nothing_kept())
         nothing = np.full(len(out.key), NOTHING)
         changes = Changes(out.cause, out.key, out.value, nothing, out.timestamp, nothing == NOTHING)
-        return Table(changes, table.stored, table.values, table.passing, {"versioned": False})
+        changes, stored = tables.materialized(changes, _kept({"versioned": False}), self.home)
+        return Table(changes, stored, table.values, table.passing, {"versioned": False})
 
 
 def computed(vector: Vector) -> Json:
@@ -308,7 +309,11 @@ def _table_transform(task: Task) -> Json:
 
 def _to_table(task: Task) -> Json:
     table = task.table(task.operation["materialized"], "stream")
-    task.history = {name.replace("stream", "result"): it for name, it in task.history.items()}
+    there = {task.names[key] for key in table.changes.key.tolist()}
+    task.history = {
+        name.replace("stream", "result"): {key: rows for key, rows in it.items() if key in there}
+        for name, it in task.history.items()
+    }
     task.state = {name.replace("stream", "result"): it for name, it in task.state.items()}
     return _of_changes(task, table.changes, table.values)
 
@@ -352,8 +357,8 @@ def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values)
 def _resulting(task: Task, changes: Changes, values: Values, spec: Mapping[str, Json] | None) -> Json:
     """What comes of changes, maybe through a store."""
     if spec is not None:
-        keys = sorted(set(changes.key.tolist()))
         changes, stored = tables.materialized(changes, _kept(spec), task.home)
+        keys = sorted(set(changes.key.tolist()))
         task.note("result", spec, Table(changes, stored, values, np.ones(len(values), np.bool_), spec), keys)
     return _of_changes(task, changes, values)
 
