@@ -166,7 +166,7 @@ class Rows:
     ) -> pa.Table:
         """Rows that are kept, like some of these but for what is given."""
         every = dict.fromkeys(("side", "partition", "id", "other", "home", "passes", *STRUCTS[1:5]), rows)
-        return self.take({**every, "order": rows}, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+        return self.take(every, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
 
     def clock(self, part: str, numbers: Integers) -> pa.Table:
         """A number of each partition that is kept."""

@@ -94,29 +94,45 @@ def process(form: Form, table: pa.Table) -> pa.Table:
     """
     rows = Rows(table)
     emitted, kept = _OPERATORS[form.operator](form, rows)
-    return pa.concat_tables([_emitted(form, rows, emitted), *kept])
+    return pa.concat_tables([*_emitted(form, rows, emitted), *kept])
 
 
-def _emitted(form: Form, rows: Rows, out: Out) -> pa.Table:
-    """Emitted rows. The key of a result is that of the row that has it, or of one with the same code."""
+def _emitted(form: Form, rows: Rows, out: Out) -> list[pa.Table]:
+    """Emitted rows, numbered by partition: their offsets; and the last of these. The key of a result is that of the row that has it, or of one with the same code."""
     grouped = form.operator == "aggregate" and 0 in (form.stores or {})
-    key = np.where(out.key == NOTHING, NOTHING, rows.named(out.key, others=grouped))
+    # What comes of one event has the event's key; it may be looked up, and stored, by another one.
+    of_event = form.operator in ("stream", "stream_table")
+    key = out.first if of_event else np.where(out.key == NOTHING, NOTHING, rows.named(out.key, others=grouped))
     partition = np.where(out.key == NOTHING, rows.partition[out.cause], np.append(rows.home, NOTHING)[out.key])
     more: dict[str, Any] = {} if out.measures is None else {"measures": out.measures}
     if out.start is not None:
         more |= {"start": out.start, "end": out.end}
     filtered = out.tombstone & rows.put[out.cause] & (form.operator == "table")
     named = rows.column("other" if grouped else "id").take(pa.array(key, mask=key == NOTHING))
-    return rows.take(
-        {"key": key, "first": out.first, "second": out.second},
-        id=named,
-        partition=partition,
-        time=out.time,
-        put=~out.tombstone,
-        passes=filtered,
-        order=rows.causes(out.cause),
-        **more,
-    )
+    number, reached = _numbered(partition, rows.reached("emitted"))
+    return [
+        rows.clock("emitted", reached),
+        rows.take(
+            {"key": key, "first": out.first, "second": out.second},
+            id=named,
+            partition=partition,
+            time=out.time,
+            n=number,
+            put=~out.tombstone,
+            passes=filtered,
+            order=rows.causes(out.cause),
+            **more,
+        ),
+    ]
+
+
+def _numbered(partition: Integers, reached: Integers) -> tuple[Integers, Integers]:
+    """The offsets of what is emitted, each partition going on after the one it has `reached`; and the last ones."""
+    order = np.argsort(partition, kind="stable")
+    starts = np.searchsorted(partition[order], np.arange(len(reached)))
+    number = np.empty(len(partition), np.int64)
+    number[order] = np.arange(len(partition)) - starts[partition[order]] + reached[partition[order]] + 1
+    return number, reached + np.bincount(partition, minlength=len(reached))
 
 
 def _table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.Table]]:
@@ -288,28 +304,28 @@ _TIMES = ("stream time", "right", "left", "noted")
 def _aggregate(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     given, kept = _contributions(form, rows)
     store = form.result or Store(versioned=False)
+    grouped = 0 in (form.stores or {})
     before = rows.versions("aggregate", "reached aggregate")
+    if grouped:
+        before = before._replace(key=rows.other[rows.kept("aggregate")])
     done = aggregates.aggregate(given, before, rows.home, store.bound)
     computed = _measured(form, rows, done.nodes, rows.kept("aggregate"))
     it, left = done.changes, done.left
-    grouped = 0 in (form.stores or {})
     nothing = np.full(len(it.key), NOTHING)
     out = Out(it.order, it.key, nothing, nothing, it.time, it.value == NOTHING, measures=_at(computed, it.value))
     at = rows.named(left.key, others=grouped)
-    names = {
-        "id": rows.column("other" if grouped else "id"),
-        "partition": rows.column("home" if grouped else "partition"),
-    }
-    more = {name: column.take(pa.array(at)) for name, column in names.items()}
+    names = ("other", "home") if grouped else ("id", "partition")
+    its = [rows.column(name).take(pa.array(at)) for name in names]
     kept.append(
         rows.take(
             {"key": at},
             part=pa.repeat("aggregate", len(at)),
+            partition=its[1],
             time=left.time,
             n=left.latest.astype(np.int64),
             put=left.value != NOTHING,
             measures=_at(computed, left.value),
-            **more,
+            **dict(zip(names[:1] if not grouped else names, its, strict=False)),
         )
     )
     kept.append(rows.clock("reached aggregate", left.reached))
