@@ -1,4 +1,4 @@
-"""When results come out of windowed aggregates, and what a run is as a whole (the vectors' README, Windowed aggregation).
+"""When results of windows come out, and what a run is as a whole (the vectors' README, Windowed aggregation).
 
 What a record changes does not depend on what has come out. So the moment at which a window comes out is looked up: the
 first at which the time that closes windows has got there.
@@ -13,19 +13,7 @@ import numpy as np
 
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.places import ranked
-from hindcast.emits.windowed import (
-    KEY,
-    RECORD,
-    START,
-    Fold,
-    Kept,
-    Records,
-    Task,
-    Waiting,
-    Windows,
-    kept_nodes,
-    running,
-)
+from hindcast.emits.windowed import Kept, Records, Results, Rows, Task, Waiting, Windows, running, taken_up
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Integers
@@ -62,72 +50,78 @@ def aggregate(
 
     `reduce` says that a reducer aggregates: it makes null of a window's first null, which comes out but is not stored.
     """
-    taken = windows.takes(records)
+    taken = records.key != NOTHING
+    if not windows.takes_nulls:
+        taken &= records.value != NOTHING
     records = Records(*(column[taken] for column in records))
     stream_time = running(kept.stream_time, records.timestamp)
-    task = Task(records, stream_time, kept, kept_nodes(kept), emit is Emit.ON_CLOSE, reduce)
-    fold = windows.fold(task)
+    kept, nodes = taken_up(kept)
+    task = Task(records, stream_time, kept, nodes, emit is Emit.ON_CLOSE, reduce)
+    results, nodes, rows = windows.fold(task)
 
-    cause = records.order[fold.results[:, RECORD]]
-    written = np.append(kept.written, running(kept.written, fold.results[:, windows.stored_by]))
-    emitted, waiting = Emitted(cause, *fold.results[:, KEY:].T, cause), kept.waiting
-    if emit is Emit.SUPPRESS:
-        emitted, waiting = _suppressed(windows, task, emitted)
-    elif emit is Emit.ON_CLOSE:
-        emitted = _scanned(windows, task, fold, written)
-    return emitted, fold.nodes, Kept(task.reached, int(written[-1]), fold.windows, waiting)
+    written = running(kept.written, results.end if windows.stored_by_end else results.start)
+    waiting = kept.waiting
+    if emit is Emit.UPDATE:
+        cause = records.order[results.record]
+        emitted = Emitted(cause, *results[1:], headers=cause)
+    elif emit is Emit.SUPPRESS:
+        emitted, waiting = _suppressed(windows, task, results)
+    else:
+        emitted = _scanned(windows, task, results, np.append(kept.written, written))
+    reached = int(written[-1]) if len(written) else kept.written
+    return emitted, nodes, Kept(task.reached, reached, rows, waiting)
 
 
-def _suppressed(windows: Windows, task: Task, results: Emitted) -> tuple[Emitted, Waiting]:
+def _suppressed(windows: Windows, task: Task, results: Results) -> tuple[Emitted, Waiting]:
     """After each result come out the windows that P, the largest timestamp of results so far, has closed."""
-    before = task.kept.waiting
-    stored, count = len(task.kept.windows.key), len(before.key)
-    waiting = Waiting(*map(np.append, before._replace(node=stored + np.arange(count)), results[1:]))
-    came = np.append(np.full(count, NOTHING), np.arange(len(results.key)))
+    before, cause = task.kept.waiting, task.records.order[results.record]
+    waiting = Waiting(*map(np.append, before, (*results[1:], cause)))
+    came = np.append(np.full(len(before.key), NOTHING), np.arange(len(cause)))
     # A record that moves T is never late, and has a result of this timestamp. So a run leaves P where it leaves T.
     largest = running(task.kept.stream_time, results.timestamp)
-    at = _out(waiting[:4], came, largest, waiting.end + windows.lag)
+    at = _out(waiting, came, largest, waiting.end + windows.lag)
 
     out = np.flatnonzero((at != NOTHING) & (at < len(largest)))
     out = out[np.lexsort((waiting.start[out], waiting.key[out], waiting.end[out], at[out]))]
     stays = np.flatnonzero(at == len(largest))
     stays = stays[np.lexsort((waiting.end[stays], waiting.start[stays], waiting.key[stays]))]
-    emitted = Emitted(results.cause[at[out]], *(column[out] for column in waiting))
+    emitted = Emitted(cause[at[out]], *(column[out] for column in waiting))
     return emitted, Waiting(*(column[stays] for column in waiting))
 
 
-def _scanned(windows: Windows, task: Task, fold: Fold, written: Integers) -> Emitted:
-    """After each record that moves T come out the windows that it has closed, as far as the store shows them."""
-    close = task.stream_time - windows.lag
-    before, results = task.kept.windows, fold.results
+def _scanned(windows: Windows, task: Task, results: Results, written: Integers) -> Emitted:
+    """After each record that moves T come out the windows that it has closed, as far as the store shows them.
+
+    `written` is W: at first, then at each result.
+    """
+    close, before = task.stream_time - windows.lag, task.kept.windows
     open_yet = before.end + windows.ends_inclusive > task.kept.stream_time - windows.lag
-    rows = [column[open_yet] for column in before._replace(node=np.arange(len(before.key)))]
-    rows = [np.append(*columns) for columns in zip(rows, results[:, KEY:].T, strict=True)]
-    key, start, end, node, timestamp = rows
-    came = np.append(np.full(len(key) - len(results), NOTHING), results[:, RECORD])
-    at = _out((key, start, end, node), came, close, end + windows.ends_inclusive)
+    rows = Rows(*map(np.append, (column[open_yet] for column in before), results[1:]))
+    came = np.append(np.full(np.count_nonzero(open_yet), NOTHING), results.record)
+    at = _out(rows, came, close, rows.end + windows.ends_inclusive)
 
     out = np.flatnonzero((at != NOTHING) & (at < len(close)))
-    stored = (start if windows.stored_by == START else end)[out]
-    reach = written[np.searchsorted(results[:, RECORD], at[out], "right")] - windows.store_retention
+    stored = (rows.end if windows.stored_by_end else rows.start)[out]
+    reach = written[np.searchsorted(results.record, at[out], "right")] - windows.store_retention
     out, stored = out[stored >= reach], stored[stored >= reach]
-    out = out[np.lexsort((key[out], start[out], stored, at[out]))]
+    out = out[np.lexsort((rows.key[out], rows.start[out], stored, at[out]))]
     cause = task.records.order[at[out]]
-    return Emitted(cause, *(column[out] for column in rows), cause)
+    return Emitted(cause, *Rows(*(column[out] for column in rows)), headers=cause)
 
 
-def _out(window: tuple[Integers, ...], came: Integers, closing: Integers, end: Integers) -> Integers:
-    """When each row (key, start, end, node) comes out: the number of the step after which it does.
+def _out(rows: Rows | Waiting, came: Integers, closing: Integers, end: Integers) -> Integers:
+    """When each row comes out: the number of the step after which it does.
 
-    A row came at a step, or earlier. It comes out as soon as `closing`, which never goes back, has reached its `end`:
-    `len(closing)` if it never does. NOTHING, if a later row of the window has taken its place by then, or it has no node.
+    A row came at a step, or NOTHING: before the first. It comes out as soon as `closing`, which never goes back, has
+    got to its `end`: `len(closing)` if that is yet to be. NOTHING, if a later row of the window has taken its place by
+    then, or it has no node.
     """
     at = np.searchsorted(closing, end)
     waits = np.flatnonzero(came <= at)
-    place, row = ranked(*(column[waits] for column in window[:3]))
+    place, row = ranked(*(column[waits] for column in (rows.key, rows.start, rows.end)))
     last = np.empty(len(row), np.int64)
     last[place] = waits
     replaced = np.zeros(len(at), np.bool_)
     replaced[waits] = True
     replaced[last] = False
-    return np.where(replaced | (window[3] == NOTHING), NOTHING, np.maximum(at, came))
+    return np.where(replaced | (rows.node == NOTHING), NOTHING, np.maximum(at, came))
