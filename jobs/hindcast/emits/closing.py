@@ -13,10 +13,10 @@ import numpy as np
 
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.places import ranked
-from hindcast.emits.windowed import Kept, Records, Results, Rows, Task, Waiting, Windows, running, taken_up
+from hindcast.emits.windowed import Kept, Records, Results, Task, Waiting, Windows, running, taken_up
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.emits.compiled import Booleans, Integers
 
 
 class Emit(StrEnum):
@@ -59,64 +59,54 @@ def aggregate(
     task = Task(records, stream_time, kept, nodes, emit is Emit.ON_CLOSE, reduce)
     results, nodes, rows = windows.fold(task)
 
-    written = running(kept.written, results.end if windows.stored_by_end else results.start)
-    waiting = kept.waiting
-    if emit is Emit.UPDATE:
-        cause = records.order[results.record]
-        emitted = Emitted(cause, *results[1:], headers=cause)
-    elif emit is Emit.SUPPRESS:
+    cause = records.order[results.record]
+    emitted, waiting = Emitted(cause, *results[1:], headers=cause), kept.waiting
+    written = np.append(kept.written, running(kept.written, results.end if windows.stored_by_end else results.start))
+    if emit is Emit.SUPPRESS:
         emitted, waiting = _suppressed(windows, task, results)
-    else:
-        emitted = _scanned(windows, task, results, np.append(kept.written, written))
-    reached = int(written[-1]) if len(written) else kept.written
-    return emitted, nodes, Kept(task.reached, reached, rows, waiting)
+    elif emit is Emit.ON_CLOSE:
+        emitted, waiting = _scanned(windows, task, results, written)
+    return emitted, nodes, Kept(task.reached, int(written[-1]), rows, waiting)
 
 
 def _suppressed(windows: Windows, task: Task, results: Results) -> tuple[Emitted, Waiting]:
     """After each result come out the windows that P, the largest timestamp of results so far, has closed."""
-    before, cause = task.kept.waiting, task.records.order[results.record]
-    waiting = Waiting(*map(np.append, before, (*results[1:], cause)))
-    came = np.append(np.full(len(before.key), NOTHING), np.arange(len(cause)))
     # A record that moves T is never late, and has a result of this timestamp. So a run leaves P where it leaves T.
     largest = running(task.kept.stream_time, results.timestamp)
-    at = _out(waiting, came, largest, waiting.end + windows.lag)
-
+    rows, at = _closed(task, results, np.arange(len(largest)), largest, windows.lag)
     out = np.flatnonzero((at != NOTHING) & (at < len(largest)))
-    out = out[np.lexsort((waiting.start[out], waiting.key[out], waiting.end[out], at[out]))]
-    stays = np.flatnonzero(at == len(largest))
-    stays = stays[np.lexsort((waiting.end[stays], waiting.start[stays], waiting.key[stays]))]
-    emitted = Emitted(cause[at[out]], *(column[out] for column in waiting))
-    return emitted, Waiting(*(column[stays] for column in waiting))
+    out = out[np.lexsort((rows.start[out], rows.key[out], rows.end[out], at[out]))]
+    cause = task.records.order[results.record[at[out]]]
+    return Emitted(cause, *Waiting(*(column[out] for column in rows))), _left(rows, at == len(largest))
 
 
-def _scanned(windows: Windows, task: Task, results: Results, written: Integers) -> Emitted:
-    """After each record that moves T come out the windows that it has closed, as far as the store shows them.
+def _scanned(windows: Windows, task: Task, results: Results, written: Integers) -> tuple[Emitted, Waiting]:
+    """After each record that moves T come out the windows that it has closed, as far as the store still has them.
 
     `written` is W: at first, then at each result.
     """
-    close, before = task.stream_time - windows.lag, task.kept.windows
-    open_yet = before.end + windows.ends_inclusive > task.kept.stream_time - windows.lag
-    rows = Rows(*map(np.append, (column[open_yet] for column in before), results[1:]))
-    came = np.append(np.full(np.count_nonzero(open_yet), NOTHING), results.record)
-    at = _out(rows, came, close, rows.end + windows.ends_inclusive)
-
+    close = task.stream_time - windows.lag
+    rows, at = _closed(task, results, results.record, close, int(windows.ends_inclusive))
     out = np.flatnonzero((at != NOTHING) & (at < len(close)))
-    stored = (rows.end if windows.stored_by_end else rows.start)[out]
-    reach = written[np.searchsorted(results.record, at[out], "right")] - windows.store_retention
-    out, stored = out[stored >= reach], stored[stored >= reach]
-    out = out[np.lexsort((rows.key[out], rows.start[out], stored, at[out]))]
+    stored = rows.end if windows.stored_by_end else rows.start
+    out = out[windows.has(stored[out], written[np.searchsorted(results.record, at[out], "right")])]
+    out = out[np.lexsort((rows.key[out], rows.start[out], stored[out], at[out]))]
     cause = task.records.order[at[out]]
-    return Emitted(cause, *Rows(*(column[out] for column in rows)), headers=cause)
+    emitted = Emitted(cause, *Waiting(*(column[out] for column in rows))._replace(headers=cause))
+    return emitted, _left(rows, at == len(close))
 
 
-def _out(rows: Rows | Waiting, came: Integers, closing: Integers, end: Integers) -> Integers:
-    """When each row comes out: the number of the step after which it does.
+def _closed(task: Task, results: Results, came: Integers, closing: Integers, after: int) -> tuple[Waiting, Integers]:
+    """The rows that have waited and those of the results, and when each comes out: after which step.
 
-    A row came at a step, or NOTHING: before the first. It comes out as soon as `closing`, which never goes back, has
-    got to its `end`: `len(closing)` if that is yet to be. NOTHING, if a later row of the window has taken its place by
-    then, or it has no node.
+    Results come at steps, and so does time: `closing`, which never goes back. A row comes out as soon as it has got to
+    `after` the row's end, `len(closing)` if that is yet to be. NOTHING, if a later row of the window has taken its
+    place by then, or if it has no node.
     """
-    at = np.searchsorted(closing, end)
+    cause = task.records.order[results.record]
+    rows = Waiting(*map(np.append, task.kept.waiting, (*results[1:], cause)))
+    came = np.append(np.full(len(rows.key) - len(came), NOTHING), came)
+    at = np.searchsorted(closing, rows.end + after)
     waits = np.flatnonzero(came <= at)
     place, row = ranked(*(column[waits] for column in (rows.key, rows.start, rows.end)))
     last = np.empty(len(row), np.int64)
@@ -124,4 +114,10 @@ def _out(rows: Rows | Waiting, came: Integers, closing: Integers, end: Integers)
     replaced = np.zeros(len(at), np.bool_)
     replaced[waits] = True
     replaced[last] = False
-    return np.where(replaced | (rows.node == NOTHING), NOTHING, np.maximum(at, came))
+    return rows, np.where(replaced | (rows.node == NOTHING), NOTHING, np.maximum(at, came))
+
+
+def _left(rows: Waiting, stays: Booleans) -> Waiting:
+    left = np.flatnonzero(stays)
+    left = left[np.lexsort((rows.end[left], rows.start[left], rows.key[left]))]
+    return Waiting(*(column[left] for column in rows))

@@ -14,7 +14,7 @@ import numpy as np
 from hindcast.emits.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD, MERGE
 from hindcast.emits.places import at_or_above, first, leave, ranked, take, taken_at
-from hindcast.emits.windowed import Fold, Rows, results, shown
+from hindcast.emits.windowed import Fold, Rows, results
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
@@ -39,9 +39,14 @@ class SessionWindows:
     def store_retention(self) -> int:
         return self.gap + self.grace if self.retention is None else self.retention
 
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        """A scan does not look at the retention. So what counts is whether the store has dropped the segment."""
+        segment = max(self.store_retention // 2, 60_000)
+        return stored // segment >= (written - self.store_retention) // segment
+
     def fold(self, task: Task) -> Fold:
         records, kept = task.records, task.kept.windows
-        count = len(kept.key)
+        count, behind = len(kept.key), self.store_retention - 1
         keys, ends = np.append(kept.key, records.key), np.append(kept.end, records.timestamp)
         place, row = ranked(keys, ends)
         keys, ends = keys[row], ends[row]
@@ -62,11 +67,11 @@ class SessionWindows:
             task.nodes,
             task.kept.written,
             self.gap,
-            shown(self, task),
+            behind,
             task.reduce,
         )
         there = np.flatnonzero(taken[len(taken) // 2 :])
-        there = there[ends[there] >= written - shown(self, task)]
+        there = there[ends[there] >= written - behind]
         windows = Rows(keys[there], starts[there], ends[there], nodes[there], ends[there])
         return Fold(results(rows), grown, windows)
 

@@ -15,7 +15,7 @@ import numpy as np
 from hindcast.emits.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD
 from hindcast.emits.places import at_or_above, at_or_below, first, is_taken, ranked, take, taken_at
-from hindcast.emits.windowed import Fold, Rows, results, shown
+from hindcast.emits.windowed import Fold, Rows, results
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
@@ -40,9 +40,13 @@ class SlidingWindows:
     def store_retention(self) -> int:
         return 2 * self.difference + self.grace if self.retention is None else self.retention
 
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        return stored >= written - self.store_retention
+
     def fold(self, task: Task) -> Fold:
         records, kept = task.records, task.kept.windows
         count, close = len(kept.key), task.stream_time - self.grace
+        behind = self.store_retention if task.scans else self.store_retention - 1
         # All starts that a window can have: its record's, or just after the latest record of one that was kept.
         ending, following = np.maximum(records.timestamp - self.difference, 0), records.timestamp + 1
         keys = np.concatenate([kept.key, kept.key, records.key, records.key])
@@ -65,10 +69,10 @@ class SlidingWindows:
             task.nodes,
             task.kept.written,
             self.difference,
-            shown(self, task),
+            behind,
         )
         # A record that is not late asks for windows that start at most three times the difference behind.
-        oldest = max(written - shown(self, task), task.reached - self.grace - 3 * self.difference)
+        oldest = max(written - behind, task.reached - self.grace - 3 * self.difference)
         there = np.flatnonzero(store.taken[len(store.taken) // 2 :])
         there = there[starts[there] >= oldest]
         start = starts[there]

@@ -17,7 +17,7 @@ from hindcast.emits.places import ranked
 from hindcast.emits.windowed import Fold, Results, Rows
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.emits.compiled import Booleans, Integers
     from hindcast.emits.windowed import Task
 
 
@@ -41,6 +41,9 @@ class TimeWindows:
     @property
     def store_retention(self) -> int:
         return self.size + self.grace if self.retention is None else self.retention
+
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        return stored >= written - self.store_retention
 
     def fold(self, task: Task) -> Fold:
         record, start = self._changes(task)

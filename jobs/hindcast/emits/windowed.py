@@ -15,7 +15,7 @@ from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import KEPT
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.emits.compiled import Booleans, Integers
 
 
 class Records(NamedTuple):
@@ -56,9 +56,9 @@ class Kept(NamedTuple):
     written: int
     """W: the largest window start (session: end) written so far."""
     windows: Rows
-    """Of the store, what a record can still find, or a scan."""
+    """Of the store, what a record can still find."""
     waiting: Waiting
-    """What is suppressed until its window closes."""
+    """What comes out when its window closes."""
 
 
 class Task(NamedTuple):
@@ -70,7 +70,7 @@ class Task(NamedTuple):
     nodes: Integers
     """The nodes of what is kept. A fold adds its own."""
     scans: bool
-    """Whether the store is one for `on_window_close`, which shows a millisecond more."""
+    """Whether results come out `on_window_close`: the store is another one then."""
     reduce: bool
     """Whether a first null makes null of a window, which is emitted but not stored."""
 
@@ -121,6 +121,9 @@ class Windows(Protocol):
     def takes_nulls(self) -> bool:
         """Whether a null value is aggregated. Else it does not even move T."""
 
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        """Whether a scan still finds windows in the store, by their times there and W."""
+
     def fold(self, task: Task) -> Fold: ...
 
 
@@ -146,8 +149,3 @@ def running(before: int, values: Integers) -> Integers:
 
 def results(rows: Integers) -> Results:
     return Results(*np.ascontiguousarray(rows.T))
-
-
-def shown(windows: Windows, task: Task) -> int:
-    """How far behind W the store still shows windows to a record."""
-    return windows.store_retention if task.scans else windows.store_retention - 1
