@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from hindcast import analysis, changes, expectations, fates, gaps, journal, logs, page, plans, report, tables
 from hindcast.changes import located
 from hindcast.contracts import Contract, complain, find
-from hindcast.contracts.model import AGING
+from hindcast.contracts.expectation import AGING
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
 from hindcast.plans import Plan

@@ -1,7 +1,8 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
+from hindcast.contracts.expectation import Expectation
 from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, repeated
-from hindcast.contracts.model import Contract, Expectation, Input, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Input, Join, Topic, View, Window
 from hindcast.contracts.shapes import Shape, shapes
 
 __all__ = [

@@ -7,7 +7,7 @@ from string import Formatter
 from typing import Any
 
 from hindcast.contracts import queries
-from hindcast.contracts.model import OF_GATES, Expectation
+from hindcast.contracts.expectation import OF_GATES, Expectation
 from hindcast.contracts.shapes import PERIODS, Columns, Shape, identity
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest

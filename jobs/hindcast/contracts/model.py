@@ -7,128 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from datetime import timedelta
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import Field
 
-from hindcast.contracts.types import ColumnName, ColumnType, Duration, Name
+from hindcast.contracts.expectation import Expectation, Gate, gate_schema
+from hindcast.contracts.types import ColumnName, ColumnType, Duration, Model, Moment, Name
 
-
-def _as_datetime(value: object) -> object:
-    """YAML gives a date for `2026-01-01`; a moment is meant."""
-    if value is not None and not isinstance(value, datetime | str) and hasattr(value, "year"):
-        return f"{value}T00:00:00+00:00"
-    return value
-
-
-def _as_utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-Moment = Annotated[
-    datetime,
-    BeforeValidator(_as_datetime),
-    AfterValidator(_as_utc),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?)?$",
-            "examples": ["2026-01-01", "2026-01-01T06:00:00Z"],
-        }
-    ),
-]
 Columns = dict[ColumnName, ColumnType]
 Sensitive = Annotated[
     bool | tuple[ColumnName, ...],
     Field(description="Columns whose values, and what is computed of them, no report and no log shows; true is all."),
 ]
-
-
-class Model(BaseModel):
-    """A frozen object that refuses fields it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
-
-
-class Expectation(Model):
-    """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
-
-    type: str = Field(pattern=r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$")
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    on_failure: Literal["stop", "quarantine", "warn"] = "stop"
-    rows: Literal["change", "table"] = "change"
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that the parameters name."""
-        named = [self.kwargs.get(p) for p in ("column", "column_A", "column_B")]
-        listed = self.kwargs.get("column_list")
-        return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]
-
-    @property
-    def beyond(self) -> bool:
-        """Whether it looks at more than what changes in the table, so that it can fail though nothing does."""
-        return self.type in _BEYOND
-
-    @property
-    def refers_to(self) -> str | None:
-        """The other table that it looks into."""
-        other = self.kwargs.get("table")
-        return other if self.type == "expect_foreign_keys_to_be_found" and isinstance(other, str) else None
-
-
-AGING = "expect_table_to_be_fresh"
-"""The rule that can fail though nothing at all has happened."""
-
-_BEYOND = (
-    AGING,
-    "expect_offsets_to_be_conserved",
-    "expect_share_of_records_to_be_at_most",
-    "expect_share_of_unmatched_to_be_at_most",
-)
-
-
-def _as_expectation(item: object) -> object:
-    """`{expect_x: {column: a}, on_failure: warn}` as the fields of an Expectation."""
-    if not isinstance(item, dict) or "type" in item:
-        return item
-    names = [name for name in item if name not in OF_GATES]
-    if len(names) != 1:
-        raise ValueError(f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}")
-    return {
-        "type": names[0],
-        "kwargs": item[names[0]] or {},
-        **{name: item[name] for name in OF_GATES if name in item},
-    }
-
-
-OF_GATES = ("on_failure", "rows")
-"""What stands beside an expectation, not among its parameters."""
-
-
-def _gate_schema() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {
-            "on_failure": {
-                "enum": ["stop", "quarantine", "warn"],
-                "default": "stop",
-                "description": "stop: nothing of the table is published. quarantine: the whole change of the failing "
-                "keys is held back. warn: it is told.",
-            },
-            "rows": {
-                "enum": ["change", "table"],
-                "default": "change",
-                "description": "What it looks at: the rows that a run would open, or the table as it would be.",
-            },
-        },
-        "patternProperties": {"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$": {"type": ["object", "null"]}},
-        "additionalProperties": False,
-    }
-
-
-Gate = Annotated[Expectation, BeforeValidator(_as_expectation, json_schema_input_type=Any)]
 
 
 class Topic(Model):
@@ -145,6 +36,11 @@ class Topic(Model):
     value: Columns = Field(description="Columns of the record's value, a JSON object.", min_length=1)
     history_retention: Duration | None = Field(
         None, description="How far behind stream time a table still takes versions; without limit if left out."
+    )
+    versioned: bool = Field(
+        True,
+        description="kafka: whether a table is looked up by time, among the versions of a key (KIP-889). false: its "
+        "row is the record that came last, whatever the timestamp (KIP-258). It changes no corrected answer.",
     )
     ttl: Duration | None = Field(
         None, description="A version that is not renewed within this time ends; until it is changed if left out."
@@ -169,7 +65,7 @@ class Topic(Model):
         0, ge=0, description="How many records of a run may fail to decode before the run stops."
     )
     sensitive: Sensitive = False
-    expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": _gate_schema()})
+    expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     @property
     def keyed_as(self) -> str:
@@ -208,7 +104,9 @@ class Join(Model):
     before: Duration | None = Field(None, description="How much earlier an event of the joined stream may be.")
     after: Duration | None = Field(None, description="How much later an event of the joined stream may be.")
     grace: Duration | None = Field(
-        None, description="How long Kafka Streams would wait with the look-up; it changes no corrected answer."
+        None,
+        description="kafka: how long an event waits before it is looked up (KIP-923); of two streams: how much longer "
+        "their events can be joined. It changes no corrected answer.",
     )
 
     @property
@@ -228,6 +126,22 @@ class Window(Model):
     grace: Duration = Field(
         "0 ms", validate_default=True, description="How far behind stream time events are still taken."
     )
+    emit: Literal["update", "suppress_until_window_closes", "on_window_close"] = Field(
+        "update",
+        description="kafka: update: each change of a window comes out at once. suppress_until_window_closes: its last "
+        "result, as suppress(untilWindowCloses) tells it. on_window_close: as EmitStrategy.onWindowClose does.",
+    )
+    store_retention: Duration | None = Field(
+        None,
+        description="kafka: how far back the window store goes; size + grace, 2 x sliding + grace or gap + grace if "
+        "left out.",
+    )
+
+    @property
+    def reach(self) -> timedelta:
+        """What Kafka Streams keeps in the window store at least, and by default."""
+        length = self.tumbling or self.hopping or self.session or 2 * (self.sliding or timedelta(0))
+        return length + self.grace
 
 
 class View(Model):
@@ -250,9 +164,28 @@ class View(Model):
         None, description="Spark SQL aggregates of one argument: count(*), sum(amount), avg(delay)."
     )
     window: Window | None = Field(None, description="The windows of a stream's aggregate; none: all events so far.")
-    semantics: Literal["corrected"] = Field("corrected", description="How late records are read (docs/semantics.md).")
+    semantics: Literal["corrected", "kafka"] = Field(
+        "corrected",
+        description="How late records are read. corrected: they correct past answers (docs/semantics.md). kafka: as "
+        "Kafka Streams does, record for record (docs/kafka-parity.md).",
+    )
+    wait: bool = Field(
+        False,
+        description="kafka: a record waits until every input partition has gone past its timestamp. What comes out "
+        "then does not depend on how runs cut the log.",
+    )
+    history_retention: Duration | None = Field(
+        None,
+        description="kafka: the result of an aggregate, or of a join of tables, is put in a versioned store with this "
+        "history retention; in one of the latest rows alone if left out.",
+    )
+    suppress: Duration | None = Field(
+        None,
+        description="kafka: a key's update is held back for this time, and later ones take its place "
+        "(suppress(untilTimeLimit)). Of a table that is not versioned.",
+    )
     sensitive: Sensitive = False
-    expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": _gate_schema()})
+    expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     @property
     def first(self) -> str:
@@ -268,6 +201,11 @@ class View(Model):
     def inputs(self) -> tuple[str, ...]:
         """The names of its inputs."""
         return (self.first, self.second) if self.second else (self.first,)
+
+    @property
+    def stored(self) -> bool:
+        """Whether Kafka Streams puts its table in a store of its own; else a look-up goes on to the table it is of."""
+        return self.aggregate is not None or self.join is not None or self.key is not None
 
 
 class Contract(Model):
@@ -330,6 +268,22 @@ class Contract(Model):
     def made_of(self, name: str) -> tuple[str, ...]:
         """The topics, inputs and views that a table is made of; a topic's is made of none."""
         return self.views[name].inputs if name in self.views else ()
+
+    def versioned(self, name: str) -> tuple[bool, timedelta | None]:
+        """Whether a `kafka` view meets a topic or `kafka` view as a versioned table, and that one's history retention.
+
+        None: without limit, or not versioned. A transformation is what its input is, a suppressed table is not
+        versioned (KIP-914).
+        """
+        if name in self.topics:
+            topic = self.topics[name]
+            return topic.versioned, topic.history_retention if topic.versioned else None
+        view = self.views[name]
+        if view.suppress is not None:
+            return False, None
+        if view.stored:
+            return view.history_retention is not None, view.history_retention
+        return self.versioned(view.first)
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract."""

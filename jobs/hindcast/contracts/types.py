@@ -1,13 +1,13 @@
-"""The small types a contract is written in: durations, column types, names."""
+"""What the parts of a contract are made of: durations, moments, column types, names; objects that cannot change."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import sqlglot
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from sqlglot import expressions as exp
 
 PERIOD_COLUMNS = (
@@ -113,6 +113,17 @@ def _schema(**keywords: object) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **keywords})
 
 
+def _as_datetime(value: object) -> object:
+    """YAML gives a date for `2026-01-01`; a moment is meant."""
+    if value is not None and not isinstance(value, datetime | str) and hasattr(value, "year"):
+        return f"{value}T00:00:00+00:00"
+    return value
+
+
+def _as_utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(duration),
@@ -121,3 +132,21 @@ Duration = Annotated[
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
 ColumnName = Annotated[str, AfterValidator(_column), _schema(pattern=f"^{_NAME.pattern}$")]
 Name = Annotated[str, AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_as_datetime),
+    AfterValidator(_as_utc),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2})?)?$",
+            "examples": ["2026-01-01", "2026-01-01T06:00:00Z"],
+        }
+    ),
+]
+
+
+class Model(BaseModel):
+    """A frozen object that refuses fields it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)

@@ -1,8 +1,7 @@
-"""Sets of places: which places of an order that is known beforehand are taken, and which of them comes first.
+"""Sorted places: what a store can hold is known before the loop runs, so that its order is an index and no tree of keys.
 
-All records of a run are known before the first is processed. So whatever a live topology keeps sorted is a place in one
-sort here, and to put something in is to take its place. A set is a binary tree in an array, its root at 1: a node is
-true if a place below it is taken. Every question is answered in as many steps as the tree is high.
+A place is the rank of a row among all rows that the run can ask for. Which places are taken is a binary tree of flags
+(leaf `half + place`, parent `node // 2`), so that the next one taken is found in the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -11,34 +10,65 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast.emits.compiled import compiled
+from hindcast.emits.compiled import NOTHING, compiled
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans
+    from hindcast.emits.compiled import Booleans, Integers
 
 
-def places(count: int) -> Booleans:
-    """A set of places 0 to `count` - 1, none of them taken."""
+def ranked(*columns: Integers) -> tuple[Integers, Integers]:
+    """Of each row its place among the distinct rows in ascending order, and of each place a row that has it."""
+    order = np.lexsort(columns[::-1])
+    differs = np.ones(len(order), np.bool_)
+    if len(order):
+        differs[1:] = False
+    for column in columns:
+        ascending = column[order]
+        differs[1:] |= ascending[1:] != ascending[:-1]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(differs) - 1
+    return place, order[differs]
+
+
+def free(count: int) -> Booleans:
+    """The tree of `count` places, of which none is taken."""
     return np.zeros(2 << max(count - 1, 0).bit_length(), np.bool_)
 
 
+def taken_at(count: int, places: Integers) -> Booleans:
+    """The tree of `count` places, of which these are taken."""
+    taken = free(count)
+    node = len(taken) // 2 + places
+    while node.any():
+        taken[node] = True
+        node //= 2
+    return taken
+
+
 @compiled
-def end(taken: Booleans) -> int:
-    """The place after all places."""
-    return taken.size // 2
+def first(keys: Integers, times: Integers, key: int, time: int) -> int:
+    """The first place that is not before (key, time)."""
+    low, high = 0, keys.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key or (keys[middle] == key and times[middle] < time):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @compiled
 def take(taken: Booleans, place: int) -> None:
-    node = end(taken) + place
-    while node and not taken[node]:
+    node = taken.shape[0] // 2 + place
+    while node > 0 and not taken[node]:
         taken[node] = True
         node //= 2
 
 
 @compiled
 def leave(taken: Booleans, place: int) -> None:
-    node = end(taken) + place
+    node = taken.shape[0] // 2 + place
     taken[node] = False
     while node > 1 and not taken[node ^ 1]:
         node //= 2
@@ -46,30 +76,45 @@ def leave(taken: Booleans, place: int) -> None:
 
 
 @compiled
-def first(taken: Booleans, start: int) -> int:
-    """The first place taken from `start` on; the end if there is none."""
-    half = end(taken)
-    if start >= half:
-        return half
-    node = half + start
+def is_taken(taken: Booleans, place: int) -> bool:
+    return bool(taken[taken.shape[0] // 2 + place])
+
+
+@compiled
+def at_or_above(taken: Booleans, place: int) -> int:
+    """The first place taken from this one on, or NOTHING."""
+    half = taken.shape[0] // 2
+    if place >= half:
+        return NOTHING
+    node = half + place
     while not taken[node]:
-        while node & 1:
+        while node % 2 == 1:
             node //= 2
         if node == 0:
-            return half
+            return NOTHING
         node += 1
     while node < half:
-        node = 2 * node if taken[2 * node] else 2 * node + 1
+        node *= 2
+        if not taken[node]:
+            node += 1
     return node - half
 
 
 @compiled
-def last(taken: Booleans) -> int:
-    """The last place taken; -1 if there is none."""
-    if not taken[1]:
-        return -1
-    half = end(taken)
-    node = 1
+def at_or_below(taken: Booleans, place: int) -> int:
+    """The last place taken up to this one, or NOTHING."""
+    half = taken.shape[0] // 2
+    if place < 0:
+        return NOTHING
+    node = half + place
+    while not taken[node]:
+        while node % 2 == 0:
+            node //= 2
+        if node == 1:
+            return NOTHING
+        node -= 1
     while node < half:
-        node = 2 * node + 1 if taken[2 * node + 1] else 2 * node
+        node = 2 * node + 1
+        if not taken[node]:
+            node -= 1
     return node - half

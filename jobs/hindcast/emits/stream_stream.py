@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING, compiled, room
-from hindcast.emits.places import end, first, last, leave, places, take
+from hindcast.emits.places import at_or_above, at_or_below, free, leave, take
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
@@ -106,9 +106,9 @@ def join(records: Records, window: Window, how: str, kept: Kept) -> tuple[Emitte
         timestamp[record_at],
         np.searchsorted(group[record_at], group ^ 1),
         np.searchsorted(group[record_at], group ^ 1, "right"),
-        places(record_at.size),
+        free(record_at.size),
         record_next,
-        (places(record_next.size), places(record_next.size)),
+        (free(record_next.size), free(record_next.size)),
     )
     rows, times = _joined(records.order, tables, window, (how == "outer", how != "inner"), kept.times)
     in_reach = timestamp >= _reach(times[1:3], window)[side]
@@ -159,15 +159,15 @@ def _joined(
         start, stop = tables.others_from[record], tables.others_to[record]
         start += np.searchsorted(tables.time_at[start:stop], lower)
         matched = False
-        at = first(tables.store, start)
-        while at < stop and tables.time_at[at] <= upper:
+        at = at_or_above(tables.store, start)
+        while NOTHING < at < stop and tables.time_at[at] <= upper:
             matched = True
             other = tables.record_at[at]
             rows, used = _emit(rows, used, cause, tables, record, other)
             if tables.waiting[other]:
                 tables.waiting[other] = False
                 leave(tables.waits[1 - side], turn[other])
-            at = first(tables.store, at + 1)
+            at = at_or_above(tables.store, at + 1)
         if outer[side] and not matched:
             if upper < stream_time:
                 rows, used = _emit(rows, used, cause, tables, record, NOTHING)
@@ -189,13 +189,12 @@ def _release(
     Kafka Streams takes one step more before it stops, and notes the time of the last entry that it has looked at.
     """
     closed = (stream_time - window.before - window.grace, stream_time - window.after - window.grace)
-    none = end(tables.waits[LEFT])
     looked_at = NOTHING
-    heads = np.array([first(tables.waits[RIGHT], 0), first(tables.waits[LEFT], 0)])
+    heads = np.array([at_or_above(tables.waits[RIGHT], 0), at_or_above(tables.waits[LEFT], 0)])
     while True:
         side = NOTHING
         for of in (RIGHT, LEFT):
-            is_closed = heads[of] < none and tables.timestamp[tables.record_next[heads[of]]] < closed[of]
+            is_closed = heads[of] != NOTHING and tables.timestamp[tables.record_next[heads[of]]] < closed[of]
             if is_closed and (side == NOTHING or heads[of] < heads[side]):
                 side = of
         if side == NOTHING:
@@ -205,13 +204,16 @@ def _release(
         rows, used = _emit(rows, used, cause, tables, record, NOTHING)
         tables.waiting[record] = False
         leave(tables.waits[side], looked_at)
-        heads[side] = first(tables.waits[side], looked_at)
-    if heads.max() < none:
-        beyond = heads.max() + 1
-        beyond = min(first(tables.waits[RIGHT], beyond), first(tables.waits[LEFT], beyond))
-        looked_at = beyond if beyond < none else heads.max()
+        heads[side] = at_or_above(tables.waits[side], looked_at)
+    if heads.min() != NOTHING:
+        looked_at = heads.max()
+        beyond = (at_or_above(tables.waits[RIGHT], looked_at + 1), at_or_above(tables.waits[LEFT], looked_at + 1))
+        if max(beyond) != NOTHING:
+            looked_at = min(beyond) if min(beyond) != NOTHING else max(beyond)
     else:
-        looked_at = max(looked_at, last(tables.waits[RIGHT]), last(tables.waits[LEFT]))
+        last = tables.waits[LEFT].size // 2 - 1
+        for of in (RIGHT, LEFT):
+            looked_at = max(looked_at, at_or_below(tables.waits[of], last))
     return rows, used, tables.timestamp[tables.record_next[looked_at]] if looked_at != NOTHING else NOTHING
 
 

@@ -1,0 +1,116 @@
+"""Vectors of a versioned store by itself: what it answers, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hindcast.conformance.vectors import Json
+from hindcast.emits import stores, versioned
+from hindcast.emits.compiled import NOTHING
+from hindcast.emits.stores import GET, GET_AT, PUT, Asked
+from hindcast.emits.versioned import REJECTED, UNLIMITED, Versions
+
+_SHORTEST = 2000
+"""The shortest default interval of a store's segments, in ms."""
+
+
+class Steps:
+    """The steps of a vector. A delete is a look-up and a put."""
+
+    def __init__(self, operation: Mapping[str, Json], steps: Sequence[Mapping[str, Json]]) -> None:
+        self.retention = operation["historyRetentionMs"]
+        default = max(self.retention // 3, _SHORTEST)
+        self.interval = operation.get("segmentIntervalMs") or default
+        self.steps = steps
+        names = {step["key"] for step in steps if step["key"] is not None}
+        self.names = sorted(names, key=lambda name: str(name).encode())
+        self.code = {name: n for n, name in enumerate(self.names)}
+        self.home = np.zeros(len(self.names), np.int64)
+
+    def results(self) -> list[Json]:
+        """What each step answers."""
+        return [self._result(number) for number in range(len(self.steps))]
+
+    def history(self, upto: int | None = None) -> Versions:
+        """What the store holds after some steps, or all."""
+        return self._asked(self.steps[:upto], self.retention)[1]
+
+    def _result(self, number: int) -> Json:
+        step = self.steps[number]
+        match step["op"]:
+            case "put":
+                return self._asked(self.steps[: number + 1], self.retention)[0][-1][0]
+            case "get":
+                return self._found(self._asked(self.steps[: number + 1], self.retention)[0][-1])
+            case "delete":
+                looked_up, ended = self._asked(self.steps[: number + 1], self.retention)[0][-2:]
+                return None if ended[0] == REJECTED else self._found(looked_up)
+            case "queryAsOf":
+                found = self._asked([*self.steps[:number], {**step, "op": "get"}], self.retention)[0][-1]
+                every = self._versions(number, step["key"])
+                return next((v for v in every if found[1] != NOTHING and v["validFrom"] == found[2]), None)
+            case _:
+                return self._between(number, step)
+
+    def _between(self, number: int, step: Mapping[str, Json]) -> list[Json]:
+        """The versions of a key that meet an interval, as the store's segments show them (rule 11)."""
+        start, end = step.get("from"), step.get("to")
+        kept = self.history(number)
+        every = self._versions(number, step["key"])
+        latest = [v for v in every if v["validTo"] is None]
+        bound = int(kept.reached[0]) - self.retention
+        if end is not None and end < bound:
+            every = latest
+        found = [
+            v
+            for v in every
+            if (end is None or v["validFrom"] <= end)
+            and (start is None or v["validTo"] is None or v["validTo"] > start)
+            and (v["validTo"] is None or self._shown(v["validTo"], bound, end))
+        ]
+        return sorted(found, key=lambda v: v["validFrom"], reverse=step.get("order") != "asc")
+
+    def _shown(self, valid_to: int, bound: int, end: int | None) -> bool:
+        """Whether the segment of a version that has ended is still there, and is not later than what is asked for."""
+        segment = valid_to // self.interval
+        return segment >= max(bound, 0) // self.interval and (end is None or segment <= end // self.interval)
+
+    def _versions(self, number: int, key: str) -> list[Json]:
+        """The versions of a key after some steps, none forgotten for its age."""
+        from hindcast.conformance.topology import versions
+
+        left = self._asked(self.steps[:number], self.retention, UNLIMITED)[1]
+        return versions(left, self.code[key], [step.get("value") for step in self.steps])
+
+    def _found(self, answer: tuple[int, int, int]) -> Json:
+        _, value, time = answer
+        return None if value == NOTHING else {"value": self.steps[value]["value"], "timestamp": time}
+
+    def _asked(
+        self, steps: Sequence[Mapping[str, Json]], retention: int, kept: int | None = None
+    ) -> tuple[list[tuple[int, int, int]], Versions]:
+        """The answers, and what the store holds then; of a delete there are two answers."""
+        rows = []
+        for number, step in enumerate(steps):
+            key, time = self.code[step["key"]], step.get("timestamp", 0)
+            match step["op"]:
+                case "put":
+                    rows.append((PUT, key, time, NOTHING if step["value"] is None else number))
+                case "get" if step.get("asOf") is None:
+                    rows.append((GET, key, 0, NOTHING))
+                case "get":
+                    rows.append((GET_AT, key, step["asOf"], NOTHING))
+                case "delete":
+                    rows += [(GET_AT, key, time, NOTHING), (PUT, key, time, NOTHING)]
+        columns = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+        questions = Asked(*columns)
+        if kept is None:
+            answered = stores.answer(versioned.empty(), questions, self.home, retention)
+            return list(zip(*(c.tolist() for c in answered[:3]), strict=True)), answered.kept
+        store, slot = versioned.opened(versioned.empty(), questions.key, questions.time, self.home)
+        for n in range(len(slot)):
+            if questions.what[n] == PUT:
+                versioned.put(store, questions.key[n], slot[n], questions.value[n], retention)
+        return [], versioned.held(store, kept)

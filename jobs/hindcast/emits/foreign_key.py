@@ -1,0 +1,122 @@
+"""The join of two tables on a foreign key (KIP-213). Source: the conformance README, "Foreign-key join"; KIP-914."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from hindcast.emits.compiled import NOTHING, compiled, room
+from hindcast.emits.places import at_or_above, leave, take, taken_at
+from hindcast.emits.table_table import Joined
+from hindcast.emits.tables import Changes, Side, looked_up
+from hindcast.emits.versioned import Slots, slots
+
+if TYPE_CHECKING:
+    from hindcast.emits.compiled import Booleans, Integers
+
+
+class Subscriptions(NamedTuple):
+    """The rows of the left table that name a right key; sorted by that and by their own key."""
+
+    names: Integers
+    key: Integers
+    value: Integers
+
+
+def nobody() -> Subscriptions:
+    """No left row names any right key."""
+    return Subscriptions(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+def foreign_key(
+    left: Changes,
+    right: Side,
+    named: Integers,
+    how: Literal["inner", "left"],
+    kept: Subscriptions,
+    home: Integers,
+) -> tuple[Joined, Subscriptions]:
+    """What the changes of two tables make of their join; out of order ones trigger nothing.
+
+    `named`: the right key that each value names, NOTHING for none; keys of both tables have codes of one coding, of
+    which there are `keys`. A right record gives a result for each left row that names its key, in the order of the
+    left keys.
+    """
+    lefts, rights = left.where(left.latest), right.changes.where(right.changes.latest)
+    names = np.append(named, NOTHING)  # NOTHING, the last one, names nothing
+    new, old = names[lefts.value], names[lefts.before]
+    found = looked_up(right, lefts.order, new, home)
+    left_behind = looked_up(right, lefts.order, np.where(new == NOTHING, old, NOTHING), home)
+
+    name = np.concatenate((new, old, kept.names))
+    there = name != NOTHING
+    place = np.full(len(name), NOTHING)
+    # Places by right key, and within it by left key: the order in which a right record meets them.
+    places, place[there] = slots(name[there], np.concatenate((lefts.key, lefts.key, kept.key))[there], len(home))
+    joins_now, leaves, is_kept = np.split(place, (len(new), 2 * len(new)))
+    subscribed, holds = taken_at(len(places.time), is_kept), np.full(len(places.time), NOTHING)
+    holds[is_kept] = kept.value
+    rows = _emit(
+        np.stack((lefts.order, lefts.key, lefts.value, lefts.before, lefts.time, joins_now, leaves), 1),
+        np.stack((*found, left_behind[1]), 1),
+        np.stack((rights.order, rights.key, rights.value, rights.time), 1),
+        places,
+        subscribed,
+        holds,
+        how == "left",
+    )
+    left_over = np.flatnonzero(subscribed[len(subscribed) // 2 :])
+    names = np.searchsorted(places.first, left_over, side="right") - 1
+    return Joined(*rows.T), Subscriptions(names, places.time[left_over], holds[left_over])
+
+
+@compiled
+def _emit(
+    lefts: Integers,
+    found: Integers,
+    rights: Integers,
+    places: Slots,
+    subscribed: Booleans,
+    holds: Integers,
+    outer: bool,
+) -> Integers:
+    """Rows of cause, key, left, right, time."""
+    out, used = np.empty((len(lefts) + 16, 5), np.int64), 0
+    m = 0
+    for n in range(len(lefts) + 1):
+        while m < len(rights) and (n == len(lefts) or rights[m, 0] < lefts[n, 0]):
+            order, key, value, time = rights[m]
+            end = places.first[key + 1]
+            place = at_or_above(subscribed, places.first[key])
+            while NOTHING < place < end:
+                out = room(out, used)
+                there = holds[place] if value != NOTHING or outer else NOTHING
+                out[used] = order, places.time[place], there, value, time
+                used += 1
+                place = at_or_above(subscribed, place + 1)
+            m += 1
+        if n == len(lefts):
+            break
+        order, key, value, before, time, joins_now, leaves = lefts[n]
+        other, other_time, left_behind_time = found[n]
+        if leaves != NOTHING and leaves != joins_now:
+            leave(subscribed, leaves)
+        if joins_now != NOTHING:
+            take(subscribed, joins_now)
+            holds[joins_now] = value
+        moved = leaves != NOTHING and leaves != joins_now
+        at = max(time, other_time)
+        if outer:
+            told = value != NOTHING or before != NOTHING
+        elif joins_now != NOTHING:
+            told = other != NOTHING or moved
+            value = value if other != NOTHING else NOTHING
+        else:
+            told, value = moved, NOTHING
+            at = max(time, left_behind_time)
+        if told:
+            out = room(out, used)
+            out[used] = order, key, value, other, at
+            used += 1
+    return out[:used]

@@ -1,0 +1,55 @@
+"""The join of two tables on their key. Source: the conformance README, "Table-table join (primary key)"; KIP-914."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from hindcast.emits.compiled import NOTHING
+from hindcast.emits.tables import Side, looked_up
+
+if TYPE_CHECKING:
+    from hindcast.emits.compiled import Integers
+
+
+class Joined(NamedTuple):
+    """What a join of tables emits, in order: a pair of values, of which one may be NOTHING, or twice NOTHING for a
+    tombstone.
+    """
+
+    cause: Integers
+    key: Integers
+    left: Integers
+    right: Integers
+    time: Integers
+
+
+def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"], home: Integers) -> Joined:
+    """What the changes of two tables make of their join; out of order ones trigger nothing.
+
+    left a @0, right b @2, right tombstone @6    ->    inner: (a, b) @2, tombstone @6
+    """
+    triggers = [side.changes.where(side.changes.latest) for side in (left, right)]
+    found = [looked_up(side, it.order, it.key, home) for it, side in zip(triggers, (right, left), strict=True)]
+    order, key, own, before, at = (
+        np.concatenate([getattr(it, name) for it in triggers]) for name in ("order", "key", "value", "before", "time")
+    )
+    other, since = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    of_left = np.arange(len(order)) < len(triggers[0].order)
+
+    # Without a row on the other side this side has a say in the join, or none.
+    alone = (other == NOTHING) & {"inner": np.zeros(len(order), np.bool_), "left": of_left, "outer": True}[how]
+    told = (other != NOTHING) | (alone & ((own != NOTHING) | (before != NOTHING)))
+    # A row that is gone leaves the other side's where the join keeps that.
+    survives = {"inner": np.zeros(len(order), np.bool_), "left": ~of_left, "outer": True}[how]
+    ended = (own == NOTHING) & ~(survives & (other != NOTHING))
+    pair = [np.where(ended, NOTHING, column) for column in (own, other)]
+    merged = np.flatnonzero(told)[np.argsort(order[told], kind="stable")]
+    return Joined(
+        order[merged],
+        key[merged],
+        np.where(of_left, pair[0], pair[1])[merged],
+        np.where(of_left, pair[1], pair[0])[merged],
+        np.maximum(at, since)[merged],
+    )
