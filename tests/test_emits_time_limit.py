@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hindcast.conformance.topology import computed
+from hindcast.conformance.vectors import Vector as Named
 from hindcast.emits.time_limit import Kept, Updates, nothing_kept, suppress
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
@@ -90,3 +92,25 @@ def test_cost_grows_with_the_updates_whatever_their_keys_and_times(keys: int, st
     out, kept = suppress(Updates(order, order % keys, order, 2_000_000 + step * order), 5, nothing_kept())
     assert time.process_time() - started < 5
     assert out.cause.size + kept.place.size > 0
+
+
+def chained(source: dict[str, Any], *transforms: dict[str, Any], updates: list[tuple[str, Any, int]]) -> list[Any]:
+    """What comes out below a suppression that is one of several transforms: key, value, cause."""
+    table = {"versioned": False, **source, "transforms": list(transforms)}
+    records = [dict(zip(("topic", "key", "value", "timestamp"), ("table", *update), strict=True)) for update in updates]
+    vector = Named("chain", "chain/one", {"type": "table_transform", "table": table}, tuple(records), {})
+    return [(row["key"], row["value"], row["cause"]) for row in computed(vector)["emitted"]]
+
+
+SUPPRESS = {"op": "suppressUntilTimeLimit", "timeLimitMs": 10}
+EVEN = {"op": "filter", "predicate": {"type": "even"}}
+
+
+def test_what_was_before_an_update_is_what_was_before_it_in_the_table_whether_or_not_it_has_come_out() -> None:
+    updates = [("a", 2, 0), ("a", 1, 1), ("b", 2, 10)]
+    assert chained({}, SUPPRESS, EVEN, updates=updates) == [("a", None, 2)]
+
+
+def test_it_asks_for_what_was_before_and_makes_its_source_keep_a_store() -> None:
+    updates = [("a", 1, 0), ("b", 2, 10), ("b", None, 20), ("b", None, 21)]
+    assert chained({"materialized": False}, EVEN, SUPPRESS, updates=updates) == [("b", None, 2)]
