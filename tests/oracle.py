@@ -143,15 +143,15 @@ def _rows(servers: str, topic: str, partitions: int) -> list[Row]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": topic, "enable.auto.commit": False})
-    rows = []
+    rows: list[Row] = []
     try:
         for partition in range(partitions):
             _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
             consumer.assign([TopicPartition(topic, partition, 0)])
-            while consumer.position([TopicPartition(topic, partition)])[0].offset < end:
-                for message in consumer.consume(500, timeout=1):
-                    assert message.error() is None, message.error()
-                    rows.append(_row(message))
+            while end and (not rows or rows[-1][3:] != (partition, end - 1)):
+                message = consumer.poll(30)
+                assert message is not None and message.error() is None, message  # noqa: PT018
+                rows.append(_row(message))
     finally:
         consumer.close()
     return rows
