@@ -93,7 +93,12 @@ RECORDS: dict[str, list[Any]] = {
         ("bob", {"item": "curry", "quantity": 1}, 15),
         ("bob", {"item": "curry", "quantity": 5}, 4),
     ],
-    "payments": [("anna", {"paid": 16}, 3), ("bob", {"paid": 10}, 4), ("carl", {"paid": 1}, 9), ("bob", {"paid": 2}, 19)],
+    "payments": [
+        ("anna", {"paid": 16}, 3),
+        ("bob", {"paid": 10}, 4),
+        ("carl", {"paid": 1}, 9),
+        ("bob", {"paid": 2}, 19),
+    ],
 }
 
 

@@ -334,9 +334,11 @@ def _versioned(rng: Random, retentions: Sequence[int]) -> dict[str, Json]:
 
 
 def _result(rng: Random, chance: float) -> dict[str, Json]:
-    return {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}} if (
-        rng.random() < chance
-    ) else {}
+    return (
+        {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}}
+        if (rng.random() < chance)
+        else {}
+    )
 
 
 def _transforms(rng: Random, ops: Sequence[str], most: int) -> list[dict[str, Json]]:
@@ -466,4 +468,8 @@ def _spans(operation: Operation) -> list[int]:
             yield spec
 
     spans = sorted(set(found(operation)))
-    return [span for span in {*spans, *(one + other for one, other in combinations(spans, 2))} if 0 <= span <= RETENTIONS[-1]]
+    return [
+        span
+        for span in {*spans, *(one + other for one, other in combinations(spans, 2))}
+        if 0 <= span <= RETENTIONS[-1]
+    ]

@@ -13,7 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import amounts, analysis, derive, emitting, holds, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast import (
+    amounts,
+    analysis,
+    derive,
+    emitting,
+    holds,
+    increments,
+    journal,
+    logs,
+    plane,
+    plans,
+    refresh,
+    report,
+    tables,
+)
 from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode

@@ -152,7 +152,7 @@ class Rows:
         arrays = []
         for name in self.table.column_names:
             kind = self.table.schema.field(name).type
-            if name in columns:
+            if name in columns:  # before `rows`: what is given is not taken
                 array = pa.array(columns[name], kind) if not isinstance(columns[name], pa.Array) else columns[name]
                 arrays.append(array.cast(kind) if name not in STRUCTS else array)
             elif name in rows:
@@ -164,9 +164,14 @@ class Rows:
     def left(
         self, part: str, rows: Integers, *, time: Integers, n: Integers, put: Booleans, **columns: Any
     ) -> pa.Table:
-        """Rows that are kept, like some of these but for what is given."""
-        every = dict.fromkeys(("side", "partition", "id", "other", "home", "passes", *STRUCTS[1:5]), rows)
-        return self.take(every, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+        """Rows that are kept, like some of these but for what is given; a tombstone has a key and nothing else."""
+        every = dict.fromkeys(("side", "partition", "id", "key"), rows)
+        valued = dict.fromkeys(("other", "home", "passes", "first", "second", "numbers"), np.where(put, rows, NOTHING))
+        return self.take({**every, **valued}, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+
+    def keys(self, rows: Integers) -> pa.Array:
+        """The keys of the results of some rows, null for NOTHING."""
+        return self.column("key").take(pa.array(rows, mask=rows == NOTHING))
 
     def clock(self, part: str, numbers: Integers) -> pa.Table:
         """A number of each partition that is kept."""

@@ -148,9 +148,14 @@ def _table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.
         )
         changes = tables.filtered(changes, rows.passes, leaves_out=leaves_out[0])
     left = stored.left
-    at = np.where(left.value == NOTHING, rows.named(left.key), left.value)
+    put = left.value != NOTHING
+    at = np.where(put, left.value, rows.named(left.key))
+    # The key of an aggregate's results is the group, which a tombstone has not.
+    more: dict[str, Any] = {"side": np.full(len(at), side)}
+    if form.operator == "aggregate":
+        more["key"] = rows.keys(np.where(put, at, NOTHING))
     return Side(changes, stored, rows.passes), [
-        rows.left(f"store {side}", at, time=left.time, n=left.latest.astype(np.int64), put=left.value != NOTHING),
+        rows.left(f"store {side}", at, time=left.time, n=left.latest.astype(np.int64), put=put, **more),
         rows.clock(f"reached {side}", left.reached),
     ]
 
