@@ -39,6 +39,7 @@ TAKEN = [
     "b: {stream: orders, join: {table: recipes, on: item, grace: 300 days}, wait: true}",
     "b: {stream: orders, join: {stream: payments, after: 1 hour, grace: 1 minute, how: outer}}",
     "b: {table: menu, join: {table: stock}, history_retention: 1 day}",
+    "a: {table: menu, wait: true}\nb: {table: menu}",
     "b: {table: stock, where: n > 1, suppress: 1 hour}",
     "b: {table: menu, group_by: {dish: dish}, aggregate: {n: count(*), a: avg(price)}, suppress: 0 ms}",
     "b: {table: menu, key: {dish: dish, item: item}, history_retention: 1 hour}",
