@@ -234,7 +234,7 @@ class Contract(Model):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def definition(self, name: str) -> str:
-        """What a view is computed by, as 16 hex digits: it and all that it is made of, without what guards or hides it."""
+        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
         upstream, wider = [name], True
         while wider:
             found = list(dict.fromkeys([*upstream, *(i for n in upstream for i in self.made_of(n))]))
