@@ -39,7 +39,7 @@ from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.errors import HindcastError, PlatformError, TableError
 
-Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs", "gates", "failing"]
+Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs", "gates", "failing", "emitted"]
 FORMAT = 1
 """The store format that this code writes."""
 
