@@ -25,7 +25,7 @@ NOTHING = -1
 
 
 def _cache() -> str:
-    """A folder for the machine code of these very sources: numba does not see that a function changed which is called."""
+    """A folder for the machine code of these very sources: numba does not see that a called function has changed."""
     sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
     for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.getuid()}"):

@@ -7,7 +7,7 @@ A row is a record that the operator is given, or something that an earlier run h
 | part | null for a record, or what it is a part of that was kept |
 | side | the input that it is of: 0 the first, 1 the second |
 | partition | the partition that it was sent to |
-| id, other, home | bytes of its key; of the key that its value names (a foreign one, a group), and that one's partition |
+| id, other, home | bytes of its key; of the key that its value names (a foreign one, a group); that one's partition |
 | time, start, end | milliseconds since 1970: the timestamp, a window |
 | put, passes | whether it has a value; whether the view's condition is true of that |
 | n | of what is kept: what its part says it is |
