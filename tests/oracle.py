@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import kafka_streams
 import setup
 import setup_parts
+
 import topologies
 
 Json = Any

@@ -19,7 +19,7 @@ Records = list[dict[str, Json]]
 RETENTIONS = (5, 10, 20, 30, 50, 1000)
 LONG = 1_000_000
 KEYS = ("a", "b", "c", "d", "e")
-BYTEWISE = ("", "B", "a", "aa", "é", "｡", "😀")  # noqa: RUF001  # the last two: another order in UTF-16
+BYTEWISE = ("", "B", "a", "aa", "é", "｡", "😀")  # the last two: another order in UTF-16
 
 
 def vectors(family: str, count: int, seed: int = 0) -> Iterator[dict[str, Json]]:

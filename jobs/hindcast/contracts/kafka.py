@@ -150,10 +150,7 @@ def _suppress(view: View, shape: Shape, contract: Contract) -> Iterator[Complain
         yield Complaint(("suppress",), "suppress of a stream", "remove it: it is for tables")
     elif view.stored:
         yield Complaint(("suppress",), "suppress of a result", "suppress it in a view of its own: table: this one")
-    elif view.history_retention is not None:
-        found = "suppress of a versioned table: it has a history_retention"
-        yield Complaint(("suppress",), found, f"remove one of the two: {_UNSUPPRESSED}")
-    elif not view.stored and contract.versioned(view.first)[0]:
+    elif contract.versioned(view.first)[0]:
         store = contract.store(view.first)
         instead = f"write versioned: false in topics.{store}"
         if store in contract.views:

@@ -205,7 +205,7 @@ class View(Model):
     @property
     def stored(self) -> bool:
         """Whether its table is made anew, in a store of its own; where and select (filter, mapValues) make none."""
-        return self.aggregate is not None or self.join is not None or self.key is not None
+        return self.aggregate is not None or self.join is not None
 
 
 class Contract(Model):
