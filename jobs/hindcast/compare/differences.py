@@ -50,10 +50,10 @@ def find(engine: duckdb.DuckDBPyConnection, warehouse: str, contract: Contract, 
     near = " AND ".join(_near(f'"{column}"', kind) for column, kind in form.value.items()) or "false"
     both = "v IS NOT NULL AND our_v IS NOT NULL"
     engine.execute(
-        f"CREATE TABLE differences AS SELECT found.* EXCLUDE (head, tail), v IS NULL AS dead, "  # noqa: S608
-        f"our_v IS NULL AS our_dead, {both} AND ({unmet}) AS unmet, {both} AND ({our_unmet}) AS our_unmet, "
-        f"{both} AND coalesce({near}, false) AS near, lag, coalesce(expired, false) AS expired, "
-        f"{_alone('head')}, {_alone('tail')} FROM found LEFT JOIN causes USING (id)"
+        f"CREATE TABLE differences AS SELECT found.*, v IS NULL AS dead, our_v IS NULL AS our_dead, "  # noqa: S608
+        f"{both} AND ({unmet}) AS unmet, {both} AND ({our_unmet}) AS our_unmet, "
+        f"{both} AND coalesce({near}, false) AS near, lag, coalesce(expired, false) AS expired "
+        "FROM found LEFT JOIN causes USING (id)"
     )
 
 
@@ -96,10 +96,17 @@ again AS (
     SELECT id FROM sides SEMI JOIN ours ON sides.kind = 'missing' AND ours.k IS NOT DISTINCT FROM sides.k
         AND ours.w0 IS NOT DISTINCT FROM sides.w0 AND ours.w1 IS NOT DISTINCT FROM sides.w1
         AND ours.t = sides.t AND ours.v IS NOT DISTINCT FROM sides.v)
-SELECT sides.*, coalesce(latest > ours, false) AS later, id IN (FROM again) AS repeated,
-    row_number() OVER (PARTITION BY sides.k, sides.w0, sides.w1 ORDER BY coalesce(t, our_t), coalesce(live, ours)) > 1
-        AS follows
-FROM sides LEFT JOIN latest ON latest.k IS NOT DISTINCT FROM sides.k AND latest.w0 IS NOT DISTINCT FROM sides.w0
+keys AS (
+    SELECT k, w0, w1, arg_min(id, (coalesce(t, our_t), coalesce(live, ours))) AS first,
+        min(kind) FILTER (WHERE head) = max(kind) FILTER (WHERE head) AS head_alone,
+        min(kind) FILTER (WHERE tail) = max(kind) FILTER (WHERE tail) AS tail_alone
+    FROM sides GROUP BY ALL)
+SELECT sides.* REPLACE (head AND head_alone AS head, tail AND tail_alone AS tail), id <> first AS follows,
+    coalesce(latest > ours, false) AS later, id IN (FROM again) AS repeated
+FROM sides
+JOIN keys ON keys.k IS NOT DISTINCT FROM sides.k AND keys.w0 IS NOT DISTINCT FROM sides.w0
+    AND keys.w1 IS NOT DISTINCT FROM sides.w1
+LEFT JOIN latest ON latest.k IS NOT DISTINCT FROM sides.k AND latest.w0 IS NOT DISTINCT FROM sides.w0
     AND latest.w1 IS NOT DISTINCT FROM sides.w1
 """  # noqa: S608  # our own columns
 
@@ -139,8 +146,3 @@ def _near(column: str, kind: str) -> str:
         return f"v.{column} IS NOT DISTINCT FROM our_v.{column}"
     live, ours = (f"{side}.{column}::DOUBLE" for side in ("v", "our_v"))
     return f"(abs({live} - {ours}) <= 1e-9 * abs({ours}) OR {live} IS NOT DISTINCT FROM {ours})"
-
-
-def _alone(end: str) -> str:
-    """Whether the key has differences of one kind alone at this end."""
-    return f"{end} AND count(DISTINCT kind) FILTER (WHERE {end}) OVER (PARTITION BY k, w0, w1) = 1 AS {end}"

@@ -98,14 +98,14 @@ def _table(told: Compared, kind: str) -> str:
     found = [it for it in told.examples if it["kind"] == kind]
     rows = []
     for it in found:
-        row = {"key": _line(it["key"])}
+        row: dict[str, Any] = {"key": _line(it["key"])}
         if it["windowStart"]:
-            row["window"] = " to ".join(filter(None, (it["windowStart"], it["windowEnd"])))
+            row |= {name: datetime.fromisoformat(it[name]) for name in ("windowStart", "windowEnd") if it[name]}
         for side in ("topic", "replayed"):
             if one := it[side]:
                 row |= {
                     f"{side} at": f"{one['partition']}:{one['offset']}",
-                    f"{side} timestamp": one["timestamp"],
+                    f"{side} timestamp": datetime.fromisoformat(one["timestamp"]),
                     f"{side} value": _line(one["value"]),
                 }
         if cause := it["cause"]:
