@@ -19,9 +19,12 @@ from deltalake import write_deltalake
 
 from hindcast import cli, journal, plans, produce
 from hindcast.compare import Compared, compare
+from hindcast.compare.outputs import Extent
+from hindcast.compare.rules import Facts, rules
 from hindcast.contracts import Contract, load
 from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.tables import Table
+from hindcast.topics import Offsets
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN = [datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)]
@@ -31,6 +34,7 @@ start: 2026-01-01
 topics:
   menu: {read: table, key: {item: string}, value: {price: "decimal(8,2)"}, history_retention: 1 hour}
   orders: {topic: shop.orders, read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+  menu_of_old: {read: table, key: {item: string}, value: {old: double}}
   stock: {read: table, key: {shop: string, item: string}, value: {n: int}}
   people: {read: table, key: {email: string}, value: {name: string, age: int}, sensitive: [email, name]}
 views:
@@ -51,6 +55,8 @@ views:
   daily: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 day}, semantics: kafka}
   closed: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 day, emit: on_window_close}, semantics: kafka}
   visits: {stream: orders, aggregate: {n: count(*)}, window: {session: 1 minute}, semantics: kafka}
+  priced: {table: menu, join: {table: menu_of_old, how: outer}, semantics: kafka}
+  named: {table: stock, join: {table: menu, on: stock.item}, select: {n: n, price: price}, semantics: kafka}
   adults: {table: people, select: {name: name, age: age}, semantics: kafka}
   believed: {stream: orders, join: {table: menu, on: item}, select: {amount: quantity * price}}
 """
@@ -483,6 +489,16 @@ def test_with_wait_the_replay_is_not_to_be_mended(shop: Shop) -> None:
         shop.replayed(view, ("anna", 2, "9.00"), ANNA)
         (found,) = shop.compared(view, shop.live(*of(ANNA, ("anna", 2, "9.00")))).differences
         assert (found["rule"], mend in found["whatToDo"]) == ("Processing order", True)
+
+
+def test_the_docs_tell_every_rule(shop: Shop) -> None:
+    extent = Extent({0: Offsets(1, 2)}, broker_times=True, beyond=())
+    views = shop.contract.views
+    names = {rule.name for view in views for rule in rules(shop.contract, view, Facts(extent, compacted=True, runs=2))}
+    page = (Path(__file__).parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
+    section = page.split("## What a difference is likely due to")[1].split("\n## ")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    assert names == {name for row in rows[2:] for name in row.split(", ")}
 
 
 # ------------------------------------------------------------------------------------------------------ the command
