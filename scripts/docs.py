@@ -245,6 +245,36 @@ Lateness is judged by stream time, the largest timestamp so far in the event's o
 An event that no window takes counts nowhere; the report counts it as too late. [Semantics](semantics.md#windows) draws
 each. `hindcast query` says in `windowClosed` whether a window takes no further event.
 
+## The kafka reading
+
+`semantics: kafka` makes a view what a Kafka Streams application emits, record for record. The fields that begin with
+`kafka:` above are for it alone. Views made of each other are one application: all of them are `kafka`, made of this
+contract's topics, and either all of them `wait` or none.
+
+```yaml
+views:
+  cheap: {table: menu, where: price < 10, semantics: kafka}
+  bills: {stream: orders, join: {table: cheap, on: item, grace: 1 minute}, semantics: kafka}
+  sold:
+    stream: orders
+    aggregate: {orders: count(*)}
+    window: {tumbling: 1 hour, grace: 5 minutes, emit: on_window_close, store_retention: 1 day}
+    semantics: kafka
+```
+
+A look-up by time needs a versioned table. Whether one is goes by the store that its rows are looked up in:
+
+| table | versioned | history retention |
+| --- | --- | --- |
+| a topic | unless `versioned: false` | the topic's |
+| `where` and `select` of a table | as that table | as that table |
+| an aggregate, a join of tables, a new `key` | with `history_retention` | the view's |
+| a table with `suppress` | never | none |
+
+`hindcast check` refuses what Kafka Streams refuses: `grace` on a table that is not versioned or does not go back so
+far, `suppress` of a versioned table, a `store_retention` that windows do not fit in, `min` and `max` of a table (an old
+value cannot be taken out of them). It refuses `ttl`, and gates that hold back, for what is record for record.
+
 ## Gate
 
 A gate is one expectation, of Great Expectations or of our own, with its parameters. It is asked about what a run

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hindcast.contracts import Contract, complain, find, load, load_all
 from hindcast.contracts.load import schema
-from hindcast.contracts.types import column_type, duration
+from hindcast.contracts.types import column_type, duration, written
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError
 
@@ -77,6 +77,10 @@ def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
         (("quantity: int", "quantity: integer"), True),
         (("decimal(8,2)", "DECIMAL(8, 2)"), True),
         (("# ", "# a comment"), True),
+        (("    read: table\n", "    read: table\n    versioned: true\n"), True),
+        (("    stream: orders\n", "    stream: orders\n    semantics: corrected\n    wait: false\n"), True),
+        (("    stream: orders\n", "    stream: orders\n    semantics: kafka\n"), False),
+        (("    stream: orders\n", "    stream: orders\n    semantics: kafka\n    wait: true\n"), False),
         (("30 days", "31 days"), False),
         (("how: inner", "how: left"), False),
         (("quantity * price", "price * quantity"), False),
@@ -86,6 +90,10 @@ def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
 def test_the_hash_is_that_of_the_meaning(tmp_path: Path, change: tuple[str, str], same: bool) -> None:
     first = load(contract(tmp_path)).hash
     assert (load(contract(tmp_path, GOOD.replace(*change))).hash == first) is same
+
+
+def test_fields_that_a_contract_does_not_use_change_no_hash(tmp_path: Path) -> None:
+    assert load(contract(tmp_path)).hash == "890088ea89634cf2", "plans that are stored would not be retried"
 
 
 REFUSED = [
@@ -368,11 +376,17 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_durations(text: str, expected: timedelta) -> None:
-    assert duration(text) == expected
+    assert duration(text) == duration(written(expected)) == expected
+
+
+def test_a_duration_is_whole_milliseconds() -> None:
+    assert duration(timedelta(milliseconds=1)) == timedelta(milliseconds=1)
+    with pytest.raises(ValueError, match="is not whole milliseconds"):
+        duration(timedelta(microseconds=1500))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "days", "-1 day", "1.5 days", "1 month", "1 day 2 hours", "9999999999 weeks", None]
+    "text", ["", "days", "-1 day", "1.5 days", "1 month", "1 day 2 hours", "500 us", "0.5 ms", "9999999999 weeks", None]
 )
 def test_what_is_no_duration(text: object) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|is longer than"):
@@ -436,6 +450,7 @@ def test_the_json_schema_accepts_what_we_accept(tmp_path: Path) -> None:
                 ("30 days", "90minutes"),
                 ("{column: amount, min_value: 0}", ""),
                 ('schedule: "@hourly"\n', ""),
+                ("    stream: orders\n", "    stream: orders\n    semantics: kafka\n    wait: true\n"),
             ]
         )
     ]
@@ -448,6 +463,7 @@ def test_the_json_schema_refuses_what_an_editor_can_see(tmp_path: Path) -> None:
     changes = [
         ("read: table", "raed: table"),
         ("how: inner", "how: full"),
+        ("stream: orders", "stream: orders\n    semantics: kafak"),
         ("30 days", "a month"),
         ("2026-01-01", "soon"),
         ("  menu:", "  Menu!:"),

@@ -27,6 +27,7 @@ class Steps:
         names = {step["key"] for step in steps if step["key"] is not None}
         self.names = sorted(names, key=lambda name: str(name).encode())
         self.code = {name: n for n, name in enumerate(self.names)}
+        self.home = np.zeros(len(self.names), np.int64)
 
     def results(self) -> list[Json]:
         """What each step answers."""
@@ -59,7 +60,7 @@ class Steps:
         kept = self.history(number)
         every = self._versions(number, step["key"])
         latest = [v for v in every if v["validTo"] is None]
-        bound = kept.reached - self.retention
+        bound = int(kept.reached[0]) - self.retention
         if end is not None and end < bound:
             every = latest
         found = [
@@ -106,9 +107,9 @@ class Steps:
         columns = np.array(rows, np.int64).reshape(-1, 4).T.copy()
         questions = Asked(*columns)
         if kept is None:
-            answered = stores.answer(versioned.empty(), questions, len(self.names), retention)
+            answered = stores.answer(versioned.empty(), questions, self.home, retention)
             return list(zip(*(c.tolist() for c in answered[:3]), strict=True)), answered.kept
-        store, slot = versioned.opened(versioned.empty(), questions.key, questions.time, len(self.names))
+        store, slot = versioned.opened(versioned.empty(), questions.key, questions.time, self.home)
         for n in range(len(slot)):
             if questions.what[n] == PUT:
                 versioned.put(store, questions.key[n], slot[n], questions.value[n], retention)

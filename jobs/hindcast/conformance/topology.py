@@ -6,17 +6,33 @@ Java's exceptions have their names here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hindcast.conformance.storing import Steps
 from hindcast.conformance.vectors import Declined, Json, Vector
-from hindcast.emits import aggregates, foreign_key, stream_table, table_table, tables, versioned
+from hindcast.emits import (
+    aggregates,
+    buffer,
+    closing,
+    foreign_key,
+    stream_stream,
+    stream_table,
+    table_table,
+    tables,
+    time_limit,
+    versioned,
+    windowed,
+)
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import ADD, MERGE, SUBTRACT
+from hindcast.emits.session_windows import SessionWindows
+from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored
+from hindcast.emits.time_windows import TimeWindows
 from hindcast.emits.versioned import Versions
+from hindcast.emits.windowed import Windows
 
 Values = list[Any]
 
@@ -32,10 +48,17 @@ class Refused(Exception):  # noqa: N818  # a finding, not a fault
 class Table:
     """A table of a vector as its transforms leave it: what it passes on, and the store that look-ups go to."""
 
-    def __init__(self, changes: Changes, stored: Stored, values: Values, passing: Any, spec: Mapping[str, Json]) -> None:
+    def __init__(
+        self, changes: Changes, stored: Stored, values: Values, passing: Any, spec: Mapping[str, Json]
+    ) -> None:
         self.changes, self.stored, self.values, self.passing = changes, stored, values, passing
         self.versioned = bool(spec["versioned"])
         self.retention = spec.get("historyRetentionMs")
+
+    @property
+    def side(self) -> tables.Side:
+        """The table as a side of a join."""
+        return tables.Side(self.changes, self.stored, self.passing)
 
     def meets(self, code: int) -> Json:
         """A value that a look-up into the store has found."""
@@ -50,7 +73,7 @@ class Task:
         names = {r["key"] for r in self.records if r.get("key") is not None} | self._other_keys()
         self.names = sorted(names, key=lambda name: str(name).encode())
         self.code = {name: n for n, name in enumerate(self.names)}
-        self.keys = len(self.names)
+        self.home = np.zeros(len(self.names), np.int64)
         self.raw: Values = [record.get("value") for record in self.records]
         self.history: dict[str, Json] = {}
         self.state: dict[str, Json] = {}
@@ -81,9 +104,7 @@ class Task:
         if spec.get("historyRetentionMs", 0) < 0:
             raise Refused("java.lang.IllegalArgumentException", "historyRetention cannot be negative")
         there = key != NOTHING
-        changes, stored = tables.source(
-            order[there], key[there], time[there], value[there], _kept(spec), self.keys
-        )
+        changes, stored = tables.source(order[there], key[there], time[there], value[there], _kept(spec), self.home)
         known = _stored(spec)
         values = [value if r["topic"] == topic else None for value, r in zip(self.raw, self.records, strict=True)]
         table = Table(changes, stored, values, np.ones(len(values), np.bool_), spec)
@@ -96,8 +117,10 @@ class Task:
             below = asks if upto == len(steps) else INSISTS if steps[upto]["op"] == "count" else ASKS_NOTHING
             table = self._stepped(table, steps[done:upto], topic, done, below, keys, source_materialized=known)
             if upto < len(steps):
-                table = self._begun_anew(table, steps[upto], f"{topic}-{upto + 1}", keys, inherits=upto > done)
-                known = "materialized" in steps[upto] or steps[upto]["op"] == "count"
+                table = self._begun_anew(
+                    table, steps[upto], f"{topic}-{upto + 1}", keys, inherits=self._inherits(steps[done:upto])
+                )
+                known = "materialized" in steps[upto] or steps[upto]["op"] != "toStreamToTable"
             done = upto + 1
         return table
 
@@ -132,7 +155,7 @@ class Task:
             if store is None:
                 table = Table(changes, table.stored, values, table.passing & passing, spec)
             else:
-                changes, stored = tables.materialized(changes, _kept(store), self.keys, unless_absent=out)
+                changes, stored = tables.materialized(changes, _kept(store), self.home, unless_absent=out)
                 table = Table(changes, stored, values, np.ones(len(values), np.bool_), store)
                 self.note(f"{topic}-{done + number + 1}", store, table, keys)
         return table
@@ -145,16 +168,16 @@ class Task:
         changes, values, passing = table.changes, table.values, np.ones(len(table.values), np.bool_)
         match step["op"]:
             case "toStreamToTable":
-                changes, stored = tables.materialized(changes, _kept(store), self.keys)
+                changes, stored = tables.materialized(changes, _kept(store), self.home)
             case "count":
                 group = np.full(len(values), NOTHING)
                 for at in (changes.value, changes.before):
                     group[at[at != NOTHING]] = changes.key[at != NOTHING]
                 given = aggregates.of_table(changes, group)
-                done = aggregates.aggregate(given, versioned.empty(), self.keys, store.get("historyRetentionMs"))
+                done = aggregates.aggregate(given, versioned.empty(), self.home, store.get("historyRetentionMs"))
                 values = _measured(done.nodes, "count", values)
                 passing = np.ones(len(values), np.bool_)
-                changes, stored = tables.materialized(done.changes, _kept(store), self.keys)
+                changes, stored = tables.materialized(done.changes, _kept(store), self.home)
             case "suppressUntilTimeLimit":
                 if table.versioned:
                     inherited = " (note that version semantics might be inherited from upstream)" if inherits else ""
@@ -166,6 +189,11 @@ class Task:
         if "materialized" in step:
             self.note(name, store, table, keys)
         return table
+
+    @staticmethod
+    def _inherits(steps: Sequence[Mapping[str, Json]]) -> bool:
+        """Whether a table has no store of its own."""
+        return bool(steps) and "materialized" not in steps[-1]
 
     def note(self, name: str, spec: Mapping[str, Json], table: Table, keys: list[int]) -> None:
         """What a store holds at the end."""
@@ -179,7 +207,14 @@ class Task:
             self.state[name] = {self.names[key]: {"value": values[v], "timestamp": time} for key, v, time in rows}
 
     def _suppressed(self, table: Table, limit: int) -> Table:
-        raise Declined("suppression is not built yet")
+        """A table held back until a time limit. Look-ups find what has come out of it last."""
+        it = table.changes
+        updates = time_limit.Updates(it.order, it.key, it.value, it.time)
+        out, _ = time_limit.suppress(updates, limit, time_limit.nothing_kept())
+        nothing = np.full(len(out.key), NOTHING)
+        changes = Changes(out.cause, out.key, out.value, nothing, out.timestamp, nothing == NOTHING)
+        changes, stored = tables.materialized(changes, _kept({"versioned": False}), self.home)
+        return Table(changes, stored, table.values, table.passing, {"versioned": False})
 
 
 def computed(vector: Vector) -> Json:
@@ -230,7 +265,7 @@ def _passes(predicate: Mapping[str, Json]) -> Callable[[Json], bool]:
 def _measured(nodes: Any, aggregation: str, values: Values) -> Values:
     """What nodes amount to (folds.py), as the vectors' aggregations have it."""
     found: Values = []
-    initial = {"count": 0, "sum": 0, "trace": "0"}[aggregation]
+    initial: Any = {"count": 0, "sum": 0, "trace": "0"}[aggregation]
     for what, first, second in nodes.tolist():
         before = initial if first == NOTHING else found[first]
         if what == MERGE:
@@ -274,7 +309,11 @@ def _table_transform(task: Task) -> Json:
 
 def _to_table(task: Task) -> Json:
     table = task.table(task.operation["materialized"], "stream")
-    task.history = {name.replace("stream", "result"): it for name, it in task.history.items()}
+    there = {task.names[key] for key in table.changes.key.tolist()}
+    task.history = {
+        name.replace("stream", "result"): {key: rows for key, rows in it.items() if key in there}
+        for name, it in task.history.items()
+    }
     task.state = {name.replace("stream", "result"): it for name, it in task.state.items()}
     return _of_changes(task, table.changes, table.values)
 
@@ -282,21 +321,25 @@ def _to_table(task: Task) -> Json:
 def _stream_table_join(task: Task) -> Json:
     how, grace = task.operation["join"], task.operation.get("graceMs")
     table = task.table(task.operation["table"], "table")
-    order, key, value, time = task.columns("stream")
+    records = buffer.Records(*task.columns("stream"))
+    cause, failed = records.order, NOTHING
     if grace is not None:
         if not table.versioned:
             told = "KTable must be versioned to use a grace period in a stream table join."
             raise Refused("java.lang.IllegalArgumentException", told)
         if grace > table.retention:
             raise Refused("java.lang.IllegalArgumentException", "History retention must be at least grace period.")
-        raise Declined("grace is not built yet")
-    events = stream_table.Events(order, key, value, time)
-    met = stream_table.stream_table(events, tables.Side(table.changes, table.stored, table.passing), how, task.keys)
+        (cause, records, failed), _ = buffer.release(records, grace, how, buffer.nothing_kept())
+    events = stream_table.Events(cause, records.key, records.value, records.timestamp)
+    met = stream_table.stream_table(events, table.side, how, task.home)
     pairs = [
-        {"left": task.raw[value[e]], "right": table.meets(r)}
+        {"left": task.raw[records.value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
     ]
-    return _told(task, _emitted(task, order[met.event], key[met.event], pairs, time[met.event]))
+    told = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
+    if failed == NOTHING:
+        return _told(task, told)
+    return {"emitted": told, "error": {**_NULL_KEY, "record": failed}}
 
 
 def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values) -> Json:
@@ -314,8 +357,8 @@ def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values)
 def _resulting(task: Task, changes: Changes, values: Values, spec: Mapping[str, Json] | None) -> Json:
     """What comes of changes, maybe through a store."""
     if spec is not None:
+        changes, stored = tables.materialized(changes, _kept(spec), task.home)
         keys = sorted(set(changes.key.tolist()))
-        changes, stored = tables.materialized(changes, _kept(spec), task.keys)
         task.note("result", spec, Table(changes, stored, values, np.ones(len(values), np.bool_), spec), keys)
     return _of_changes(task, changes, values)
 
@@ -328,8 +371,8 @@ def _table_table_join(task: Task) -> Json:
     how = task.operation["join"]
     left = task.table(task.operation["left"], "left", INSISTS if how != "inner" else ASKS_NOTHING)
     right = task.table(task.operation["right"], "right", INSISTS if how == "outer" else ASKS_NOTHING)
-    sides = [tables.Side(side.changes, side.stored, side.passing) for side in (left, right)]
-    return _joined(task, table_table.table_table(*sides, how, task.keys), left.values, right.values)
+    joined = table_table.table_table(left.side, right.side, how, task.home)
+    return _joined(task, joined, left.values, right.values)
 
 
 def _foreign_key_join(task: Task) -> Json:
@@ -338,11 +381,11 @@ def _foreign_key_join(task: Task) -> Json:
     named = task.field(left.values, task.operation["foreignKeyField"])
     joined, _ = foreign_key.foreign_key(
         left.changes,
-        tables.Side(right.changes, right.stored, right.passing),
+        right.side,
         named,
         task.operation["join"],
         foreign_key.nobody(),
-        task.keys,
+        task.home,
     )
     return _joined(task, joined, left.values, right.values)
 
@@ -350,7 +393,7 @@ def _foreign_key_join(task: Task) -> Json:
 def _aggregated(task: Task, given: aggregates.Contributions, values: Values) -> Json:
     spec = task.operation.get("materialized") or {"versioned": False}
     kept = _kept(spec)
-    done = aggregates.aggregate(given, kept.versions, task.keys, kept.retention)
+    done = aggregates.aggregate(given, kept.versions, task.home, kept.retention)
     values = _measured(done.nodes, task.operation["aggregation"], values)
     return _resulting(task, done.changes, values, spec)
 
@@ -369,6 +412,47 @@ def _stream_aggregate(task: Task) -> Json:
     return _aggregated(task, aggregates.of_stream(order, key, time, value), task.raw)
 
 
+def _windowed_aggregate(task: Task) -> Json:
+    given, aggregation = windowed.Records(*task.columns("stream")), task.operation["aggregation"]
+    its, kept, emit = _windows(task.operation["window"]), windowed.nothing_kept(), closing.Emit(task.operation["emit"])
+    out, nodes, _ = closing.aggregate(its, emit, given, kept, reduce=aggregation == "sum")
+    told = _measured(nodes, aggregation, task.raw)
+    emitted = _emitted(task, out.cause, out.key, [_at(told, node) for node in out.value.tolist()], out.timestamp)
+    for row, start, end in zip(emitted, out.start.tolist(), out.end.tolist(), strict=True):
+        row["key"] = {"key": row["key"], "start": start, "end": end}
+    return _told(task, emitted)
+
+
+def _windows(spec: Mapping[str, Json]) -> Windows:
+    grace, retention = spec["graceMs"], spec.get("storeRetentionMs")
+    match spec["kind"]:
+        case "tumbling":
+            return TimeWindows(spec["sizeMs"], spec["sizeMs"], grace, retention)
+        case "hopping":
+            return TimeWindows(spec["sizeMs"], spec["advanceMs"], grace, retention)
+        case "sliding":
+            return SlidingWindows(spec["timeDifferenceMs"], grace, retention)
+        case "session":
+            return SessionWindows(spec["inactivityGapMs"], grace, retention)
+    raise Declined(f"no window {spec['kind']!r}")
+
+
+def _stream_stream_join(task: Task) -> Json:
+    sides = [task.columns("left"), task.columns("right")]
+    side = np.repeat([stream_stream.LEFT, stream_stream.RIGHT], [len(columns[0]) for columns in sides])
+    order, key, value, time = (np.concatenate(columns) for columns in zip(*sides, strict=True))
+    sort = np.argsort(order)
+    records = stream_stream.Records(*(column[sort] for column in (order, side, key, value, time)))
+    its = task.operation["window"]
+    window = stream_stream.Window(its["beforeMs"], its["afterMs"], its["graceMs"])
+    out, _ = stream_stream.join(records, window, task.operation["join"], stream_stream.nothing_kept())
+    pairs = [
+        {"left": _at(task.raw, a), "right": _at(task.raw, b)}
+        for a, b in zip(out.left.tolist(), out.right.tolist(), strict=True)
+    ]
+    return _told(task, _emitted(task, out.cause, out.key, pairs, out.timestamp))
+
+
 def _store(task: Task) -> Json:
     steps = Steps(task.operation, task.records)
     left, values = steps.history(), [step.get("value") for step in task.records]
@@ -384,6 +468,12 @@ def _stream_global_table_join(task: Task) -> Json:
     raise Declined("a global table has no order beside the stream")
 
 
+_NULL_KEY = {
+    "phase": "process",
+    "class": "java.lang.NullPointerException",
+    "message": "key cannot be null",
+    "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
+}
 _STEPS = ("filter", "mapValues")
 _SUPPRESSED = (
     "org.apache.kafka.streams.errors.TopologyException",
@@ -397,6 +487,8 @@ _OPERATORS: Mapping[str, Callable[[Task], Json]] = {
     "foreign_key_join": _foreign_key_join,
     "table_aggregate": _table_aggregate,
     "stream_aggregate": _stream_aggregate,
+    "windowed_aggregate": _windowed_aggregate,
+    "stream_stream_join": _stream_stream_join,
     "store": _store,
     "stream_global_table_join": _stream_global_table_join,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.contracts import gates
+from hindcast.contracts import gates, kafka
 from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract, Topic
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
@@ -44,6 +44,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
         if name in RESERVED:
             yield Complaint(("views", name), f"'{name}' is the name of one of our own tables", "choose another name")
     yield from _views(contract)
+    yield from kafka.unread(contract)
 
 
 RESERVED = ("runs", "quarantine", "logs", "fates", "gates", "failing")
@@ -105,6 +106,7 @@ def _views(contract: Contract) -> Iterator[Complaint]:
             try:
                 yield from complaints(name, view, known, contract)
                 known[name] = view_shape(view, known)
+                yield from kafka.complaints(name, known, contract)
                 yield from gates.complaints(("views", name), view.expect, known[name])
                 yield from _marks(("views", name), view.sensitive, known[name])
             except ExpressionError:

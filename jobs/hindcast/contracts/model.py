@@ -204,7 +204,7 @@ class View(Model):
 
     @property
     def stored(self) -> bool:
-        """Whether Kafka Streams puts its table in a store of its own; else a look-up goes on to the table it is of."""
+        """Whether its table is made anew, in a store of its own; where and select (filter, mapValues) make none."""
         return self.aggregate is not None or self.join is not None or self.key is not None
 
 
@@ -272,18 +272,20 @@ class Contract(Model):
     def versioned(self, name: str) -> tuple[bool, timedelta | None]:
         """Whether a `kafka` view meets a topic or `kafka` view as a versioned table, and that one's history retention.
 
-        None: without limit, or not versioned. A transformation is what its input is, a suppressed table is not
-        versioned (KIP-914).
+        None: without limit, or not versioned. A transformation is what its input is (KIP-914).
         """
-        if name in self.topics:
-            topic = self.topics[name]
+        store = self.store(name)
+        if store in self.topics:
+            topic = self.topics[store]
             return topic.versioned, topic.history_retention if topic.versioned else None
-        view = self.views[name]
-        if view.suppress is not None:
-            return False, None
-        if view.stored:
-            return view.history_retention is not None, view.history_retention
-        return self.versioned(view.first)
+        retention = self.views[store].history_retention
+        return retention is not None, retention
+
+    def store(self, name: str) -> str:
+        """The topic or view in whose store Kafka Streams looks a row of a table up: a transformation keeps none."""
+        while name in self.views and not self.views[name].stored and self.views[name].suppress is None:
+            name = self.views[name].first
+        return name
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract."""

@@ -48,6 +48,8 @@ _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
 def duration(text: object) -> timedelta:
     """`30 days`, `90 minutes`, `500 ms` as a timedelta; ValueError says what would do."""
     if isinstance(text, timedelta):
+        if text % _UNITS["ms"]:
+            raise ValueError(f"{text} is not whole milliseconds; Kafka's times have no more")
         return text
     match = _DURATION.fullmatch(str(text).strip())
     if match is None:
@@ -58,6 +60,17 @@ def duration(text: object) -> timedelta:
         raise ValueError(
             f"'{text}' is longer than a duration can be; write at most {timedelta.max.days} days"
         ) from None
+
+
+def written(length: timedelta) -> str:
+    """A duration as a contract has it, in the largest unit up to days that fits.
+
+    >>> written(timedelta(hours=36)), written(timedelta(days=1)), written(timedelta(milliseconds=1500))
+    ('36 hours', '1 day', '1500 ms')
+    """
+    unit = next(u for u in ("day", "hour", "minute", "second", "ms") if not length % _UNITS[u])
+    number = length // _UNITS[unit]
+    return f"{number} {unit}{'' if unit == 'ms' or number == 1 else 's'}"
 
 
 def column_type(text: object) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
-from hindcast.contracts.model import Contract, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Join, View, Window
 from hindcast.contracts.shapes import Shape, expressions, resolved, scope
 from hindcast.errors import nearest
 
@@ -24,7 +24,7 @@ def malformed(name: str, view: View, names: Sequence[str]) -> Iterator[Complaint
     """What is wrong with a view by itself: fields that do not go together, inputs that are neither topics nor views."""
     for complaint in _together(view):
         yield complaint._replace(location=("views", name, *complaint.location))
-    for field, wanted in _named(view).items():
+    for field, wanted in named(view).items():
         if wanted not in names:
             fitting = [n for n in names if n != name]
             yield Complaint(("views", name, *field), f"no {field[-1]} '{wanted}'", nearest(wanted, fitting))
@@ -35,21 +35,21 @@ def complaints(name: str, view: View, known: Mapping[str, Shape], contract: Cont
     location = ("views", name)
     for complaint in (*_kinds(view, known, contract), *_expressions(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
-    for complaint in (*_join(view, known, contract.topics), *_columns(view, known)):
+    for complaint in (*_join(view, known), *_columns(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
 
 
-_LENGTHS = ("tumbling", "hopping", "sliding", "session")
-_ZERO = timedelta(0)
-_KIND = {"stream": "events", "table": "versions"}
-
-
-def _named(view: View) -> dict[tuple[str, ...], str]:
+def named(view: View) -> dict[tuple[str, ...], str]:
     """The fields that name inputs."""
     found: dict[tuple[str, ...], str | None] = {("stream",): view.stream, ("table",): view.table}
     if view.join:
         found |= {("join", "stream"): view.join.stream, ("join", "table"): view.join.table}
     return {field: name for field, name in found.items() if name is not None}
+
+
+_LENGTHS = ("tumbling", "hopping", "sliding", "session")
+_ZERO = timedelta(0)
+_KIND = {"stream": "events", "table": "versions"}
 
 
 def _together(view: View) -> Iterator[Complaint]:
@@ -85,10 +85,12 @@ def _together(view: View) -> Iterator[Complaint]:
 
 def _join_fields(view: View, join: Join) -> Iterator[Complaint]:
     if join.stream:
-        for field in ("on", "grace"):
-            if getattr(join, field) is not None:
-                mend = "re-key the stream in a view of its own" if field == "on" else "remove it"
-                yield Complaint(("join", field), f"{field} in a join of two streams", mend)
+        if join.on is not None:
+            mend = "re-key the stream in a view of its own"
+            yield Complaint(("join", "on"), "on in a join of two streams", mend)
+        if join.grace is not None and view.semantics == "corrected":
+            mend = "remove it: no event of a corrected join is too late; or write semantics: kafka"
+            yield Complaint(("join", "grace"), "grace in a join of two streams", mend)
         if join.before is None and join.after is None:
             yield Complaint(("join",), "a join of two streams needs a window", "write before: and after: 5 minutes")
         return
@@ -120,7 +122,7 @@ def _window(view: View, window: Window) -> Iterator[Complaint]:
 
 def _kinds(view: View, known: Mapping[str, Shape], contract: Contract) -> Iterator[Complaint]:
     """A stream must be events, a table versions."""
-    for field, wanted in _named(view).items():
+    for field, wanted in named(view).items():
         shape, kind = known[wanted], _KIND[field[-1]]
         if shape.kind == kind:
             continue
@@ -200,8 +202,8 @@ def _columns(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
             yield Complaint(("key",), found, "keep the old key as a part of the new one, or aggregate")
 
 
-def _join(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -> Iterator[Complaint]:
-    """The two keys of a join must be of the same types, and a grace no longer than the table's retention."""
+def _join(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
+    """The two keys of a join must be of the same types."""
     join = view.join
     if join is None or view.second is None:
         return
@@ -226,11 +228,6 @@ def _join(view: View, known: Mapping[str, Shape], topics: Mapping[str, Topic]) -
             if got and kind and got != kind:
                 told = f"{plain} is {got}, the key of {view.second} is {kind}"
                 yield Complaint(("join", "on"), told, f"write on: cast({plain} AS {kind})")
-    topic = topics.get(view.second)
-    retention = topic.history_retention if topic else None
-    if join.grace is not None and retention is not None and join.grace > retention:
-        told = f"grace is longer than the history retention of {view.second}, {retention.days} days"
-        yield Complaint(("join", "grace"), told, "history retention must be at least grace: raise it, or lower grace")
 
 
 def _typed(columns: Mapping[str, str | None]) -> str:

@@ -62,7 +62,7 @@ def of_table(changes: Changes, group: Integers) -> Contributions:
     return Contributions(*(np.concatenate(columns)[merged] for columns in zip(out, into, strict=True)))
 
 
-def aggregate(given: Contributions, kept: Versions, keys: int, retention: int | None) -> Aggregated:
+def aggregate(given: Contributions, kept: Versions, home: Integers, retention: int | None) -> Aggregated:
     """What contributions make of the groups' aggregates. `retention`, in ms, of a versioned store that they are put in;
     what it rejects is lost. None: the store is not versioned.
 
@@ -72,7 +72,7 @@ def aggregate(given: Contributions, kept: Versions, keys: int, retention: int | 
     value = np.where(kept.value == NOTHING, NOTHING, np.arange(len(kept.key)))
     kept = kept._replace(value=value)
     # Each result has the time of a contribution to its group, so that a store can be told its times in advance.
-    store, slot = opened(kept, given.group, given.time, keys)
+    store, slot = opened(kept, given.group, given.time, home)
     rows, nodes = _aggregate(store, *given[1:], slot, UNLIMITED if retention is None else retention, nodes)
     passed = rows[:, 0] != REJECTED
     changes = Changes(given.order, given.group, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 0] < 0).where(passed)

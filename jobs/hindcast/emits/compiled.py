@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -18,6 +22,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 NOTHING = -1
 """No key, no value, no time: what an array of integers holds instead of null."""
+
+
+def _cache() -> str:
+    """A folder for the machine code of just these sources: numba does not see when a function that is called changes."""
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
+    for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.getuid()}"):
+        its_own = folder / "compiled" / sources.hexdigest()[:16]
+        try:
+            its_own.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(its_own, os.W_OK):
+            return str(its_own)
+    return ""
+
+
+numba.config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _cache()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING, compiled, room
-from hindcast.emits.marks import free, marks, since, take
+from hindcast.emits.places import at_or_above, leave, take, taken_at
 from hindcast.emits.table_table import Joined
 from hindcast.emits.tables import Changes, Side, looked_up
 from hindcast.emits.versioned import Slots, slots
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
-    from hindcast.emits.marks import Marks
+    from hindcast.emits.compiled import Booleans, Integers
 
 
 class Subscriptions(NamedTuple):
@@ -36,7 +35,7 @@ def foreign_key(
     named: Integers,
     how: Literal["inner", "left"],
     kept: Subscriptions,
-    keys: int,
+    home: Integers,
 ) -> tuple[Joined, Subscriptions]:
     """What the changes of two tables make of their join; out of order ones trigger nothing.
 
@@ -47,28 +46,27 @@ def foreign_key(
     lefts, rights = left.where(left.latest), right.changes.where(right.changes.latest)
     names = np.append(named, NOTHING)  # NOTHING, the last one, names nothing
     new, old = names[lefts.value], names[lefts.before]
-    found = looked_up(right, lefts.order, new, keys)
-    left_behind = looked_up(right, lefts.order, np.where(new == NOTHING, old, NOTHING), keys)
+    found = looked_up(right, lefts.order, new, home)
+    left_behind = looked_up(right, lefts.order, np.where(new == NOTHING, old, NOTHING), home)
 
     name = np.concatenate((new, old, kept.names))
     there = name != NOTHING
     place = np.full(len(name), NOTHING)
     # Places by right key, and within it by left key: the order in which a right record meets them.
-    places, place[there] = slots(name[there], np.concatenate((lefts.key, lefts.key, kept.key))[there], keys)
+    places, place[there] = slots(name[there], np.concatenate((lefts.key, lefts.key, kept.key))[there], len(home))
     joins_now, leaves, is_kept = np.split(place, (len(new), 2 * len(new)))
-    subscribed, holds = marks(len(places.time)), np.full(len(places.time), NOTHING)
+    subscribed, holds = taken_at(len(places.time), is_kept), np.full(len(places.time), NOTHING)
     holds[is_kept] = kept.value
     rows = _emit(
         np.stack((lefts.order, lefts.key, lefts.value, lefts.before, lefts.time, joins_now, leaves), 1),
         np.stack((*found, left_behind[1]), 1),
         np.stack((rights.order, rights.key, rights.value, rights.time), 1),
         places,
-        is_kept,
         subscribed,
         holds,
         how == "left",
     )
-    left_over = np.flatnonzero(subscribed.taken)
+    left_over = np.flatnonzero(subscribed[len(subscribed) // 2 :])
     names = np.searchsorted(places.first, left_over, side="right") - 1
     return Joined(*rows.T), Subscriptions(names, places.time[left_over], holds[left_over])
 
@@ -79,34 +77,31 @@ def _emit(
     found: Integers,
     rights: Integers,
     places: Slots,
-    kept: Integers,
-    subscribed: Marks,
+    subscribed: Booleans,
     holds: Integers,
     outer: bool,
 ) -> Integers:
     """Rows of cause, key, left, right, time."""
     out, used = np.empty((len(lefts) + 16, 5), np.int64), 0
-    for place in kept:
-        take(subscribed, place)
     m = 0
     for n in range(len(lefts) + 1):
         while m < len(rights) and (n == len(lefts) or rights[m, 0] < lefts[n, 0]):
             order, key, value, time = rights[m]
-            last = places.first[key + 1] - 1
-            place = since(subscribed, places.first[key], last)
-            while place != NOTHING:
+            end = places.first[key + 1]
+            place = at_or_above(subscribed, places.first[key])
+            while NOTHING < place < end:
                 out = room(out, used)
                 there = holds[place] if value != NOTHING or outer else NOTHING
                 out[used] = order, places.time[place], there, value, time
                 used += 1
-                place = since(subscribed, place + 1, last)
+                place = at_or_above(subscribed, place + 1)
             m += 1
         if n == len(lefts):
             break
         order, key, value, before, time, joins_now, leaves = lefts[n]
         other, other_time, left_behind_time = found[n]
         if leaves != NOTHING and leaves != joins_now:
-            free(subscribed, leaves)
+            leave(subscribed, leaves)
         if joins_now != NOTHING:
             take(subscribed, joins_now)
             holds[joins_now] = value

@@ -49,20 +49,20 @@ def asked(what: int, key: Integers, time: Integers, value: Integers | None = Non
     return Asked(np.full(len(key), what), key, time, np.full(len(key), NOTHING) if value is None else value)
 
 
-def answer(kept: Versions, questions: Asked, keys: int, retention: int | None) -> Answered:
+def answer(kept: Versions, questions: Asked, home: Integers, retention: int | None) -> Answered:
     """What a store answers that holds `kept` at first. `retention` in ms; None: the store is not versioned.
 
-    `keys`: how many there are; their codes lie below it.
+    `home`: the partition of each key; it has a store of its own.
     """
     answers = np.full((len(questions.key), 3), NOTHING)
     if retention is None:
-        value, time = np.full(keys, NOTHING), np.full(keys, NOTHING)
+        value, time = np.full(len(home), NOTHING), np.full(len(home), NOTHING)
         value[kept.key], time[kept.key] = kept.value, kept.time
         _unversioned(value, time, *questions, answers)
         key = np.flatnonzero(value != NOTHING)
-        left = Versions(key, time[key], value[key], np.ones(len(key), np.bool_), NOTHING)
+        left = Versions(key, time[key], value[key], np.ones(len(key), np.bool_), kept.reached)
     else:
-        store, slot = opened(kept, questions.key, questions.time, keys)
+        store, slot = opened(kept, questions.key, questions.time, home)
         _versioned(store, *questions, slot, retention, answers)
         left = held(store, retention)
     return Answered(answers[:, 0], answers[:, 1], answers[:, 2], left)

@@ -32,7 +32,7 @@ class Met(NamedTuple):
     right: Integers
 
 
-def stream_table(events: Events, table: Side, how: Literal["inner", "left"], keys: int) -> Met:
+def stream_table(events: Events, table: Side, how: Literal["inner", "left"], home: Integers) -> Met:
     """Each event with the table's value at its timestamp; of a table that is not versioned, with the one that came last.
 
     An event without a value gives
@@ -40,6 +40,6 @@ def stream_table(events: Events, table: Side, how: Literal["inner", "left"], key
 
         store: 8 @0, 10 @4; history retention 5, stream time 4    ->    event @3: 8    event @-2: nothing
     """
-    right, _ = looked_up(table, events.order, events.key, keys, events.time)
+    right, _ = looked_up(table, events.order, events.key, home, events.time)
     met = np.flatnonzero((events.value != NOTHING) & ((right != NOTHING) | (how == "left")))
     return Met(met, right[met])

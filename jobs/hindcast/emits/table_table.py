@@ -25,15 +25,13 @@ class Joined(NamedTuple):
     time: Integers
 
 
-def table_table(
-    left: Side, right: Side, how: Literal["inner", "left", "outer"], keys: int
-) -> Joined:
+def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"], home: Integers) -> Joined:
     """What the changes of two tables make of their join; out of order ones trigger nothing.
 
     left a @0, right b @2, right tombstone @6    ->    inner: (a, b) @2, tombstone @6
     """
     triggers = [side.changes.where(side.changes.latest) for side in (left, right)]
-    found = [looked_up(side, it.order, it.key, keys) for it, side in zip(triggers, (right, left), strict=True)]
+    found = [looked_up(side, it.order, it.key, home) for it, side in zip(triggers, (right, left), strict=True)]
     order, key, own, before, at = (
         np.concatenate([getattr(it, name) for it in triggers]) for name in ("order", "key", "value", "before", "time")
     )

@@ -65,21 +65,23 @@ class Side(NamedTuple):
 
 
 def source(
-    order: Integers, key: Integers, time: Integers, value: Integers, kept: Kept, keys: int
+    order: Integers, key: Integers, time: Integers, value: Integers, kept: Kept, home: Integers
 ) -> tuple[Changes, Stored]:
     """The table of a topic's records; keys are never null. What its store rejects is not passed on."""
     changes = Changes(order, key, value, np.full(len(key), NOTHING), time, np.ones(len(key), np.bool_))
-    return materialized(changes, kept, keys)
+    return materialized(changes, kept, home)
 
 
-def materialized(changes: Changes, kept: Kept, keys: int, *, unless_absent: bool = False) -> tuple[Changes, Stored]:
+def materialized(
+    changes: Changes, kept: Kept, home: Integers, *, unless_absent: bool = False
+) -> tuple[Changes, Stored]:
     """Changes as a store passes them on that they are put in: the value before is its own, and so is what is latest.
 
     `unless_absent`: tombstones for keys without a row are left out, and not put (`filtered`).
     """
     what = np.full(len(changes.key), PUT_UNLESS_ABSENT if unless_absent else PUT)
     questions = Asked(what, changes.key, changes.time, changes.value)
-    code, before, _, left = stores.answer(kept.versions, questions, keys, kept.retention)
+    code, before, _, left = stores.answer(kept.versions, questions, home, kept.retention)
     passed = (code != REJECTED) & (code != LEFT_OUT)
     stored = changes._replace(before=before, latest=code < 0).where(passed)
     return stored, Stored(changes.order, questions, kept, left)
@@ -99,7 +101,7 @@ def filtered(changes: Changes, passing: Booleans, *, leaves_out: bool) -> Change
 
 
 def looked_up(
-    table: Side, order: Integers, key: Integers, keys: int, at: Integers | None = None
+    table: Side, order: Integers, key: Integers, home: Integers, at: Integers | None = None
 ) -> tuple[Integers, Integers]:
     """What a table has for keys when the records at `order` are processed: values and their times, or NOTHING.
 
@@ -111,7 +113,7 @@ def looked_up(
     gets = stores.asked(what, key[there], at[there] if at is not None else np.zeros(len(there), np.int64))
     merged = np.argsort(np.concatenate((stored.order, order[there])), kind="stable")
     questions = Asked(*(np.concatenate(columns)[merged] for columns in zip(stored.asked, gets, strict=True)))
-    answered = stores.answer(stored.kept.versions, questions, keys, stored.kept.retention)
+    answered = stores.answer(stored.kept.versions, questions, home, stored.kept.retention)
     back = np.empty(len(merged), np.int64)
     back[merged] = np.arange(len(merged))
     found = np.full((2, len(key)), NOTHING)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING, compiled
-from hindcast.emits.marks import Marks, marks, since, take, upto
+from hindcast.emits.places import at_or_above, at_or_below, free, is_taken, ranked, take
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
@@ -26,14 +26,14 @@ UNLIMITED = 2**61
 class Versions(NamedTuple):
     """What a store holds: versions of keys, by key and time; `value` NOTHING ends what was before.
 
-    `latest`: it is its key's latest; all others are boundaries. `reached` is the store's stream time.
+    `latest`: it is its key's latest; all others are boundaries. `reached` is the stream time of each partition.
     """
 
     key: Integers
     time: Integers
     value: Integers
     latest: Booleans
-    reached: int
+    reached: Integers
 
 
 class Slots(NamedTuple):
@@ -44,43 +44,44 @@ class Slots(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; the marked slots are boundaries."""
+    """A store in work. `latest` is a key's latest version (a slot), or NOTHING; `boundaries` are the slots of others.
 
+    `home` is the partition of each key: a partition has a store of its own, with its own stream time.
+    """
+
+    home: Integers
     slots: Slots
-    boundaries: Marks
+    boundaries: Booleans
     value: Integers
     latest: Integers
     latest_value: Integers
     reached: Integers
 
 
-def empty(reached: int = NOTHING) -> Versions:
-    """A store without versions."""
+def empty(partitions: int = 1) -> Versions:
+    """Stores without versions."""
     none = np.empty(0, np.int64)
-    return Versions(none, none, none, np.empty(0, np.bool_), reached)
+    return Versions(none, none, none, np.empty(0, np.bool_), np.full(partitions, NOTHING))
 
 
 def slots(key: Integers, time: Integers, keys: int) -> tuple[Slots, Integers]:
     """The slots of some keys and times, and the slot of each."""
-    order = np.lexsort((time, key))
-    sorted_key, sorted_time = key[order], time[order]
-    new = np.ones(len(key), np.bool_)
-    new[1:] = (sorted_key[1:] != sorted_key[:-1]) | (sorted_time[1:] != sorted_time[:-1])
-    slot = np.empty(len(key), np.int64)
-    slot[order] = np.cumsum(new) - 1
-    return Slots(sorted_time[new], np.searchsorted(sorted_key[new], np.arange(keys + 1))), slot
+    slot, row = ranked(key, time)
+    return Slots(time[row], np.searchsorted(key[row], np.arange(keys + 1))), slot
 
 
-def opened(kept: Versions, key: Integers, time: Integers, keys: int) -> tuple[Store, Integers]:
+def opened(kept: Versions, key: Integers, time: Integers, home: Integers) -> tuple[Store, Integers]:
     """A store that holds `kept`, and the slots of what will be put or looked up."""
+    keys = len(home)
     its_slots, slot = slots(np.concatenate((kept.key, key)), np.concatenate((kept.time, time)), keys)
     store = Store(
+        home,
         its_slots,
-        marks(len(its_slots.time)),
+        free(len(its_slots.time)),
         np.full(len(its_slots.time), NOTHING),
         np.full(keys, NOTHING),
         np.full(keys, NOTHING),
-        np.array([kept.reached]),
+        kept.reached.copy(),
     )
     _load(store, kept.key, slot[: len(kept.key)], kept.value, kept.latest)
     return store, slot[len(kept.key) :]
@@ -89,7 +90,7 @@ def opened(kept: Versions, key: Integers, time: Integers, keys: int) -> tuple[St
 def held(store: Store, retention: int) -> Versions:
     """What the store holds that a put or a look-up can still meet."""
     rows = _held(store, retention)
-    return Versions(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, int(store.reached[0]))
+    return Versions(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, store.reached)
 
 
 @compiled
@@ -98,13 +99,15 @@ def put(store: Store, key: int, slot: int, value: int, retention: int) -> int:
     10).
     """
     time = store.slots.time
-    if time[slot] < store.reached[0] - retention:
+    home = store.home[key]
+    if time[slot] < store.reached[home] - retention:
         return REJECTED
-    store.reached[0] = max(store.reached[0], time[slot])
+    store.reached[home] = max(store.reached[home], time[slot])
     latest = store.latest[key]
     if latest == NOTHING or slot < latest:
-        end = latest if latest != NOTHING else store.slots.first[key + 1] - 1
-        following = since(store.boundaries, slot + 1, end)
+        following = at_or_above(store.boundaries, slot + 1)
+        if following > (latest if latest != NOTHING else store.slots.first[key + 1] - 1):
+            following = NOTHING
         if following == NOTHING and latest == NOTHING:
             if value != NOTHING:
                 store.latest[key], store.latest_value[key] = slot, value
@@ -133,10 +136,10 @@ def look_up(store: Store, key: int, slot: int, retention: int) -> tuple[int, int
     latest = store.latest[key]
     if latest != NOTHING and latest <= slot:
         return store.latest_value[key], store.slots.time[latest]
-    if store.slots.time[slot] < store.reached[0] - retention:
+    if store.slots.time[slot] < store.reached[store.home[key]] - retention:
         return NOTHING, NOTHING
-    boundary = upto(store.boundaries, slot, store.slots.first[key])
-    if boundary == NOTHING or store.value[boundary] == NOTHING:
+    boundary = at_or_below(store.boundaries, slot)
+    if boundary < store.slots.first[key] or store.value[boundary] == NOTHING:
         return NOTHING, NOTHING
     return store.value[boundary], store.slots.time[boundary]
 
@@ -153,7 +156,7 @@ def get(store: Store, key: int) -> tuple[int, int]:
 @compiled
 def _bound(store: Store, slot: int, value: int) -> None:
     """Makes a slot a boundary, unless it is one."""
-    if not store.boundaries.taken[slot]:
+    if not is_taken(store.boundaries, slot):
         take(store.boundaries, slot)
         store.value[slot] = value
 
@@ -175,11 +178,11 @@ def _held(store: Store, retention: int) -> Integers:
     what is valid then.
     """
     rows = np.empty((len(store.slots.time) + len(store.latest), 4), np.int64)
-    used, bound = 0, store.reached[0] - retention
+    used = 0
     for key in range(len(store.latest)):
-        begun, latest = used, store.latest[key]
+        begun, latest, bound = used, store.latest[key], store.reached[store.home[key]] - retention
         for slot in range(store.slots.first[key], store.slots.first[key + 1]):
-            if store.boundaries.taken[slot]:
+            if is_taken(store.boundaries, slot):
                 time = store.slots.time[slot]
                 if time <= bound:
                     used = begun
@@ -187,7 +190,7 @@ def _held(store: Store, retention: int) -> Integers:
                     rows[used] = key, time, store.value[slot], 0
                     used += 1
             if slot == latest:
-                if store.slots.time[slot] <= bound and not store.boundaries.taken[slot]:
+                if store.slots.time[slot] <= bound and not is_taken(store.boundaries, slot):
                     used = begun
                 rows[used] = key, store.slots.time[slot], store.latest_value[key], 1
                 used += 1

@@ -1,0 +1,192 @@
+"""A task's rows: as Arrow has them, and as arrays for the operators.
+
+A row is a record that the operator is given, or something that an earlier run has kept:
+
+| column | |
+| --- | --- |
+| part | null for a record, or what it is a part of that was kept |
+| side | the input that it is of: 0 the first, 1 the second |
+| partition | the partition that it was sent to |
+| id, other, home | bytes of its key; of the key that its value names (a foreign key, a group), and the partition of that |
+| time, start, end | milliseconds since 1970: the timestamp, a window |
+| put, passes | whether it has a value; whether the view's condition is true of that |
+| n | of what is kept: what its part says it is |
+| order | the place of the record in processing order: struct<run, reached, topic, partition, offset, turn> |
+| key, first, second | structs: the key of its results, the value of either side |
+| numbers, measures | structs: what is aggregated; the parts of an aggregate that is kept |
+
+The same rows come out: what is emitted, `order` being its cause's with one more turn, and what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.emits.compiled import NOTHING
+from hindcast.emits.versioned import Versions
+
+if TYPE_CHECKING:
+    from hindcast.emits.compiled import Booleans, Integers
+
+STRUCTS = ("order", "key", "first", "second", "numbers", "measures")
+
+
+class Rows:
+    """The rows of a task: what is kept first, then records in processing order. Row numbers are values and orders.
+
+    A task may be one of several partitions; a key is a code of its bytes and its partition, codes sort as bytes do.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self.count = self.table.num_rows
+        self.time = self.integers("time")
+        self.n = self.integers("n")
+        self.partition = self.integers("partition")
+        self.put = self.booleans("put")
+        self.passes = self.booleans("passes")
+        self.value = np.where(self.put, np.arange(self.count), NOTHING)
+        self._side = self.integers("side")
+        self._part = pc.fill_null(self.column("part"), "")
+
+    def column(self, name: str) -> Any:
+        """A column as one array."""
+        found = self.table.column(name)
+        return found.chunk(0) if found.num_chunks else pa.array([], found.type)
+
+    def integers(self, name: str) -> Integers:
+        """A column of numbers, NOTHING for null."""
+        return self.column(name).cast(pa.int64()).fill_null(NOTHING).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def booleans(self, name: str) -> Booleans:
+        """A column of booleans, false for null."""
+        return self.column(name).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def records(self, side: int) -> Integers:
+        """The numbers of an input's records."""
+        return np.flatnonzero(self.is_part("") & (self._side == side))
+
+    def is_part(self, name: str) -> Booleans:
+        """Which rows are a part of what is kept."""
+        return pc.equal(self._part, name).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def kept(self, name: str) -> Integers:
+        """The numbers of the rows that are a part of what is kept."""
+        return np.flatnonzero(self.is_part(name))
+
+    def parts(self, prefix: str) -> bool:
+        """Whether anything is kept."""
+        return bool(pc.any(pc.starts_with(self._part, prefix)).as_py())
+
+    @cached_property
+    def _codes(self) -> tuple[Integers, Integers, Integers]:
+        """The code of each row's key, of the key that it names, and the partition of each code."""
+        both = pa.concat_arrays([self.column("id").cast(pa.binary()), self.column("other").cast(pa.binary())])
+        known = both.dictionary_encode()
+        ascending = pc.sort_indices(known.dictionary).to_numpy()
+        rank = np.empty(len(ascending) + 1, np.int64)
+        rank[ascending] = np.arange(len(ascending))
+        rank[-1] = NOTHING
+        of = rank[known.indices.cast(pa.int64()).fill_null(NOTHING).to_numpy(zero_copy_only=False)]
+        home = np.concatenate((self.partition, self.integers("home")))
+        width = int(home.max(initial=0)) + 1
+        pairs = of * width + home
+        there = of != NOTHING
+        distinct, code = np.unique(pairs[there], return_inverse=True)
+        codes = np.full(len(of), NOTHING)
+        codes[there] = code
+        return codes[: self.count], codes[self.count :], distinct % width
+
+    @property
+    def key(self) -> Integers:
+        """The code of each row's key; NOTHING for a null."""
+        return self._codes[0]
+
+    @property
+    def other(self) -> Integers:
+        """The code of the key that each row names; NOTHING for none."""
+        return self._codes[1]
+
+    @property
+    def home(self) -> Integers:
+        """The partition of each code."""
+        return self._codes[2]
+
+    @property
+    def partitions(self) -> int:
+        """One more than the largest partition there is."""
+        return int(max(self.partition.max(initial=0), self.home.max(initial=0))) + 1
+
+    def reached(self, part: str) -> Integers:
+        """A number of each partition that is kept, NOTHING where there is none."""
+        found = np.full(self.partitions, NOTHING)
+        rows = self.kept(part)
+        found[self.partition[rows]] = self.n[rows]
+        return found
+
+    def versions(self, part: str, reached: str) -> Versions:
+        """What is kept of a store."""
+        rows = self.kept(part)
+        return Versions(self.key[rows], self.time[rows], self.value[rows], self.n[rows] > 0, self.reached(reached))
+
+    def named(self, codes: Integers, *, others: bool = False) -> Integers:
+        """For each code a row that has it as its key, or as the key that it names; NOTHING if there is none."""
+        rows = np.full(len(self.home) + 1, NOTHING)
+        of = self.other if others else self.key
+        rows[of] = np.arange(self.count)
+        rows[NOTHING] = NOTHING
+        return rows[codes]  # type: ignore[no-any-return]
+
+    def take(self, rows: Mapping[str, Integers], **columns: Any) -> pa.Table:
+        """Rows like these: each struct taken from the row given for it (NOTHING: null), all else from `columns`.
+
+        What is not given is null.
+        """
+        count = len(next(iter([*rows.values(), *columns.values()])))
+        arrays = []
+        for name in self.table.column_names:
+            kind = self.table.schema.field(name).type
+            if name in columns:
+                array = pa.array(columns[name], kind) if not isinstance(columns[name], pa.Array) else columns[name]
+                arrays.append(array.cast(kind) if name not in STRUCTS else array)
+            elif name in rows:
+                arrays.append(self.column(name).take(pa.array(rows[name], mask=rows[name] == NOTHING)))
+            else:
+                arrays.append(pa.nulls(count, kind))
+        return pa.table(arrays, schema=self.table.schema)
+
+    def left(
+        self, part: str, rows: Integers, *, time: Integers, n: Integers, put: Booleans, **columns: Any
+    ) -> pa.Table:
+        """Rows that are kept, like some of these but for what is given."""
+        every = dict.fromkeys(("side", "partition", "id", "other", "home", "passes", *STRUCTS[1:5]), rows)
+        return self.take({**every, "order": rows}, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+
+    def clock(self, part: str, numbers: Integers) -> pa.Table:
+        """A number of each partition that is kept."""
+        there = np.flatnonzero(numbers != NOTHING)
+        return self.take({}, part=pa.repeat(part, len(there)), partition=there, n=numbers[there])
+
+    def causes(self, causes: Integers) -> pa.Array:
+        """The places of what is emitted: those of their causes, with one more turn, which counts from 0 in each."""
+        order = self.column("order").take(pa.array(causes))
+        fields = {field.name: pc.struct_field(order, field.name) for field in order.type}
+        turns = fields["turn"]
+        lengths = pc.list_value_length(turns).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        starts = np.flatnonzero(np.append(True, causes[1:] != causes[:-1])[: len(causes)])
+        begun = np.repeat(starts, np.diff(np.append(starts, len(causes))))
+        ends = np.cumsum(lengths + 1)
+        flat = np.empty(int(ends[-1]) if len(ends) else 0, np.int32)
+        last = np.zeros(len(flat), np.bool_)
+        last[ends - 1] = True
+        flat[last] = np.arange(len(causes)) - begun
+        flat[~last] = turns.flatten().to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.append(0, ends).astype(np.int32))
+        fields["turn"] = pa.ListArray.from_arrays(offsets, pa.array(flat)).cast(turns.type)
+        return pa.StructArray.from_arrays(list(fields.values()), fields=list(order.type))

@@ -1,0 +1,91 @@
+"""Suppression until a time limit, in the `kafka` reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hindcast.emits.time_limit import Kept, Updates, nothing_kept, suppress
+from kafka_adapter_streams import Vector, coded, named, same, vectors
+
+VECTORS = vectors("table_suppress")
+
+
+def replay(records: list[dict[str, Any]], limit: int, *cuts: int) -> tuple[list[dict[str, Any]], Kept]:
+    """What comes out of the buffer and what is kept, the records cut into runs."""
+    keys, values, *columns = coded(records)
+    bounds, kept = [0, *cuts, len(records)], nothing_kept()
+    emitted: list[dict[str, Any]] = []
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        out, kept = suppress(Updates(*(column[start:stop] for column in columns)), limit, kept)
+        for cause, update, key, value, timestamp in zip(*(column.tolist() for column in out), strict=True):
+            assert records[update]["timestamp"] == timestamp
+            emitted.append(
+                {"key": named(keys, key), "value": named(values, value), "timestamp": timestamp, "cause": cause}
+            )
+    return emitted, kept
+
+
+def limit_of(vector: Vector) -> int:
+    return vector["operation"]["table"]["transforms"][0]["timeLimitMs"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_vector(vector: Vector) -> None:
+    assert replay(vector["records"], limit_of(vector))[0] == vector["expected"]["emitted"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_cut_anywhere_changes_nothing(vector: Vector) -> None:
+    records, limit = vector["records"], limit_of(vector)
+    whole = replay(records, limit)
+    for cut in range(len(records) + 1):
+        assert same(replay(records, limit, cut), whole)
+    assert same(replay(records, limit, *range(len(records))), whole)
+
+
+def out_of(*updates: tuple[str | None, Any, int], limit: int = 10) -> list[tuple[str, Any, int, int]]:
+    records = [{"key": key, "value": value, "timestamp": timestamp} for key, value, timestamp in updates]
+    return [tuple(row.values()) for row in replay(records, limit)[0]]  # type: ignore[misc]
+
+
+def test_a_later_update_replaces_value_and_timestamp_but_not_the_place() -> None:
+    assert out_of(("a", 1, 0), ("a", 2, 9), ("a", 3, 4), ("b", 4, 10)) == [("a", 3, 4, 3)]
+
+
+def test_an_update_that_is_that_old_itself_comes_out_at_once() -> None:
+    assert out_of(("a", 1, 20), ("b", 2, 10)) == [("b", 2, 10, 1)]
+
+
+def test_the_update_that_reaches_the_limit_is_the_one_that_comes_out() -> None:
+    assert out_of(("a", 1, 0), ("a", 2, 10), ("a", 3, 12)) == [("a", 2, 10, 1)]
+
+
+def test_keys_come_out_by_place_then_key_whatever_they_were_replaced_by() -> None:
+    updates = [("c", 1, 3), ("b", 2, 3), ("a", 3, 4), ("c", 4, 1), ("d", 5, 14)]
+    assert out_of(*updates) == [("b", 2, 3, 4), ("c", 4, 1, 4), ("a", 3, 4, 4)]
+
+
+def test_a_tombstone_comes_out_as_well() -> None:
+    assert out_of(("a", 1, 0), ("a", None, 5), ("b", 2, 10)) == [("a", None, 5, 2)]
+
+
+def test_a_null_key_is_dropped_and_moves_no_time() -> None:
+    assert out_of(("a", 1, 0), (None, 2, 50), ("a", 3, 9)) == []
+
+
+def test_what_is_kept_is_one_row_for_each_key_in_the_buffer() -> None:
+    records = [{"key": "ab"[i % 2], "value": i, "timestamp": 100 + i % 7} for i in range(1000)]
+    assert replay(records, 10)[1].place.tolist() == [100, 101]
+
+
+def test_a_hot_key_costs_no_more_than_many() -> None:
+    count = 200_000
+    order = np.arange(count)
+    for key in (np.zeros(count, np.int64), order % 1000):
+        for timestamp in (order, order[::-1], np.zeros(count, np.int64)):
+            out, kept = suppress(Updates(order, key, order, timestamp), 5, nothing_kept())
+            assert np.unique(out.cause).size <= count
+            assert np.isin(kept.update.order, out.update).sum() == 0
