@@ -71,7 +71,7 @@ def parts(place: Place) -> list[Part]:
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
         Part("packages", "Python packages", [*venv, lock], lambda: packages_are_there(place), lambda: packages(place)),
         Part("java", "Java", java, lambda: java_is_there(place), lambda: make_java(place)),
-        Part("jars", "JVM packages", [*venv, ivy], lambda: jars_are_there(place), lambda: make_jars(place)),
+        Part("jars", "JVM packages", [*venv, ivy], lambda: jars_are_there(place.jars), lambda: make_jars(place)),
         Part(
             "hindcast",
             "Hindcast itself",
@@ -164,6 +164,11 @@ def java_is_there(place: Place) -> bool:
 
 
 def make_jars(place: Place) -> None:
+    retrieve(place, place.jars, "spark", "broker")
+
+
+def retrieve(place: Place, folder: Path, *configurations: str) -> None:
+    """The jars of these configurations of ivy.xml, into folders of their names in one that has nothing else."""
     cache = Path(place.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast" / "ivy"
     ivy = [
         str(place.java),
@@ -173,31 +178,32 @@ def make_jars(place: Place) -> None:
         "org.apache.ivy.Main",
     ]
     files = ["-settings", str(place.root / "ivysettings.xml"), "-ivy", str(place.root / "ivy.xml")]
-    pattern = f"{place.jars}/[conf]/[artifact]-[revision].[ext]"
-    retry(place, [*ivy, *files, "-sync", "-retrieve", pattern], CENTRAL, count="[SUCCESSFUL ]", counted="downloaded")
-    found = {f"{jar.parent.name}/{jar.name}": jar.stat().st_size for jar in sorted(place.jars.glob("*/*.jar"))}
-    broken = [name for name in found if not zipfile.is_zipfile(place.jars / name)]
-    missing = [name for name in named_jars(place.text("ivy.xml")) if name not in found]
+    wanted = ["-confs", *configurations, "-sync", "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
+    retry(place, [*ivy, *files, *wanted], CENTRAL, count="[SUCCESSFUL ]", counted="downloaded")
+    found = {f"{jar.parent.name}/{jar.name}": jar.stat().st_size for jar in sorted(folder.glob("*/*.jar"))}
+    broken = [name for name in found if not zipfile.is_zipfile(folder / name)]
+    missing = [name for name in named_jars(place.text("ivy.xml"), *configurations) if name not in found]
     if broken or missing:
         shutil.rmtree(cache, ignore_errors=True)
         raise SetupError(
             f"the JVM packages are not complete: missing {', '.join(missing) or 'none'}; "
             f"broken {', '.join(broken) or 'none'}\n  what to do: `make setup` again (the cache {cache} was removed)"
         )
-    (place.jars / "manifest.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(f"      {len(found)} jars, {sum(found.values()) / 2**20:.0f} MiB", flush=True)
 
 
-def named_jars(ivy: str) -> list[str]:
-    """The jars that ivy.xml itself names, as `conf/name-revision.jar`."""
+def named_jars(ivy: str, *configurations: str) -> list[str]:
+    """The jars that ivy.xml itself names for these configurations, as `conf/name-revision.jar`."""
     named = ET.fromstring(ivy).iter("dependency")  # noqa: S314  # our own file
-    return [f"{d.get('conf', '').split('->')[0]}/{d.get('name')}-{d.get('rev')}.jar" for d in named]
+    with_conf = [(d.get("conf", "").split("->")[0], d) for d in named]
+    return [f"{conf}/{d.get('name')}-{d.get('rev')}.jar" for conf, d in with_conf if conf in configurations]
 
 
-def jars_are_there(place: Place) -> bool:
+def jars_are_there(folder: Path) -> bool:
     try:
-        made = json.loads((place.jars / "manifest.json").read_text(encoding="utf-8"))
-        return all((place.jars / name).stat().st_size == size for name, size in made.items())
+        made = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        return all((folder / name).stat().st_size == size for name, size in made.items())
     except (OSError, ValueError):
         return False
 

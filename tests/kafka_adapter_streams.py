@@ -73,17 +73,17 @@ class Store:
             return
         self.stream_time = max(self.stream_time, timestamp)
         latest, older = self.latest.pop(key, None), self.older.setdefault(key, {})
-        if latest is None:
-            if value is None or any(boundary > timestamp for boundary in older):
-                if value is not None or timestamp not in older or any(boundary > timestamp for boundary in older):
-                    older[timestamp] = value
-            else:
-                self.latest[key] = timestamp, value
-        elif timestamp < latest[0]:
-            ends = min([boundary for boundary in older if boundary > timestamp], default=latest[0])
+        later = [boundary for boundary in older if boundary > timestamp]
+        if latest is None and later:
             older[timestamp] = value
-            older.setdefault(ends, None)
+        elif latest is None and value is None:
+            older.setdefault(timestamp, None)
+        elif latest is None:
+            self.latest[key] = timestamp, value
+        elif timestamp < latest[0]:
             self.latest[key] = latest
+            older[timestamp] = value
+            older.setdefault(min(later, default=latest[0]), None)
         else:
             if timestamp > latest[0]:
                 older[latest[0]] = latest[1]

@@ -34,9 +34,10 @@ def windows(window: dict[str, Any]) -> Windows:
 
 def amounts(aggregation: str, nodes: Any, values: list[Any], kept: list[Any]) -> list[Any]:
     """What each node amounts to, in Kafka's own steps: the initial aggregate, the adder, the merger."""
+    initial = {"count": 0, "sum": None, "trace": "0"}[aggregation]
     done: list[Any] = []
     for kind, left, right in nodes.tolist():
-        before = done[left] if left != NOTHING and kind != KEPT else {"count": 0, "sum": None, "trace": "0"}[aggregation]
+        before = initial if left == NOTHING or kind == KEPT else done[left]
         value = values[right] if kind == ADD and right != NOTHING else None
         if kind == KEPT:
             done.append(kept[left])
@@ -73,7 +74,9 @@ def emitted(vector: dict[str, Any], cuts: tuple[int, ...] = ()) -> tuple[list[Em
             windows(operation["window"]), Emit(operation["emit"]), run, kept, reduce=aggregation == "sum"
         )
         done = amounts(aggregation, nodes, values, known)
-        for cause, key, start, end, node, timestamp, headers in zip(*(column.tolist() for column in results), strict=True):
+        for cause, key, start, end, node, timestamp, headers in zip(
+            *(column.tolist() for column in results), strict=True
+        ):
             window = {"key": names[key], "start": start, "end": end}
             value = None if node == NOTHING else done[node]
             out.append({"key": window, "value": value, "timestamp": timestamp, "cause": cause, "headers": headers})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,10 @@ from hindcast.contracts import Contract, load
 from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.tables import Table
 from hindcast.topics import Offsets
+from pipelines import RESTAURANT, SEED, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN = [datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)]
@@ -499,6 +503,24 @@ def test_the_docs_tell_every_rule(shop: Shop) -> None:
     section = page.split("## What a difference is likely due to")[1].split("\n## ")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
     assert names == {name for row in rows[2:] for name in row.split(", ")}
+
+
+# -------------------------------------------------------------------------------------------------------- for real
+
+
+def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """The seed's bills, as an application whose tables are versioned emits them."""
+    bills = [("anna", 1, 8), ("bob", 5, 20), ("candace", 3, 24)]
+    with pipeline(spark, broker, tmp_path, f"{RESTAURANT}    semantics: kafka\n") as p:
+        tell(p, SEED)
+        p.run()
+        live = Shop(tmp_path, broker)
+        topic = live.live(*((k, second, {"item": "curry", "amount": n}) for k, second, n in bills))
+        found = compare(p.warehouse, broker, p.contract, "bills", topic)
+        assert (found.equal, found.replayed, told(found)) == (3, 3, [])
+        topic = live.live(*((k, second, {"item": "curry", "amount": 10 * n}) for k, second, n in bills))
+        (first, *_) = compare(p.warehouse, broker, p.contract, "bills", topic).examples
+        assert first["cause"] == {"topic": "orders", "partition": 0, "offset": 0}
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from decimal import Decimal
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+KAFKA_VECTORS = [path for path in (ROOT / "tests" / "conformance").glob("*.json") if "corrected" not in path.name]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 sys.path.insert(0, str(ROOT / "scripts"))
 docs = import_module("docs")
@@ -77,6 +79,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         led = (page.parent / path).resolve() if path else page
         assert led.exists(), target
         assert not anchor or anchor in headings(led), target
+
+
+def test_the_parity_page_names_every_family_of_vectors_and_modules_and_tests_that_there_are() -> None:
+    page = text("docs/kafka-parity.md")
+    families = {path.stem: len(json.loads(path.read_text(encoding="utf-8"))) for path in KAFKA_VECTORS}
+    assert {name: int(count) for name, count in re.findall(r"`(\w+)` \((\d+)\)", page)} == families
+    assert f"{sum(families.values()):,} pass" in page
+    modules = re.findall(r"`(\w+)`", " ".join(re.findall(r"^(`.*?)\. Vectors", page, re.MULTILINE)))
+    assert len(modules) > 15
+    for module in modules:
+        assert (ROOT / "jobs" / "hindcast" / "emits" / f"{module}.py").exists(), module
+    for file, test in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page):
+        assert f"\ndef {test}(" in text(f"tests/{file}"), test
 
 
 def headings(page: Path) -> set[str]:

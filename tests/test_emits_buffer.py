@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ def replay(records: list[dict[str, Any]], grace: int, how: str, *cuts: int) -> t
     """Which record is looked up while which is processed, at which it fails, and what is kept; cut into runs."""
     columns = coded(records)[2:]
     stream = np.array([record.get("topic", "stream") == "stream" for record in records], np.bool_)
-    bounds, kept, looked_up, failed = [0, *cuts, len(records)], nothing_kept(), list[Lookup](), -1
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    kept, looked_up, failed = nothing_kept(), list[Lookup](), -1
+    for start, stop in pairwise([0, *cuts, len(records)]):
         run = Records(*(column[start:stop][stream[start:stop]] for column in columns))
         out, kept = release(run, grace, how, kept)
         assert np.array_equal(out.records.timestamp, columns[3][out.records.order])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hindcast.conformance.topology import computed
+from hindcast.conformance.vectors import Vector as Named
 from hindcast.emits.time_limit import Kept, Updates, nothing_kept, suppress
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
@@ -16,9 +20,8 @@ VECTORS = vectors("table_suppress")
 def replay(records: list[dict[str, Any]], limit: int, *cuts: int) -> tuple[list[dict[str, Any]], Kept]:
     """What comes out of the buffer and what is kept, the records cut into runs."""
     keys, values, *columns = coded(records)
-    bounds, kept = [0, *cuts, len(records)], nothing_kept()
-    emitted: list[dict[str, Any]] = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    emitted, kept = list[dict[str, Any]](), nothing_kept()
+    for start, stop in pairwise([0, *cuts, len(records)]):
         out, kept = suppress(Updates(*(column[start:stop] for column in columns)), limit, kept)
         for cause, update, key, value, timestamp in zip(*(column.tolist() for column in out), strict=True):
             assert records[update]["timestamp"] == timestamp
@@ -81,11 +84,33 @@ def test_what_is_kept_is_one_row_for_each_key_in_the_buffer() -> None:
     assert replay(records, 10)[1].place.tolist() == [100, 101]
 
 
-def test_a_hot_key_costs_no_more_than_many() -> None:
-    count = 200_000
-    order = np.arange(count)
-    for key in (np.zeros(count, np.int64), order % 1000):
-        for timestamp in (order, order[::-1], np.zeros(count, np.int64)):
-            out, kept = suppress(Updates(order, key, order, timestamp), 5, nothing_kept())
-            assert np.unique(out.cause).size <= count
-            assert np.isin(kept.update.order, out.update).sum() == 0
+@pytest.mark.parametrize("keys", [1, 1000])
+@pytest.mark.parametrize("step", [1, 0, -1])
+def test_cost_grows_with_the_updates_whatever_their_keys_and_times(keys: int, step: int) -> None:
+    order = np.arange(1_000_000)
+    started = time.process_time()
+    out, kept = suppress(Updates(order, order % keys, order, 2_000_000 + step * order), 5, nothing_kept())
+    assert time.process_time() - started < 5
+    assert out.cause.size + kept.place.size > 0
+
+
+def chained(source: dict[str, Any], *transforms: dict[str, Any], updates: list[tuple[str, Any, int]]) -> list[Any]:
+    """What comes out below a suppression that is one of several transforms: key, value, cause."""
+    table = {"versioned": False, **source, "transforms": list(transforms)}
+    records = [dict(zip(("topic", "key", "value", "timestamp"), ("table", *update), strict=True)) for update in updates]
+    vector = Named("chain", "chain/one", {"type": "table_transform", "table": table}, tuple(records), {})
+    return [(row["key"], row["value"], row["cause"]) for row in computed(vector)["emitted"]]
+
+
+SUPPRESS = {"op": "suppressUntilTimeLimit", "timeLimitMs": 10}
+EVEN = {"op": "filter", "predicate": {"type": "even"}}
+
+
+def test_what_was_before_an_update_is_what_was_before_it_in_the_table_whether_or_not_it_has_come_out() -> None:
+    updates = [("a", 2, 0), ("a", 1, 1), ("b", 2, 10)]
+    assert chained({}, SUPPRESS, EVEN, updates=updates) == [("a", None, 2)]
+
+
+def test_it_asks_for_what_was_before_and_makes_its_source_keep_a_store() -> None:
+    updates = [("a", 1, 0), ("b", 2, 10), ("b", None, 20), ("b", None, 21)]
+    assert chained({"materialized": False}, EVEN, SUPPRESS, updates=updates) == [("b", None, 2)]

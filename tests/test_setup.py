@@ -186,17 +186,18 @@ def test_jars_are_there_only_whole(tmp_path: Path) -> None:
     (place.jars / "spark").mkdir(parents=True)
     jar = place.jars / "spark" / "a-1.jar"
     jar.write_bytes(b"1234")
-    assert not setup_parts.jars_are_there(place)
+    assert not setup_parts.jars_are_there(place.jars)
     (place.jars / "manifest.json").write_text(json.dumps({"spark/a-1.jar": 4}))
-    assert setup_parts.jars_are_there(place)
+    assert setup_parts.jars_are_there(place.jars)
     jar.write_bytes(b"12")
-    assert not setup_parts.jars_are_there(place)
+    assert not setup_parts.jars_are_there(place.jars)
 
 
 def test_the_jars_that_ivy_xml_names_are_known() -> None:
-    named = setup_parts.named_jars((ROOT / "ivy.xml").read_text(encoding="utf-8"))
+    named = setup_parts.named_jars((ROOT / "ivy.xml").read_text(encoding="utf-8"), "spark", "broker")
     assert "spark/delta-spark_4.2_2.13-4.4.0.jar" in named
     assert any(jar.startswith("broker/kafka_2.13-") for jar in named)
+    assert not any(jar.startswith("streams/") for jar in named)
 
 
 def test_the_lock_is_of_the_pinned_packages_and_names_no_index() -> None:

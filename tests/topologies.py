@@ -31,6 +31,37 @@ def vectors(family: str, count: int, seed: int = 0) -> Iterator[dict[str, Json]]
         yield {"name": name, "description": "Random records.", "operation": operation, "records": records}
 
 
+def records(operation: Operation, count: int, keys: Sequence[str], seed: int = 0) -> Records:
+    """As many random records for an operation, of these keys; their values are JSON objects."""
+    rng = Random(seed)  # noqa: S311
+    makes = dict.fromkeys(_TOPICS[operation["type"]], _object)
+    if operation["type"] == "foreign_key_join":
+        makes["left"] = _reference(keys)
+    if operation["type"] == "table_aggregate":
+        makes["table"] = _member
+    times = _times(rng, operation, count)
+    return [
+        {
+            "topic": (topic := rng.choice(list(makes))),
+            "key": rng.choice(keys),
+            "value": None if rng.random() < 0.15 else makes[topic](rng, number),
+            "timestamp": time,
+        }
+        for number, time in enumerate(times)
+    ]
+
+
+_TOPICS = {
+    "stream_table_join": ("table", "stream"),
+    "table_table_join": ("left", "right"),
+    "foreign_key_join": ("left", "right"),
+    "table_aggregate": ("table",),
+    "stream_aggregate": ("stream",),
+    "windowed_aggregate": ("stream",),
+    "stream_stream_join": ("left", "right"),
+}
+
+
 def scaled(vector: dict[str, Json], factor: int) -> dict[str, Json]:
     """The same with all durations and timestamps multiplied: what it means must not change, but what is stored may."""
 
@@ -303,9 +334,11 @@ def _versioned(rng: Random, retentions: Sequence[int]) -> dict[str, Json]:
 
 
 def _result(rng: Random, chance: float) -> dict[str, Json]:
-    return {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}} if (
-        rng.random() < chance
-    ) else {}
+    return (
+        {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}}
+        if (rng.random() < chance)
+        else {}
+    )
 
 
 def _transforms(rng: Random, ops: Sequence[str], most: int) -> list[dict[str, Json]]:
@@ -334,6 +367,10 @@ def _number(rng: Random, number: int) -> Json:
 
 def _digit(rng: Random, number: int) -> Json:
     return rng.randint(1, 9)
+
+
+def _object(rng: Random, number: int) -> Json:
+    return {"n": number}
 
 
 def _member(rng: Random, number: int) -> Json:
@@ -431,4 +468,8 @@ def _spans(operation: Operation) -> list[int]:
             yield spec
 
     spans = sorted(set(found(operation)))
-    return [span for span in {*spans, *(one + other for one, other in combinations(spans, 2))} if 0 <= span <= RETENTIONS[-1]]
+    return [
+        span
+        for span in {*spans, *(one + other for one, other in combinations(spans, 2))}
+        if 0 <= span <= RETENTIONS[-1]
+    ]

@@ -13,7 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import analysis, derive, holds, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast import (
+    amounts,
+    analysis,
+    derive,
+    emitting,
+    holds,
+    increments,
+    journal,
+    logs,
+    plane,
+    plans,
+    refresh,
+    report,
+    tables,
+)
 from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
@@ -104,6 +118,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     """What its inputs, as they are believed now or were at their pins, change in a view."""
     table = located(contract, name)
     after = tables.published(table)
+    if contract.views[name].semantics == "kafka":
+        return _of_emitted(spark, sources, contract, todo, name)
     inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
     believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
     analysis.check(spark, contract, name, believed)
@@ -124,6 +140,21 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
     return Found(changes, after, found.left_out, before)
+
+
+def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
+    """What a kafka view emits in this run, and the table that this amounts to."""
+    table, shape = located(contract, name), shapes(contract)[name]
+    after = tables.published(table)
+    flat = {i: tables.believed(spark, source(contract, todo, i)) for i in contract.views[name].inputs}
+    analysis.check(spark, contract, name, flat)
+    every = emitting.emit(spark, contract, todo, name)
+    seen = _seen(contract, table, emitting.emitted(table.warehouse, contract, name))
+    if seen is None:
+        return Found(_whole(spark, table, amounts.whole(every, shape)), after)
+    new = every.where(F.col("_run") > seen.number)
+    found = amounts.refreshed(new, every.where(F.col("_run") <= seen.number), shape, sources, table)
+    return Found(_fitting(table, found.believed, found.right), after)
 
 
 def source(contract: Contract, todo: Plan, name: str) -> Table:

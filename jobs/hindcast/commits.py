@@ -50,6 +50,18 @@ def append(
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
 
 
+def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> bool:
+    """Puts rows in place of all that a table has, in one commit, as `append` adds them."""
+    writer = (
+        rows.write.format("delta")
+        .mode("overwrite")
+        .option("txnAppId", table.app())
+        .option("txnVersion", str(run))
+        .option("userMetadata", json.dumps(note))
+    )
+    return once(lambda: writer.save(table.path), lambda: tables.published(table), run, None, table.path)
+
+
 def closing(table: Table) -> Column:
     """What a change closes, for `publish`: an aggregate over plane.changes, `closing`.
 

@@ -70,9 +70,13 @@ def made(it: View, name: str, relations: Mapping[str, DataFrame], known: Mapping
         joined = _joined(it, relations, known).withColumnsRenamed({"left": it.first, "right": it.second or ""})
     if it.where is not None:
         joined = joined.where(F.expr(resolve(it.where, scope(it, known))))
+    return joined.select(*chosen(it, known), *PERIODS[known[name].kind], *_lineage(joined))
+
+
+def chosen(it: View, known: Mapping[str, Shape]) -> list[Column]:
+    """A view's own columns over rows that have `key` and a struct for each input: its key, and what it selects."""
     key = [F.expr(text).alias(column) for column, text in resolved(it.key, it, known).items()]
-    chosen = [F.expr(text).alias(column) for column, text in selected(it, known).items()]
-    return joined.select(*(key or [F.col("key.*")]), *chosen, *PERIODS[known[name].kind], *_lineage(joined))
+    return [*(key or [F.col("key.*")]), *(F.expr(text).alias(c) for c, text in selected(it, known).items())]
 
 
 def left_out(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame | None:
@@ -119,7 +123,7 @@ def relation(rows: DataFrame, shape: Shape) -> DataFrame:
     """Flat rows of a table as a relation: `key` struct or null, `value` struct, periods, and events' `position`."""
     places = [position(*PLACES["position"])] if shape.kind == "events" else []
     return rows.select(
-        _key({column: F.col(column) for column in shape.key}).alias("key"),
+        keyed({column: F.col(column) for column in shape.key}).alias("key"),
         F.struct(*shape.columns).alias("value"),
         *PERIODS[shape.kind],
         *places,
@@ -145,15 +149,15 @@ def _joined(it: View, relations: Mapping[str, DataFrame], known: Mapping[str, Sh
 
 def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """The operator that the view's aggregate is: `key`, `value` and the periods."""
-    measures = _measures(it, known)
+    its = measures(it, known)
     if it.table:
-        return aggregates.of_table(_passing(it, rows, known), group(it, known), measures)
+        return aggregates.of_table(_passing(it, rows, known), group(it, known), its)
     events = grouped(it, rows, known)
     if it.window is None:
-        return aggregates.of_stream(events, measures)
+        return aggregates.of_stream(events, its)
     window = lengths(it.window)
     judged = events if "taken" in rows.columns else windows.judge(order.with_stream_time(events), window)
-    return windows.aggregate(judged, window, measures)
+    return windows.aggregate(judged, window, its)
 
 
 def members(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
@@ -173,17 +177,18 @@ def group(it: View, known: Mapping[str, Shape]) -> Column:
     if it.group_by is None:
         return F.col("key")
     texts = {c: resolve(text, scope(it, known), {it.first: "value"}) for c, text in it.group_by.items()}
-    return _key({c: F.expr(text) for c, text in texts.items()}, whole=True)
+    return keyed({c: F.expr(text) for c, text in texts.items()}, whole=True)
 
 
-def _measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
+def measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
+    """The measures of an aggregate, over rows with `key` and `value`."""
     told = {c: aggregate(text, scope(it, known), {it.first: "value"}) for c, text in (it.aggregate or {}).items()}
     return {column: Measure(function, F.expr(argument)) for column, (function, argument) in told.items()}
 
 
 def grouped(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """What an aggregate counts, and what it leaves out: `key` is the group, `value` null if none is to aggregate."""
-    value = F.when(aggregates.measurable(_measures(it, known)), F.col("value"))
+    value = F.when(aggregates.measurable(measures(it, known)), F.col("value"))
     return _passing(it, rows, known).withColumns({"key": group(it, known), "value": value})
 
 
@@ -224,10 +229,10 @@ def looked_up(it: View, known: Mapping[str, Shape]) -> Column | None:
         return None
     names = {it.first: list(known[it.first].columns)}
     values = [F.expr(resolve(text, names, {it.first: "value"})) for text in it.join.keys]
-    return _key(dict(zip(known[it.second or ""].key, values, strict=True)), whole=True)
+    return keyed(dict(zip(known[it.second or ""].key, values, strict=True)), whole=True)
 
 
-def _key(columns: Mapping[str, Column], *, whole: bool = False) -> Column:
+def keyed(columns: Mapping[str, Column], *, whole: bool = False) -> Column:
     """A key as a struct; null if all its columns are (`whole`: if any is)."""
     there = F.lit(whole)
     for column in columns.values():

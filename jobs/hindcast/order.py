@@ -1,4 +1,6 @@
-"""Stream time and acceptance: which records of a log a table takes (design.md 1 and 2)."""
+"""Stream time and acceptance: which records of a log a table takes; and the order in which they are processed
+(design.md 1 to 3).
+"""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -48,6 +50,35 @@ def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> Da
     counts = F.col("key").isNotNull() & F.col("value").isNotNull()
     seen = F.max(F.when(counts, F.col("timestamp"))).over(upto)
     return events.withColumn("streamTime", _latest(seen, stream_time))
+
+
+def processing(records: DataFrame, topic: int, *, waits: bool = False) -> DataFrame:
+    """Add `order` to records of one topic: their place in processing order, over all topics and partitions.
+
+    `records` has `run`, `partition`, `offset` and `timestamp`; `topic` is the topic's number in its contract. Runs come
+    one after the other. Within a run each partition is in offset order, and of several partitions the one goes first
+    whose next record has the smallest timestamp, ties by topic and partition: what a Kafka Streams task does that never
+    runs out of buffered input (KIP-353). That is the order of `reached`, the largest timestamp of the partition so far.
+    `waits`: all runs are one, so that the order does not depend on where runs cut the log (`settled`).
+
+    Returns the same columns and `order`: struct<run, reached (ms), topic, partition, offset, turn>; `turn` is empty: it
+    tells apart what one record causes.
+
+        partition 0: @1, @9, @2    partition 1: @3    ->    @1, @3, @9, @2
+    """
+    run = F.lit(0).cast("long") if waits else F.col("run")
+    so_far = Window.partitionBy("partition", run).orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    return records.withColumn(
+        "order",
+        F.struct(
+            run.alias("run"),
+            F.max(F.unix_millis("timestamp")).over(so_far).alias("reached"),
+            F.lit(topic).alias("topic"),
+            F.col("partition"),
+            F.col("offset"),
+            F.array().cast("array<int>").alias("turn"),
+        ),
+    )
 
 
 def micros(interval: Column) -> Column:

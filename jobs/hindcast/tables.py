@@ -39,7 +39,9 @@ from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.errors import HindcastError, PlatformError, TableError
 
-Kind = Literal["log", "events", "versions", "windows", "pairs", "quarantine", "runs", "gates", "failing", "emitted"]
+Kind = Literal[
+    "log", "events", "versions", "windows", "pairs", "emitted", "kept", "quarantine", "runs", "gates", "failing"
+]
 FORMAT = 1
 """The store format that this code writes."""
 

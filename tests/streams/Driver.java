@@ -322,7 +322,7 @@ final class Driver implements AutoCloseable {
         return error;
     }
 
-    private static Properties properties(Path state) {
+    static Properties properties(Path state) {
         Properties properties = new Properties();
         properties.put(StreamsConfig.APPLICATION_ID_CONFIG, "vector");
         properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "none:1");

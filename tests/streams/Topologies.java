@@ -47,7 +47,11 @@ import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.VersionedBytesStoreSupplier;
 import org.apache.kafka.streams.state.WindowStore;
 
-/** An operation of the vectors' format as a topology of the DSL: it reads the topics it names, and writes `output`. */
+/**
+ * An operation of the vectors' format as a topology of the DSL: it reads the topics it names, and writes `output`.
+ *
+ * <p>With one field more: `valueField`, of aggregates of streams, the field of a value that is aggregated.
+ */
 final class Topologies {
     static final String OUTPUT = "output";
 
@@ -114,6 +118,15 @@ final class Topologies {
 
     private KStream<String, Object> stream(String topic) {
         return builder.stream(prefix + topic, CONSUMED);
+    }
+
+    private KGroupedStream<String, Object> grouped() {
+        KStream<String, Object> stream = stream("stream");
+        if (operation.has("valueField")) {
+            String name = operation.get("valueField").asText();
+            stream = stream.mapValues(value -> field(value, name));
+        }
+        return stream.groupByKey(GROUPED);
     }
 
     private KTable<String, Object> table(String topic) {
@@ -211,7 +224,7 @@ final class Topologies {
     }
 
     private KTable<String, Object> streamAggregate() {
-        KGroupedStream<String, Object> grouped = stream("stream").groupByKey(GROUPED);
+        KGroupedStream<String, Object> grouped = grouped();
         return switch (aggregation()) {
             case "count" -> untyped(grouped.count(ofCounts(result())));
             case "sum" -> grouped.reduce(PLUS, result());
@@ -222,7 +235,7 @@ final class Topologies {
 
     private KTable<Windowed<String>, Object> windowedAggregate() {
         JsonNode window = operation.get("window");
-        KGroupedStream<String, Object> grouped = stream("stream").groupByKey(GROUPED);
+        KGroupedStream<String, Object> grouped = grouped();
         Duration grace = millis(window, "graceMs");
         return switch (window.get("kind").asText()) {
             case "tumbling" -> inWindows(grouped.windowedBy(TimeWindows.ofSizeAndGrace(millis(window, "sizeMs"), grace)));

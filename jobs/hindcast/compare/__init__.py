@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from hindcast import read, scan, tables
+from hindcast import emitting, read, scan, tables
 from hindcast.compare import outputs, rules
 from hindcast.compare.differences import KINDS, find, judge, pair
 from hindcast.compare.outputs import PARTITION, Form, Windows, packed
@@ -28,7 +28,6 @@ from hindcast.compare.showing import examples
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.errors import PlatformError, QueryError, TableError, UnknownError, nearest
-from hindcast.tables import Table
 from hindcast.topics import Cluster
 
 
@@ -131,8 +130,7 @@ def _emitted(warehouse: str, contract: Contract, name: str) -> DeltaTable:
             where=where,
             mend="compare a view with semantics: kafka; it can stand beside this one under another name",
         )
-    place = Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
-    found = tables.opened(place)
+    found = tables.opened(emitting.emitted(warehouse, contract, name))
     if found is None:
         raise QueryError(
             "nothing of the view has been replayed yet", where=where, mend=f"hindcast run {contract.pipeline}"

@@ -114,7 +114,7 @@ class Task:
         done = 0
         while done < len(steps):
             upto = next((n for n in range(done, len(steps)) if steps[n]["op"] not in _STEPS), len(steps))
-            below = asks if upto == len(steps) else INSISTS if steps[upto]["op"] == "count" else ASKS_NOTHING
+            below = asks if upto == len(steps) else INSISTS if steps[upto]["op"] in _INSISTING else ASKS_NOTHING
             table = self._stepped(table, steps[done:upto], topic, done, below, keys, source_materialized=known)
             if upto < len(steps):
                 table = self._begun_anew(
@@ -207,13 +207,15 @@ class Task:
             self.state[name] = {self.names[key]: {"value": values[v], "timestamp": time} for key, v, time in rows}
 
     def _suppressed(self, table: Table, limit: int) -> Table:
-        """A table held back until a time limit. Look-ups find what has come out of it last."""
+        """A table held back until a time limit. Look-ups find what has come out of it last; what was before an update
+        that comes out is what was before it in the table, whether or not that has come out.
+        """
         it = table.changes
-        updates = time_limit.Updates(it.order, it.key, it.value, it.time)
+        updates = time_limit.Updates(np.arange(len(it.key)), it.key, it.value, it.time)
         out, _ = time_limit.suppress(updates, limit, time_limit.nothing_kept())
-        nothing = np.full(len(out.key), NOTHING)
-        changes = Changes(out.cause, out.key, out.value, nothing, out.timestamp, nothing == NOTHING)
-        changes, stored = tables.materialized(changes, _kept({"versioned": False}), self.home)
+        latest = np.ones(len(out.key), np.bool_)
+        changes = Changes(it.order[out.cause], out.key, out.value, it.before[out.update], out.timestamp, latest)
+        stored = tables.materialized(changes, _kept({"versioned": False}), self.home)[1]
         return Table(changes, stored, table.values, table.passing, {"versioned": False})
 
 
@@ -336,10 +338,10 @@ def _stream_table_join(task: Task) -> Json:
         {"left": task.raw[records.value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
     ]
-    told = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
+    emitted = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
     if failed == NOTHING:
-        return _told(task, told)
-    return {"emitted": told, "error": {**_NULL_KEY, "record": failed}}
+        return _told(task, emitted)
+    return {"emitted": emitted, "error": {**_NULL_KEY, "record": failed}}
 
 
 def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values) -> Json:
@@ -475,6 +477,7 @@ _NULL_KEY = {
     "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
 }
 _STEPS = ("filter", "mapValues")
+_INSISTING = ("count", "suppressUntilTimeLimit")
 _SUPPRESSED = (
     "org.apache.kafka.streams.errors.TopologyException",
     "Invalid topology: suppress() is only supported for non-versioned KTables",

@@ -233,6 +233,20 @@ class Contract(Model):
         text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def definition(self, name: str) -> str:
+        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
+        upstream, wider = [name], True
+        while wider:
+            found = list(dict.fromkeys([*upstream, *(i for n in upstream for i in self.made_of(n))]))
+            wider, upstream = len(found) > len(upstream), found
+        parts = {**self.topics, **self.views}
+        told = {
+            n: parts[n].model_dump(mode="json", exclude_defaults=True, exclude={"expect", "sensitive"})
+            for n in parts
+            if n in upstream
+        }
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
     @property
     def ordered(self) -> tuple[str, ...]:
         """The views, each after those that it is made of."""

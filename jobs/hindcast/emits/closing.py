@@ -1,4 +1,4 @@
-"""When results come out of windowed aggregates, and what a run is as a whole (the vectors' README, Windowed aggregation).
+"""When results of windows come out, and what a run is as a whole (the vectors' README, Windowed aggregation).
 
 What a record changes does not depend on what has come out. So the moment at which a window comes out is looked up: the
 first at which the time that closes windows has got there.
@@ -13,22 +13,10 @@ import numpy as np
 
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.places import ranked
-from hindcast.emits.windowed import (
-    KEY,
-    RECORD,
-    START,
-    Fold,
-    Kept,
-    Records,
-    Task,
-    Waiting,
-    Windows,
-    kept_nodes,
-    running,
-)
+from hindcast.emits.windowed import Kept, Records, Results, Task, Waiting, Windows, running, taken_up
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.emits.compiled import Booleans, Integers
 
 
 class Emit(StrEnum):
@@ -62,72 +50,74 @@ def aggregate(
 
     `reduce` says that a reducer aggregates: it makes null of a window's first null, which comes out but is not stored.
     """
-    taken = windows.takes(records)
+    taken = records.key != NOTHING
+    if not windows.takes_nulls:
+        taken &= records.value != NOTHING
     records = Records(*(column[taken] for column in records))
     stream_time = running(kept.stream_time, records.timestamp)
-    task = Task(records, stream_time, kept, kept_nodes(kept), emit is Emit.ON_CLOSE, reduce)
-    fold = windows.fold(task)
+    kept, nodes = taken_up(kept)
+    task = Task(records, stream_time, kept, nodes, emit is Emit.ON_CLOSE, reduce)
+    results, nodes, rows = windows.fold(task)
 
-    cause = records.order[fold.results[:, RECORD]]
-    written = np.append(kept.written, running(kept.written, fold.results[:, windows.stored_by]))
-    emitted, waiting = Emitted(cause, *fold.results[:, KEY:].T, cause), kept.waiting
+    cause = records.order[results.record]
+    emitted, waiting = Emitted(cause, *results[1:], headers=cause), kept.waiting
+    written = np.append(kept.written, running(kept.written, results.end if windows.stored_by_end else results.start))
     if emit is Emit.SUPPRESS:
-        emitted, waiting = _suppressed(windows, task, emitted)
+        emitted, waiting = _suppressed(windows, task, results)
     elif emit is Emit.ON_CLOSE:
-        emitted = _scanned(windows, task, fold, written)
-    return emitted, fold.nodes, Kept(task.reached, int(written[-1]), fold.windows, waiting)
+        emitted, waiting = _scanned(windows, task, results, written)
+    return emitted, nodes, Kept(task.reached, int(written[-1]), rows, waiting)
 
 
-def _suppressed(windows: Windows, task: Task, results: Emitted) -> tuple[Emitted, Waiting]:
+def _suppressed(windows: Windows, task: Task, results: Results) -> tuple[Emitted, Waiting]:
     """After each result come out the windows that P, the largest timestamp of results so far, has closed."""
-    before = task.kept.waiting
-    stored, count = len(task.kept.windows.key), len(before.key)
-    waiting = Waiting(*map(np.append, before._replace(node=stored + np.arange(count)), results[1:]))
-    came = np.append(np.full(count, NOTHING), np.arange(len(results.key)))
     # A record that moves T is never late, and has a result of this timestamp. So a run leaves P where it leaves T.
     largest = running(task.kept.stream_time, results.timestamp)
-    at = _out(waiting[:4], came, largest, waiting.end + windows.lag)
-
+    rows, at = _closed(task, results, np.arange(len(largest)), largest, windows.lag)
     out = np.flatnonzero((at != NOTHING) & (at < len(largest)))
-    out = out[np.lexsort((waiting.start[out], waiting.key[out], waiting.end[out], at[out]))]
-    stays = np.flatnonzero(at == len(largest))
-    stays = stays[np.lexsort((waiting.end[stays], waiting.start[stays], waiting.key[stays]))]
-    emitted = Emitted(results.cause[at[out]], *(column[out] for column in waiting))
-    return emitted, Waiting(*(column[stays] for column in waiting))
+    out = out[np.lexsort((rows.start[out], rows.key[out], rows.end[out], at[out]))]
+    cause = task.records.order[results.record[at[out]]]
+    return Emitted(cause, *Waiting(*(column[out] for column in rows))), _left(rows, at == len(largest))
 
 
-def _scanned(windows: Windows, task: Task, fold: Fold, written: Integers) -> Emitted:
-    """After each record that moves T come out the windows that it has closed, as far as the store shows them."""
-    close = task.stream_time - windows.lag
-    before, results = task.kept.windows, fold.results
-    open_yet = before.end + windows.ends_inclusive > task.kept.stream_time - windows.lag
-    rows = [column[open_yet] for column in before._replace(node=np.arange(len(before.key)))]
-    rows = [np.append(*columns) for columns in zip(rows, results[:, KEY:].T, strict=True)]
-    key, start, end, node, timestamp = rows
-    came = np.append(np.full(len(key) - len(results), NOTHING), results[:, RECORD])
-    at = _out((key, start, end, node), came, close, end + windows.ends_inclusive)
+def _scanned(windows: Windows, task: Task, results: Results, written: Integers) -> tuple[Emitted, Waiting]:
+    """After each record that moves T come out the windows that it has closed, as far as the store still has them.
 
-    out = np.flatnonzero((at != NOTHING) & (at < len(close)))
-    stored = (start if windows.stored_by == START else end)[out]
-    reach = written[np.searchsorted(results[:, RECORD], at[out], "right")] - windows.store_retention
-    out, stored = out[stored >= reach], stored[stored >= reach]
-    out = out[np.lexsort((key[out], start[out], stored, at[out]))]
-    cause = task.records.order[at[out]]
-    return Emitted(cause, *(column[out] for column in rows), cause)
-
-
-def _out(window: tuple[Integers, ...], came: Integers, closing: Integers, end: Integers) -> Integers:
-    """When each row (key, start, end, node) comes out: the number of the step after which it does.
-
-    A row came at a step, or earlier. It comes out as soon as `closing`, which never goes back, has reached its `end`:
-    `len(closing)` if it never does. NOTHING, if a later row of the window has taken its place by then, or it has no node.
+    `written` is W: at first, then at each result.
     """
-    at = np.searchsorted(closing, end)
+    close = task.stream_time - windows.lag
+    rows, at = _closed(task, results, results.record, close, int(windows.ends_inclusive))
+    out = np.flatnonzero((at != NOTHING) & (at < len(close)))
+    stored = rows.end if windows.stored_by_end else rows.start
+    out = out[windows.has(stored[out], written[np.searchsorted(results.record, at[out], "right")])]
+    out = out[np.lexsort((rows.key[out], rows.start[out], stored[out], at[out]))]
+    cause = task.records.order[at[out]]
+    emitted = Emitted(cause, *Waiting(*(column[out] for column in rows))._replace(headers=cause))
+    return emitted, _left(rows, at == len(close))
+
+
+def _closed(task: Task, results: Results, came: Integers, closing: Integers, after: int) -> tuple[Waiting, Integers]:
+    """The rows that have waited and those of the results, and when each comes out: after which step.
+
+    Results come at steps, and so does time: `closing`, which never goes back. A row comes out as soon as it has got to
+    `after` the row's end, `len(closing)` if that is yet to be. NOTHING, if a later row of the window has taken its
+    place by then, or if it has no node.
+    """
+    cause = task.records.order[results.record]
+    rows = Waiting(*map(np.append, task.kept.waiting, (*results[1:], cause)))
+    came = np.append(np.full(len(rows.key) - len(came), NOTHING), came)
+    at = np.searchsorted(closing, rows.end + after)
     waits = np.flatnonzero(came <= at)
-    place, row = ranked(*(column[waits] for column in window[:3]))
+    place, row = ranked(*(column[waits] for column in (rows.key, rows.start, rows.end)))
     last = np.empty(len(row), np.int64)
     last[place] = waits
     replaced = np.zeros(len(at), np.bool_)
     replaced[waits] = True
     replaced[last] = False
-    return np.where(replaced | (window[3] == NOTHING), NOTHING, np.maximum(at, came))
+    return rows, np.where(replaced | (rows.node == NOTHING), NOTHING, np.maximum(at, came))
+
+
+def _left(rows: Waiting, stays: Booleans) -> Waiting:
+    left = np.flatnonzero(stays)
+    left = left[np.lexsort((rows.end[left], rows.start[left], rows.key[left]))]
+    return Waiting(*(column[left] for column in rows))

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
     from hindcast.emits.compiled import Booleans, Integers
 
-PARTS = {"count": ("count",), "sum": ("sum",), "min": ("min",), "max": ("max",), "avg": ("sum", "count")}
+PARTS = {
+    "rows": ("rows",),
+    "count": ("count",),
+    "sum": ("sum",),
+    "min": ("min",),
+    "max": ("max",),
+    "avg": ("sum", "count"),
+}
 """Of each measure what it is computed from."""
 
 
@@ -40,12 +47,12 @@ def parts(functions: Sequence[str]) -> list[Part]:
 def evaluate(part: Part, nodes: Integers, given: pa.Array, kept: pa.Array) -> pa.Array:
     """A part for each node. `given`: its argument for each value; `kept`: the part for each row that is kept.
 
-    Nulls are left out, as in SQL: the count of none is 0, all else of none is null. An argument of type null counts
-    every value, also one that is null: `count(*)`.
+    Nulls are left out, as in SQL: the count of none is 0, all else of none is null. `rows` counts values that are null
+    too, as `count(*)` does.
     """
-    if part.function == "count":
+    if part.function in ("rows", "count"):
         counted = pc.is_valid(given).to_numpy(zero_copy_only=False)
-        counted = np.append(counted, False) if given.type != pa.null() else np.ones(len(given) + 1, np.bool_)
+        counted = np.append(counted, False) if part.function == "count" else np.ones(len(given) + 1, np.bool_)
         begun = kept.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         total, _ = _summed(nodes, counted.astype(np.int64), counted, begun, np.ones(len(begun), np.bool_))
         return pa.array(total)
@@ -62,16 +69,6 @@ def evaluate(part: Part, nodes: Integers, given: pa.Array, kept: pa.Array) -> pa
     rank = np.where(pc.is_valid(every).to_numpy(zero_copy_only=False), sign * rank, _NO_RANK)
     best = _least(nodes, np.append(rank[: len(given)], _NO_RANK), rank[len(given) :])
     return every.take(pa.array(order[np.abs(best) % max(len(order), 1)], mask=best == _NO_RANK))
-
-
-def whole(functions: Sequence[str], computed: Sequence[pa.Array]) -> list[pa.Array]:
-    """The measures, of their parts in the order of `parts`."""
-    left = iter(computed)
-    found = []
-    for function in functions:
-        its = [next(left) for _ in PARTS[function]]
-        found.append(pc.divide(its[0].cast(pa.float64()), its[1].cast(pa.float64())) if function == "avg" else its[0])
-    return found
 
 
 def summed_type(of: pa.DataType) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""Sorted places: what a store can hold is known before the loop runs, so that its order is an index and no tree of keys.
+"""Sorted places: what a store can hold is known before a loop runs, so that its order is an index and no tree of keys.
 
 A place is the rank of a row among all rows that the run can ask for. Which places are taken is a binary tree of flags
 (leaf `half + place`, parent `node // 2`), so that the next one taken is found in the logarithm of their number.
@@ -83,7 +83,7 @@ def is_taken(taken: Booleans, place: int) -> bool:
 @compiled
 def at_or_above(taken: Booleans, place: int) -> int:
     """The first place taken from this one on, or NOTHING."""
-    half = taken.shape[0] // 2
+    half: int = taken.shape[0] // 2
     if place >= half:
         return NOTHING
     node = half + place
@@ -103,7 +103,7 @@ def at_or_above(taken: Booleans, place: int) -> int:
 @compiled
 def at_or_below(taken: Booleans, place: int) -> int:
     """The last place taken up to this one, or NOTHING."""
-    half = taken.shape[0] // 2
+    half: int = taken.shape[0] // 2
     if place < 0:
         return NOTHING
     node = half + place

@@ -1,7 +1,7 @@
 """Session windows (the vectors' README, Windowed aggregation).
 
-A session is [start, end], both inclusive. Of one key, those that the store shows lie further apart than the gap, so that
-a record meets two at most: one on each side.
+A session is [start, end], both inclusive. Of one key, those that the store shows lie further apart than the gap, so
+that a record meets two at most: one on each side.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from hindcast.emits.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD, MERGE
 from hindcast.emits.places import at_or_above, first, leave, ranked, take, taken_at
-from hindcast.emits.windowed import END, Fold, Rows, shown
+from hindcast.emits.windowed import Fold, Rows, results
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
-    from hindcast.emits.windowed import Records, Task
+    from hindcast.emits.windowed import Task
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class SessionWindows:
     retention: int | None = None
 
     ends_inclusive = True
-    stored_by = END
+    stored_by_end = True
+    takes_nulls = True
 
     @property
     def lag(self) -> int:
@@ -38,19 +39,21 @@ class SessionWindows:
     def store_retention(self) -> int:
         return self.gap + self.grace if self.retention is None else self.retention
 
-    def takes(self, records: Records) -> Booleans:
-        return records.key != NOTHING
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        """A scan does not look at the retention. So what counts is whether the store has dropped the segment."""
+        segment = max(self.store_retention // 2, 60_000)
+        return stored // segment >= (written - self.store_retention) // segment
 
     def fold(self, task: Task) -> Fold:
         records, kept = task.records, task.kept.windows
-        count = len(kept.key)
+        count, behind = len(kept.key), self.store_retention - 1
         keys, ends = np.append(kept.key, records.key), np.append(kept.end, records.timestamp)
         place, row = ranked(keys, ends)
         keys, ends = keys[row], ends[row]
         starts, nodes = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
         starts[place[:count]], nodes[place[:count]] = kept.start, kept.node
         taken = taken_at(len(row), place[:count])
-        results, grown, written = _folded(
+        rows, grown, written = _folded(
             records.key,
             records.value,
             records.timestamp,
@@ -64,13 +67,13 @@ class SessionWindows:
             task.nodes,
             task.kept.written,
             self.gap,
-            shown(self, task),
+            behind,
             task.reduce,
         )
         there = np.flatnonzero(taken[len(taken) // 2 :])
-        there = there[ends[there] >= written - shown(self, task)]
+        there = there[ends[there] >= written - behind]
         windows = Rows(keys[there], starts[there], ends[there], nodes[there], ends[there])
-        return Fold(results, grown, windows)
+        return Fold(results(rows), grown, windows)
 
 
 @compiled
@@ -91,11 +94,11 @@ def _folded(
     behind: int,
     reduce: bool,
 ) -> tuple[Integers, Integers, int]:
-    """Results, all nodes, and W. The sessions at their places (`keys`, `ends`, `starts`, `nodes`, `taken`) follow.
+    """Rows of results, all nodes, and W. The sessions at their places (from `keys` to `taken`) follow.
 
     `own` is the place of a session that ends with the record, `close` the end that a session must have to take it.
     """
-    results, count, used = np.empty((0, 6), np.int64), 0, grown.shape[0]
+    rows, count, used = np.empty((0, 6), np.int64), 0, grown.shape[0]
     for record in range(key.shape[0]):
         moment = timestamp[record]
         lowest = first(keys, ends, key[record], max(moment - gap, written - behind))
@@ -116,9 +119,9 @@ def _folded(
             for _ in range(met):
                 found = at_or_above(taken, lowest)
                 leave(taken, found)
-                results = room(results, count)
-                results[count, 0], results[count, 1], results[count, 2] = record, key[record], starts[found]
-                results[count, 3], results[count, 4], results[count, 5] = ends[found], NOTHING, ends[found]
+                rows = room(rows, count)
+                rows[count, 0], rows[count, 1], rows[count, 2] = record, key[record], starts[found]
+                rows[count, 3], rows[count, 4], rows[count, 5] = ends[found], NOTHING, ends[found]
                 count += 1
         if node != NOTHING or not reduce or value[record] != NOTHING:
             grown = room(grown, used)
@@ -127,8 +130,8 @@ def _folded(
             take(taken, place)
             starts[place], nodes[place] = start, node
         written = max(written, end)
-        results = room(results, count)
-        results[count, 0], results[count, 1], results[count, 2] = record, key[record], start
-        results[count, 3], results[count, 4], results[count, 5] = end, node, end
+        rows = room(rows, count)
+        rows[count, 0], rows[count, 1], rows[count, 2] = record, key[record], start
+        rows[count, 3], rows[count, 4], rows[count, 5] = end, node, end
         count += 1
-    return results[:count], grown[:used], written
+    return rows[:count], grown[:used], written

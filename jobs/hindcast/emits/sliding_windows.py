@@ -1,8 +1,8 @@
 """Sliding windows: `SlidingWindows` (the vectors' README, Windowed aggregation).
 
-A window is [start, start + difference], both inclusive. It ends with a record, or starts just after one. What is in a new
-one is known from those there are: the live topology keeps windows, not records. A record that is older than the
-difference is early: it is in [0, difference], for there is no window that would end with it.
+A window is [start, start + difference], both inclusive. It ends with a record, or starts just after one. What is in a
+new one is told by those there are: the live topology keeps windows, not records. A record before the first difference
+has passed is early: no window can end with it, and it is in [0, difference].
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from hindcast.emits.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD
 from hindcast.emits.places import at_or_above, at_or_below, first, is_taken, ranked, take, taken_at
-from hindcast.emits.windowed import START, Fold, Rows, shown
+from hindcast.emits.windowed import Fold, Rows, results
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
-    from hindcast.emits.windowed import Records, Task
+    from hindcast.emits.windowed import Task
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class SlidingWindows:
     retention: int | None = None
 
     ends_inclusive = True
-    stored_by = START
+    stored_by_end = False
+    takes_nulls = False
 
     @property
     def lag(self) -> int:
@@ -39,23 +40,25 @@ class SlidingWindows:
     def store_retention(self) -> int:
         return 2 * self.difference + self.grace if self.retention is None else self.retention
 
-    def takes(self, records: Records) -> Booleans:
-        return (records.key != NOTHING) & (records.value != NOTHING)
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        return stored >= written - self.store_retention
 
     def fold(self, task: Task) -> Fold:
         records, kept = task.records, task.kept.windows
         count, close = len(kept.key), task.stream_time - self.grace
+        behind = self.store_retention if task.scans else self.store_retention - 1
         # All starts that a window can have: its record's, or just after the latest record of one that was kept.
         ending, following = np.maximum(records.timestamp - self.difference, 0), records.timestamp + 1
         keys = np.concatenate([kept.key, kept.key, records.key, records.key])
         starts = np.concatenate([kept.start, kept.timestamp + 1, ending, following])
         place, row = ranked(keys, starts)
         keys, starts = keys[row], starts[row]
-        store = Store(keys, starts, *np.empty((2, len(row)), np.int64), taken_at(len(row), place[:count]))
-        store.node[place[:count]], store.timestamp[place[:count]] = kept.node, kept.timestamp
+        node, timestamp = np.empty((2, len(row)), np.int64)
+        node[place[:count]], timestamp[place[:count]] = kept.node, kept.timestamp
+        store = Store(keys, starts, node, timestamp, taken_at(len(row), place[:count]))
 
         left, right = np.split(place[2 * count :], 2)
-        results, grown, written = _folded(
+        rows, grown, written = _folded(
             records.key,
             records.value,
             records.timestamp,
@@ -66,15 +69,15 @@ class SlidingWindows:
             task.nodes,
             task.kept.written,
             self.difference,
-            shown(self, task),
+            behind,
         )
         # A record that is not late asks for windows that start at most three times the difference behind.
-        oldest = max(written - shown(self, task), task.reached - self.grace - 3 * self.difference)
+        oldest = max(written - behind, task.reached - self.grace - 3 * self.difference)
         there = np.flatnonzero(store.taken[len(store.taken) // 2 :])
         there = there[starts[there] >= oldest]
         start = starts[there]
         windows = Rows(keys[there], start, start + self.difference, store.node[there], store.timestamp[there])
-        return Fold(results, grown, windows)
+        return Fold(results(rows), grown, windows)
 
 
 PLACE, NODE, LATEST, COPIED = range(4)
@@ -105,12 +108,12 @@ def _folded(
     difference: int,
     behind: int,
 ) -> tuple[Integers, Integers, int]:
-    """Results, all nodes, and W. The store follows.
+    """Rows of results, all nodes, and W. The store follows.
 
-    `left` and `right` are the places of the windows that end with a record and start just after it, `close` the end that
-    a window must have to take it.
+    `left` and `right` are the places of the windows that end with a record and start just after it, `close` the end
+    that a window must have to take it.
     """
-    results, count, used = np.empty((0, 6), np.int64), 0, grown.shape[0]
+    rows, count, used = np.empty((0, 6), np.int64), 0, grown.shape[0]
     changes = np.empty((0, 4), np.int64)
     for record in range(key.shape[0]):
         moment, reach = timestamp[record], written - behind
@@ -131,11 +134,11 @@ def _folded(
             store.node[place], store.timestamp[place] = node, latest
             start = store.start[place]
             written = max(written, start)
-            results = room(results, count)
-            results[count, 0], results[count, 1], results[count, 2] = record, key[record], start
-            results[count, 3], results[count, 4], results[count, 5] = start + difference, node, latest
+            rows = room(rows, count)
+            rows[count, 0], rows[count, 1], rows[count, 2] = record, key[record], start
+            rows[count, 3], rows[count, 4], rows[count, 5] = start + difference, node, latest
             count += 1
-    return results[:count], grown[:used], written
+    return rows[:count], grown[:used], written
 
 
 @compiled
@@ -177,7 +180,7 @@ def _usual(
 def _early(
     changes: Integers, store: Store, moment: int, places: tuple[int, int], reach: int, close: int, difference: int
 ) -> tuple[Integers, int]:
-    """What a record changes that is older than the difference, in order. Its left place is that of [0, difference]."""
+    """What an early record changes, in order. Its left place is that of [0, difference]."""
     left, right = places
     key, count = store.key[left], 0
     there = is_taken(store.taken, left) and reach <= 0

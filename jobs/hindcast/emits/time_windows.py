@@ -1,7 +1,7 @@
 """Tumbling and hopping windows: `TimeWindows` (the vectors' README, Windowed aggregation).
 
-A window is [start, end), its start a multiple of the advance. It takes records while `end > T - grace`. So which windows
-a record changes depends on timestamps alone, and the loop is left with what they amount to.
+A window is [start, end), its start a multiple of the advance. It takes records while `end > T - grace`. So which
+windows a record changes depends on timestamps alone, and the loop is left with what they amount to.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from hindcast.emits.compiled import NOTHING, compiled
 from hindcast.emits.folds import ADD
 from hindcast.emits.places import ranked
-from hindcast.emits.windowed import START, Fold, Rows
+from hindcast.emits.windowed import Fold, Results, Rows
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
-    from hindcast.emits.windowed import Records, Task
+    from hindcast.emits.windowed import Task
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class TimeWindows:
     retention: int | None = None
 
     ends_inclusive = False
-    stored_by = START
+    stored_by_end = False
+    takes_nulls = True
 
     @property
     def lag(self) -> int:
@@ -41,8 +42,8 @@ class TimeWindows:
     def store_retention(self) -> int:
         return self.size + self.grace if self.retention is None else self.retention
 
-    def takes(self, records: Records) -> Booleans:
-        return records.key != NOTHING
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        return stored >= written - self.store_retention
 
     def fold(self, task: Task) -> Fold:
         record, start = self._changes(task)
@@ -55,7 +56,7 @@ class TimeWindows:
 
         value, timestamp = task.records.value[record], task.records.timestamp[record]
         made, latest, grown = _folded(place[count:], value, timestamp, timestamps, nodes, task.nodes, task.reduce)
-        results = np.stack([record, keys[count:], start, start + self.size, made, latest], axis=1)
+        results = Results(record, keys[count:], start, start + self.size, made, latest)
         stays = (nodes != NOTHING) & (starts[row] + self.size > task.reached - self.grace)
         row = row[stays]
         windows = Rows(keys[row], starts[row], starts[row] + self.size, nodes[stays], timestamps[stays])
@@ -81,7 +82,7 @@ def _folded(
     before: Integers,
     reduce: bool,
 ) -> tuple[Integers, Integers, Integers]:
-    """Node and timestamp of each result, and all nodes. `timestamps` and `nodes` are those of the windows, and follow."""
+    """Node and timestamp of each result, and all nodes. `timestamps` and `nodes`, those of the windows, follow."""
     count, used = window.shape[0], before.shape[0]
     grown = np.empty((used + count, 3), np.int64)
     grown[:used] = before

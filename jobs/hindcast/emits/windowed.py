@@ -1,7 +1,8 @@
 """Windowed aggregates of a stream: what every kind of windows takes, gives and keeps.
 
-The rules are the vectors' README, Windowed aggregation; T and W are its letters. A kind (`time_windows`,
-`sliding_windows`, `session_windows`) tells what each record changes. When that comes out is the same for all: `closing`.
+The rules are those of the vectors' README, Windowed aggregation; T and W are its letters. A kind (`time_windows`,
+`sliding_windows`, `session_windows`) tells what each record changes. When that comes out is one matter for all of them
+(`closing`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from hindcast.emits.folds import KEPT
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
-
-RECORD, KEY, START, END, NODE, TIMESTAMP = range(6)
-"""The columns of a fold's results."""
 
 
 class Records(NamedTuple):
@@ -58,9 +56,9 @@ class Kept(NamedTuple):
     written: int
     """W: the largest window start (session: end) written so far."""
     windows: Rows
-    """Of the store, what a record can still find, or a scan."""
+    """Of the store, what a record can still find."""
     waiting: Waiting
-    """What is suppressed until its window closes."""
+    """What comes out when its window closes."""
 
 
 class Task(NamedTuple):
@@ -70,9 +68,9 @@ class Task(NamedTuple):
     stream_time: Integers
     kept: Kept
     nodes: Integers
-    """The nodes of what is kept; row n is the node of the n-th kept row. A fold adds its own."""
+    """The nodes of what is kept. A fold adds its own."""
     scans: bool
-    """Whether the store is one for `on_window_close`, which shows a millisecond more."""
+    """Whether results come out `on_window_close`: the store is another one then."""
     reduce: bool
     """Whether a first null makes null of a window, which is emitted but not stored."""
 
@@ -82,9 +80,20 @@ class Task(NamedTuple):
         return int(self.stream_time[-1]) if len(self.stream_time) else self.kept.stream_time
 
 
+class Results(NamedTuple):
+    """What becomes of windows, in order. NOTHING as a node is a tombstone, or the null that a reducer makes."""
+
+    record: Integers
+    """The number of the record in the task."""
+    key: Integers
+    start: Integers
+    end: Integers
+    node: Integers
+    timestamp: Integers
+
+
 class Fold(NamedTuple):
-    results: Integers
-    """In order, what becomes of windows at each record: number of the record, key, start, end, node, timestamp."""
+    results: Results
     nodes: Integers
     windows: Rows
 
@@ -105,11 +114,15 @@ class Windows(Protocol):
         """Whether the end still belongs to the window."""
 
     @property
-    def stored_by(self) -> int:
-        """The column, START or END, that the store has as the time of a window."""
+    def stored_by_end(self) -> bool:
+        """Whether the end is the time of a window in the store; else it is the start."""
 
-    def takes(self, records: Records) -> Booleans:
-        """What is aggregated unless it is late. All else moves no time."""
+    @property
+    def takes_nulls(self) -> bool:
+        """Whether a null value is aggregated. Else it does not even move T."""
+
+    def has(self, stored: Integers, written: Integers) -> Booleans:
+        """Whether a scan still finds windows in the store, by their times there and W."""
 
     def fold(self, task: Task) -> Fold: ...
 
@@ -120,9 +133,13 @@ def nothing_kept() -> Kept:
     return Kept(-1, -1, Rows(none, none, none, none, none), Waiting(none, none, none, none, none, none))
 
 
-def kept_nodes(kept: Kept) -> Integers:
+def taken_up(kept: Kept) -> tuple[Kept, Integers]:
+    """What is kept, with the nodes that it has in this run, and these nodes."""
     row = np.arange(len(kept.windows.key) + len(kept.waiting.key))
-    return np.stack([np.full_like(row, KEPT), row, np.full_like(row, NOTHING)], axis=1)
+    of_windows, of_waiting = np.split(row, [len(kept.windows.key)])
+    windows, waiting = kept.windows._replace(node=of_windows), kept.waiting._replace(node=of_waiting)
+    nodes = np.stack([np.full_like(row, KEPT), row, np.full_like(row, NOTHING)], axis=1)
+    return kept._replace(windows=windows, waiting=waiting), nodes
 
 
 def running(before: int, values: Integers) -> Integers:
@@ -130,6 +147,5 @@ def running(before: int, values: Integers) -> Integers:
     return np.maximum.accumulate(np.append(before, values))[1:]
 
 
-def shown(windows: Windows, task: Task) -> int:
-    """How far behind W the store still shows windows to a record."""
-    return windows.store_retention if task.scans else windows.store_retention - 1
+def results(rows: Integers) -> Results:
+    return Results(*np.ascontiguousarray(rows.T))

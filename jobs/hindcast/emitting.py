@@ -1,0 +1,230 @@
+"""What a run makes a kafka view emit: appended to a log of its own, as to an output topic; and what its operator keeps.
+
+| column of `emitted/<view>` | type | |
+| --- | --- | --- |
+| _epoch | int | counts the definitions of the view: another one begins the log anew |
+| _partition, _offset | int, bigint | the place in the output: each partition in the order of emission |
+| the view's columns, timestamp | | as in its table; of a tombstone all but the key's are null |
+| windowStart, windowEnd | timestamp | of windows |
+| _tombstone, _filtered | boolean | it ends its key; it does so because the value does not pass the view's condition |
+| _order | struct | the place in processing order: the record that caused it, and its turn (order.processing) |
+| _causeTopic, _causePartition, _causeOffset | | that record |
+| _sourcePartition, _sourceOffset | int, bigint | the event that it tells of (events, pairs) |
+| _rightPartition, _rightOffset | int, bigint | the other one (pairs) |
+| _run, systemFrom | bigint, timestamp | the run that emitted it, and its known-at |
+
+What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it, and is replaced by each run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import commits, derive, logs, order, plans, tables, tasks
+from hindcast.contracts import Contract, shapes
+from hindcast.decode import decode
+from hindcast.errors import RunError
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.tables import Table
+
+_READ = ("accepted", "expired", "null_key")
+"""The fates of records that a live topology would read; expired is what a store decides for itself."""
+
+
+def emitted(warehouse: str, contract: Contract, name: str) -> Table:
+    """The log of what a kafka view has emitted."""
+    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
+
+
+def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
+    """Processes what has come since the view was last processed, unless this run has done so; all that it has emitted.
+
+    Two commits, each made once: what is emitted is appended, then what is kept is replaced. RunError if inputs of a
+    join have different numbers of partitions, or for the record on which Kafka Streams fails.
+    """
+    log, step = emitted(settings().warehouse, contract, name), Step(spark, contract, todo, name)
+    if step.past.kept_by < todo.run:
+        done = step.processed().localCheckpoint(eager=False)
+        told = step.told(done)
+        tables.ensure(log, tables.nullable(told.schema))
+        commits.append(told, log, todo.run, step.note)
+        kept = done.where("part IS NOT NULL").drop("order")
+        tables.ensure(step.kept, tables.nullable(kept.schema))
+        commits.replace(kept, step.kept, todo.run, step.note)
+    return tables.load(spark, log).where((F.col("_epoch") == step.past.epoch) & (F.col("_run") <= todo.run))
+
+
+def previewed(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, emitting: dict[str, DataFrame]
+) -> DataFrame:
+    """All that the view would have emitted after a run; nothing is written.
+
+    `emitting`: the same of the kafka views that it is made of.
+    """
+    step = Step(spark, contract, todo, name, emitting)
+    log, told = emitted(settings().warehouse, contract, name), step.told(step.processed())
+    if tables.opened(log) is None:
+        return told
+    return tables.load(spark, log).where(F.col("_epoch") == step.past.epoch).unionByName(told)
+
+
+class Past(NamedTuple):
+    """How far a view has come: its epoch; the run that last replaced what it keeps, 0 before the first; with `wait` the
+    time before which everything has been processed, in ms.
+    """
+
+    epoch: int
+    kept_by: int
+    upto: int
+
+
+class Step:
+    """What a run has to process for a view. `previews`: what its inputs would have emitted; nothing is written then."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        contract: Contract,
+        todo: Plan,
+        name: str,
+        previews: dict[str, DataFrame] | None = None,
+    ) -> None:
+        self._spark, self._contract, self._todo, self._name, self._previews = spark, contract, todo, name, previews
+        self._view = contract.views[name]
+        self.past = self._past()
+        self.kept = self._kept(self.past.epoch)
+        self._upto = self._settled() if self._view.wait else -1
+        self.note = {
+            "run": todo.run,
+            "epoch": self.past.epoch,
+            "definition": contract.definition(name),
+            "upto": self._upto,
+        }
+
+    def processed(self) -> DataFrame:
+        """What the view's tasks emit and keep."""
+        it, counts = self._view, {i: self._partitions(i) for i in self._view.inputs}
+        if len(set(counts.values())) > 1 and it.join is not None and it.join.on is None:
+            told = " and ".join(f"{i} has {count}" for i, count in counts.items())
+            raise RunError(
+                f"the inputs of a join have different numbers of partitions: {told}",
+                where=f"{self._contract.pipeline}.{self._name}",
+                mend="Kafka Streams joins what is partitioned alike: give both topics as many partitions",
+            )
+        records = {i: self._of_topic(i) if i in self._contract.topics else self._of_view(i) for i in it.inputs}
+        rows = tasks.given(self._contract, self._name, records, counts)
+        if tables.opened(self.kept) is not None:
+            rows = rows.unionByName(tables.load(self._spark, self.kept), allowMissingColumns=True)
+        return tasks.processed(self._contract, self._name, rows, self._partitions(self._name))
+
+    def told(self, done: DataFrame) -> DataFrame:
+        """What is emitted, as rows of the log."""
+        told = tasks.told(self._contract, self._name, done.where("part IS NULL"))
+        run, known_at = F.lit(self._todo.run).cast("long"), F.lit(self._todo.known_at)
+        epoch = F.lit(self.past.epoch).alias("_epoch")
+        return told.select(epoch, "*", run.alias("_run"), known_at.alias("systemFrom"))
+
+    def _past(self) -> Past:
+        noted = tables.notes(emitted(settings().warehouse, self._contract, self._name))
+        earlier = [run for run in noted if run < self._todo.run]
+        last = noted[max(earlier)] if earlier else None
+        if last is None or last["definition"] != self._contract.definition(self._name):
+            epoch = 1 if last is None else last["epoch"] + 1
+            return Past(epoch, tables.published(self._kept(epoch)), -1)
+        return Past(last["epoch"], tables.published(self._kept(last["epoch"])), last["upto"])
+
+    def _kept(self, epoch: int) -> Table:
+        return Table(settings().warehouse, self._contract.pipeline, f"kept/{self._name}/{epoch}", "kept")
+
+    def _partitions(self, name: str) -> int:
+        """How many partitions a topic has, or a kafka view: as many as the input that it is stored beside."""
+        if name in self._contract.topics:
+            return len(self._todo.topics[name].ranges)
+        it = self._contract.views[name]
+        if it.stream and it.join and it.join.table and it.join.on is not None:
+            return self._partitions(it.join.table)
+        return self._partitions(it.first)
+
+    def _log(self, name: str) -> DataFrame:
+        """What a live topology would read of a topic, as far as this run goes."""
+        fates = F.col("fate").isin(*_READ)
+        log = plans.log(settings().warehouse, self._contract.pipeline, name)
+        rows = tables.load(self._spark, log).where(fates & (F.col("run") <= self._todo.run))
+        if self._previews is None:
+            return rows
+        new = logs.brought(self._spark, self._contract, self._todo, name, _READ)
+        columns = [column for column in new.columns if column in rows.columns]
+        return rows.select(*columns).unionByName(new.select(*columns))
+
+    def _of_topic(self, name: str) -> DataFrame:
+        topic, waits = self._contract.topics[name], self._view.wait
+        log = self._log(name) if waits else self._log(name).where(F.col("run") > self.past.kept_by)
+        ordered = self._due(order.processing(log, list(self._contract.topics).index(name), waits=waits))
+        rows = ordered.where("fate <> 'null_key'") if topic.read == "table" else ordered
+        decoded = decode(rows, topic, logs.latest(topic, self._todo))
+        records = logs.undisputed(decoded, self._contract.kafka_topic(name))
+        columns = [F.col(f"key.{c}").alias(c) for c in topic.key] + [F.col(f"value.{c}").alias(c) for c in topic.value]
+        return records.select(
+            "key",
+            F.when(F.col("value").isNotNull(), F.struct(*columns)).alias("value"),
+            "timestamp",
+            "partition",
+            tasks.encoded(F.col("key"), topic.key, topic.keyed_as == "json").alias("id"),
+            "order",
+            F.lit(True).alias("passes"),
+            F.col("partition").alias("_partition"),
+            F.col("offset").alias("_offset"),
+        )
+
+    def _of_view(self, name: str) -> DataFrame:
+        """What another kafka view has emitted, as records."""
+        shape = shapes(self._contract)[name]
+        if self._previews is None:
+            log, epoch = emitted(settings().warehouse, self._contract, name), self._epoch(name)
+            rows = tables.load(self._spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= self._todo.run))
+        else:
+            rows = self._previews[name]
+        if not self._view.wait:
+            rows = rows.where(F.col("_run") > self.past.kept_by)
+        rows = self._due(rows.withColumnRenamed("_order", "order"))
+        key = derive.keyed({column: F.col(column) for column in shape.key})
+        place = ("_sourcePartition", "_sourceOffset") if shape.kind == "events" else tasks.PLACE
+        return rows.select(
+            key.alias("key"),
+            F.when(~F.col("_tombstone"), F.struct(*shape.columns)).alias("value"),
+            "timestamp",
+            F.col("_partition").alias("partition"),
+            tasks.encoded(key, shape.key, tasks.as_json(self._contract, name)).alias("id"),
+            "order",
+            (~F.col("_filtered")).alias("passes"),
+            *(F.col(column).alias(alias) for column, alias in zip(place, tasks.PLACE, strict=True)),
+        )
+
+    def _epoch(self, name: str) -> int:
+        return Step(self._spark, self._contract, self._todo, name).past.epoch
+
+    def _due(self, records: DataFrame) -> DataFrame:
+        """With `wait` the records that are processed in this run; else all."""
+        if not self._view.wait:
+            return records
+        reached = F.col("order.reached")
+        return records.where((reached >= self.past.upto) & (reached < self._upto))
+
+    def _settled(self) -> int:
+        """The time that every partition of every topic behind the view has gone past, in ms; no record of an earlier
+        time will come to stand before one that is there. -1 if a partition has no record yet.
+        """
+        names, found = [self._name], [self.past.upto]
+        for name in names:
+            names += [i for i in self._contract.made_of(name) if i not in names]
+        reached: list[int] = []
+        for name in (n for n in names if n in self._contract.topics):
+            latest = self._log(name).groupBy("partition").agg(F.max(F.unix_millis("timestamp"))).collect()
+            if len(latest) < self._partitions(name):
+                return max(found)
+            reached += [row[1] for row in latest]
+        return max([*found, min(reached)])
