@@ -37,7 +37,7 @@ pipeline: shop
 start: 2026-01-01
 topics:
   menu: {read: table, key: {item: string}, value: {price: "decimal(8,2)"}, history_retention: 1 hour}
-  orders: {topic: shop.orders, read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
   menu_of_old: {read: table, key: {item: string}, value: {old: double}}
   stock: {read: table, key: {shop: string, item: string}, value: {n: int}}
   people: {read: table, key: {email: string}, value: {name: string, age: int}, sensitive: [email, name]}
@@ -122,7 +122,7 @@ class Shop:
                 "_partition": 0,
                 "_offset": offset,
                 "_tombstone": value is None,
-                "_causeTopic": "shop.orders",
+                "_causeTopic": "orders",
                 "_causePartition": 0,
                 "_causeOffset": offset,
                 "_run": run,
@@ -552,7 +552,7 @@ def test_the_text_tells_places_values_and_what_to_do(shop: Shop, capsys: pytest.
     assert "\n    what to do: replay with wait: true" in out
     *_, names, _, row, counted = out.splitlines()
     assert names.split("  ")[0] == "key"
-    for part in ('{"customer": "bob"}', "0:1", '{"amount": "16.00"}', "0:6", '{"amount": "17.00"}', "shop.orders 0:6"):
+    for part in ('{"customer": "bob"}', "0:1", '{"amount": "16.00"}', "0:6", '{"amount": "17.00"}', "orders 0:6"):
         assert part in row
     assert counted == "(1 row)"
 
@@ -572,7 +572,7 @@ def test_json_has_counts_and_as_many_examples_as_asked_for(shop: Shop, capsys: p
         "windowEnd": None,
         "topic": {"partition": 0, "offset": 0, "timestamp": at(1).isoformat(), "value": {"amount": "2.00"}},
         "replayed": {"partition": 0, "offset": 0, "timestamp": at(1).isoformat(), "value": {"amount": "1.00"}},
-        "cause": {"topic": "shop.orders", "partition": 0, "offset": 0},
+        "cause": {"topic": "orders", "partition": 0, "offset": 0},
     }
     assert [it["key"]["customer"] for it in found["examples"]] == ["key 1", "key 2"]
 

@@ -127,8 +127,8 @@ def _look_up(engine: duckdb.DuckDBPyConnection, warehouse: str, contract: Contra
             scan.register(cursor, log)
             cursor.execute(
                 f"INSERT INTO traced SELECT id, {lag}, NULL FROM found JOIN rows "  # noqa: S608  # our own columns
-                "ON cause_partition = rows.partition AND cause_offset = rows.offset WHERE cause IN (?, ?)",
-                [topic, contract.kafka_topic(topic)],
+                "ON cause_partition = rows.partition AND cause_offset = rows.offset WHERE cause = ?",
+                [topic],
             )
             cursor.execute(
                 f"INSERT INTO dated SELECT epoch_ms(rows.timestamp), {lag}, fate = 'expired' FROM rows "  # noqa: S608
