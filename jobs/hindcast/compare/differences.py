@@ -84,7 +84,7 @@ unlike AS (
     UNION ALL SELECT 'extra', NULL, place FROM ours ANTI JOIN pairs ON place = pairs.ours),
 ends AS (SELECT live >> {PARTITION} AS p, min(live) AS first, max(live) AS last FROM matched GROUP BY p),
 our_ends AS (SELECT ours >> {PARTITION} AS p, min(ours) AS first, max(ours) AS last FROM matched GROUP BY p),
-sides AS (
+sides AS MATERIALIZED (
     SELECT row_number() OVER () AS id, kind, live, ours, coalesce(l.k, o.k) AS k, coalesce(l.w0, o.w0) AS w0,
         coalesce(l.w1, o.w1) AS w1, l.t, o.t AS our_t, l.v, o.v AS our_v, cause, cause_partition, cause_offset,
         coalesce(live < ends.first, ours < our_ends.first, false) AS head,
@@ -95,7 +95,7 @@ latest AS (SELECT k, w0, w1, max(ours) AS latest FROM matched GROUP BY ALL),
 again AS (
     SELECT id FROM sides SEMI JOIN ours ON sides.kind = 'missing' AND ours.k IS NOT DISTINCT FROM sides.k
         AND ours.w0 IS NOT DISTINCT FROM sides.w0 AND ours.w1 IS NOT DISTINCT FROM sides.w1
-        AND ours.t = sides.t AND ours.v IS NOT DISTINCT FROM sides.v)
+        AND ours.t = sides.t AND ours.v IS NOT DISTINCT FROM sides.v),
 keys AS (
     SELECT k, w0, w1, arg_min(id, (coalesce(t, our_t), coalesce(live, ours))) AS first,
         min(kind) FILTER (WHERE head) = max(kind) FILTER (WHERE head) AS head_alone,
