@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -19,9 +19,16 @@ from deltalake import write_deltalake
 
 from hindcast import cli, journal, plans, produce
 from hindcast.compare import Compared, compare
+from hindcast.compare.outputs import Extent
+from hindcast.compare.rules import Facts, rules
 from hindcast.contracts import Contract, load
 from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.tables import Table
+from hindcast.topics import Offsets
+from pipelines import RESTAURANT, SEED, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN = [datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)]
@@ -30,7 +37,8 @@ pipeline: shop
 start: 2026-01-01
 topics:
   menu: {read: table, key: {item: string}, value: {price: "decimal(8,2)"}, history_retention: 1 hour}
-  orders: {topic: shop.orders, read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+  menu_of_old: {read: table, key: {item: string}, value: {old: double}}
   stock: {read: table, key: {shop: string, item: string}, value: {n: int}}
   people: {read: table, key: {email: string}, value: {name: string, age: int}, sensitive: [email, name]}
 views:
@@ -51,6 +59,8 @@ views:
   daily: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 day}, semantics: kafka}
   closed: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 day, emit: on_window_close}, semantics: kafka}
   visits: {stream: orders, aggregate: {n: count(*)}, window: {session: 1 minute}, semantics: kafka}
+  priced: {table: menu, join: {table: menu_of_old, how: outer}, semantics: kafka}
+  named: {table: stock, join: {table: menu, on: stock.item}, select: {n: n, price: price}, semantics: kafka}
   adults: {table: people, select: {name: name, age: age}, semantics: kafka}
   believed: {stream: orders, join: {table: menu, on: item}, select: {amount: quantity * price}}
 """
@@ -102,17 +112,17 @@ class Shop:
         types = TYPES[view]
         key = KEYS.get(view, ("customer",))
         rows = []
-        for offset, (of, second, value) in enumerate(results, first):
-            of, start, end = of if view in ("daily", "closed", "visits") else (of, None, None)
+        for offset, (told, second, value) in enumerate(results, first):
+            named, start, end = told if view in ("daily", "closed", "visits") else (told, None, None)
             row = {
-                **_columns(key, of),
+                **_columns(key, named),
                 **_columns([c for c in types if c not in key], value),
                 "timestamp": at(second),
                 "_epoch": epoch,
                 "_partition": 0,
                 "_offset": offset,
                 "_tombstone": value is None,
-                "_causeTopic": "shop.orders",
+                "_causeTopic": "orders",
                 "_causePartition": 0,
                 "_causeOffset": offset,
                 "_run": run,
@@ -167,7 +177,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """The contract and the journal of two runs: the first completed, the second under way."""
     made = Shop(tmp_path, broker)
     (tmp_path / "schemas").mkdir()
@@ -177,7 +187,7 @@ def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     planned = {"pipeline": "shop"}
     for run, state in ((1, "planned"), (1, "completed"), (2, "planned")):
         journal.write(made.warehouse, journal.Run(run, f"run-{run}", KNOWN[run - 1], state, planned, planned))
-    yield made
+    return made
 
 
 def told(compared: Compared) -> list[tuple[str, str, int]]:
@@ -404,10 +414,12 @@ def late(shop: Shop) -> None:
     shop.logged("orders", (1, None, "accepted"), (2, 9, "accepted"), (3, 9, "accepted"))
 
 
-RULES: list[tuple[str, str, list[Result], list[Result], Callable[[Shop], None], dict[str, str], list[tuple[str, str]]]] = [
+Rule = tuple[str, str, list[Result], list[Result], Callable[[Shop], None], dict[str, str], list[tuple[str, str]]]
+
+RULES: list[Rule] = [
     ("the replay refused the record", "bills", of(ANNA, BOB, CANDACE), [ANNA, CANDACE], refused, {},
      [("missing", "History retention")]),
-    ("the look-up found nothing", "bills", of(ANNA, ("bob", 2, "1"), CANDACE)[:1] + [("bob", 2, {"amount": None})],
+    ("the look-up found nothing", "bills", [*of(ANNA), ("bob", 2, {"amount": None})],
      [ANNA, BOB], nothing, {}, [("different", "History retention")]),
     ("the record came late", "sold", counts(SUM[0], SUM[2]), SUM[:3], nothing, {}, [("extra", "Record caches")]),
     ("the record came late", "bills", of(ANNA, CANDACE), [ANNA, BOB, CANDACE], late, {}, [("extra", "Out of order")]),
@@ -424,8 +436,8 @@ RULES: list[tuple[str, str, list[Result], list[Result], Callable[[Shop], None], 
      [("time", "Timestamps")]),
     ("another order", "bills", of(ANNA, ("anna", 2, "9.00")), [("anna", 2, "9.00"), ANNA], nothing, {},
      [("order", "Processing order")]),
-    ("a filter's tombstone", "cheap", menu(("tea", 1, 3), ("tea", 3, 4)), [("tea", 1, "3"), ("tea", 2, None), ("tea", 3, "4")],
-     nothing, {}, [("extra", "Filters and tombstones")]),
+    ("a filter's tombstone", "cheap", menu(("tea", 1, 3), ("tea", 3, 4)),
+     [("tea", 1, "3"), ("tea", 2, None), ("tea", 3, "4")], nothing, {}, [("extra", "Filters and tombstones")]),
     ("a filter's tombstone, live", "cheap", menu(("tea", 1, 3), ("tea", 2, None), ("tea", 3, 4)),
      [("tea", 1, "3"), ("tea", 3, "4")], nothing, {}, [("missing", "Filters and tombstones")]),
     ("what an aggregate misses, the later ones miss", "sold",
@@ -440,7 +452,8 @@ RULES: list[tuple[str, str, list[Result], list[Result], Callable[[Shop], None], 
     ("a window that had closed", "daily",
      [(windowed("anna", 0), 1, {"n": 1}), (windowed("bob", 0), 3, {"n": 1})],
      [(("anna", 0, DAY), 1, 1), (("anna", 0, DAY), 2, 2), (("bob", 0, DAY), 3, 1)], late, {}, [("extra", "Grace")]),
-    ("nobody knows", "low", [(PAIR, 1, {"n": 1})], [(("north", "tea"), 1, 2)], nothing, {}, [("different", "No rule fits")]),
+    ("nobody knows", "low", [(PAIR, 1, {"n": 1})], [(("north", "tea"), 1, 2)], nothing, {},
+     [("different", "No rule fits")]),
 ]  # fmt: skip
 
 
@@ -482,6 +495,34 @@ def test_with_wait_the_replay_is_not_to_be_mended(shop: Shop) -> None:
         assert (found["rule"], mend in found["whatToDo"]) == ("Processing order", True)
 
 
+def test_the_docs_tell_every_rule(shop: Shop) -> None:
+    extent = Extent({0: Offsets(1, 2)}, broker_times=True, beyond=())
+    views = shop.contract.views
+    names = {rule.name for view in views for rule in rules(shop.contract, view, Facts(extent, compacted=True, runs=2))}
+    page = (Path(__file__).parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
+    section = page.split("## What a difference is likely due to")[1].split("\n## ")[0]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    assert names == {name for row in rows[2:] for name in row.split(", ")}
+
+
+# -------------------------------------------------------------------------------------------------------- for real
+
+
+def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """The seed's bills, as an application whose tables are versioned emits them."""
+    bills = [("anna", 1, 8), ("bob", 5, 20), ("candace", 3, 24)]
+    with pipeline(spark, broker, tmp_path, f"{RESTAURANT}    semantics: kafka\n") as p:
+        tell(p, SEED)
+        p.run()
+        live = Shop(tmp_path, broker)
+        topic = live.live(*((k, second, {"item": "curry", "amount": n}) for k, second, n in bills))
+        found = compare(p.warehouse, broker, p.contract, "bills", topic)
+        assert (found.equal, found.replayed, told(found)) == (3, 3, [])
+        topic = live.live(*((k, second, {"item": "curry", "amount": 10 * n}) for k, second, n in bills))
+        (first, *_) = compare(p.warehouse, broker, p.contract, "bills", topic).examples
+        assert first["cause"] == {"topic": "orders", "partition": 0, "offset": 0}
+
+
 # ------------------------------------------------------------------------------------------------------ the command
 
 
@@ -511,7 +552,7 @@ def test_the_text_tells_places_values_and_what_to_do(shop: Shop, capsys: pytest.
     assert "\n    what to do: replay with wait: true" in out
     *_, names, _, row, counted = out.splitlines()
     assert names.split("  ")[0] == "key"
-    for part in ('{"customer": "bob"}', "0:1", '{"amount": "16.00"}', "0:6", '{"amount": "17.00"}', "shop.orders 0:6"):
+    for part in ('{"customer": "bob"}', "0:1", '{"amount": "16.00"}', "0:6", '{"amount": "17.00"}', "orders 0:6"):
         assert part in row
     assert counted == "(1 row)"
 
@@ -531,7 +572,7 @@ def test_json_has_counts_and_as_many_examples_as_asked_for(shop: Shop, capsys: p
         "windowEnd": None,
         "topic": {"partition": 0, "offset": 0, "timestamp": at(1).isoformat(), "value": {"amount": "2.00"}},
         "replayed": {"partition": 0, "offset": 0, "timestamp": at(1).isoformat(), "value": {"amount": "1.00"}},
-        "cause": {"topic": "shop.orders", "partition": 0, "offset": 0},
+        "cause": {"topic": "orders", "partition": 0, "offset": 0},
     }
     assert [it["key"]["customer"] for it in found["examples"]] == ["key 1", "key 2"]
 

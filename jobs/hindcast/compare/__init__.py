@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from hindcast import read, scan, tables
+from hindcast import emitting, read, scan, tables
 from hindcast.compare import outputs, rules
 from hindcast.compare.differences import KINDS, find, judge, pair
 from hindcast.compare.outputs import PARTITION, Form, Windows, packed
@@ -27,8 +27,7 @@ from hindcast.compare.rules import Facts, Rule
 from hindcast.compare.showing import examples
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
-from hindcast.errors import QueryError, TableError, UnknownError, nearest
-from hindcast.tables import Table
+from hindcast.errors import PlatformError, QueryError, TableError, UnknownError, nearest
 from hindcast.topics import Cluster
 
 
@@ -96,7 +95,7 @@ def compare(
 
 _OWN = ("timestamp", "windowStart", "windowEnd", "systemFrom")
 _WANTED = {"_epoch", "_partition", "_offset", "_tombstone", "_run", "timestamp", "systemFrom"}
-_MEMORY = "1GB"
+_MEMORY = "2GB"
 
 
 @contextmanager
@@ -107,7 +106,16 @@ def _engine() -> Iterator[duckdb.DuckDBPyConnection]:
     ):
         engine.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
         engine.execute("SET GLOBAL TimeZone = 'UTC'")
-        yield engine
+        try:
+            yield engine
+        except duckdb.Error as error:
+            if not isinstance(error, duckdb.OutOfMemoryException) and "No space left" not in str(error):
+                raise
+            raise PlatformError(
+                f"the comparison does not fit: {str(error).splitlines()[0]}",
+                where=folder,
+                mend="set TMPDIR to a disk with more room, or compare fewer records",
+            ) from None
 
 
 def _emitted(warehouse: str, contract: Contract, name: str) -> DeltaTable:
@@ -122,8 +130,7 @@ def _emitted(warehouse: str, contract: Contract, name: str) -> DeltaTable:
             where=where,
             mend="compare a view with semantics: kafka; it can stand beside this one under another name",
         )
-    place = Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
-    found = tables.opened(place)
+    found = tables.opened(emitting.emitted(warehouse, contract, name))
     if found is None:
         raise QueryError(
             "nothing of the view has been replayed yet", where=where, mend=f"hindcast run {contract.pipeline}"

@@ -50,10 +50,10 @@ def find(engine: duckdb.DuckDBPyConnection, warehouse: str, contract: Contract, 
     near = " AND ".join(_near(f'"{column}"', kind) for column, kind in form.value.items()) or "false"
     both = "v IS NOT NULL AND our_v IS NOT NULL"
     engine.execute(
-        f"CREATE TABLE differences AS SELECT found.* EXCLUDE (head, tail), v IS NULL AS dead, "  # noqa: S608
-        f"our_v IS NULL AS our_dead, {both} AND ({unmet}) AS unmet, {both} AND ({our_unmet}) AS our_unmet, "
-        f"{both} AND coalesce({near}, false) AS near, lag, coalesce(expired, false) AS expired, "
-        f"{_alone('head')}, {_alone('tail')} FROM found LEFT JOIN causes USING (id)"
+        f"CREATE TABLE differences AS SELECT found.*, v IS NULL AS dead, our_v IS NULL AS our_dead, "  # noqa: S608
+        f"{both} AND ({unmet}) AS unmet, {both} AND ({our_unmet}) AS our_unmet, "
+        f"{both} AND coalesce({near}, false) AS near, lag, coalesce(expired, false) AS expired "
+        "FROM found LEFT JOIN causes USING (id)"
     )
 
 
@@ -84,7 +84,7 @@ unlike AS (
     UNION ALL SELECT 'extra', NULL, place FROM ours ANTI JOIN pairs ON place = pairs.ours),
 ends AS (SELECT live >> {PARTITION} AS p, min(live) AS first, max(live) AS last FROM matched GROUP BY p),
 our_ends AS (SELECT ours >> {PARTITION} AS p, min(ours) AS first, max(ours) AS last FROM matched GROUP BY p),
-sides AS (
+sides AS MATERIALIZED (
     SELECT row_number() OVER () AS id, kind, live, ours, coalesce(l.k, o.k) AS k, coalesce(l.w0, o.w0) AS w0,
         coalesce(l.w1, o.w1) AS w1, l.t, o.t AS our_t, l.v, o.v AS our_v, cause, cause_partition, cause_offset,
         coalesce(live < ends.first, ours < our_ends.first, false) AS head,
@@ -95,11 +95,18 @@ latest AS (SELECT k, w0, w1, max(ours) AS latest FROM matched GROUP BY ALL),
 again AS (
     SELECT id FROM sides SEMI JOIN ours ON sides.kind = 'missing' AND ours.k IS NOT DISTINCT FROM sides.k
         AND ours.w0 IS NOT DISTINCT FROM sides.w0 AND ours.w1 IS NOT DISTINCT FROM sides.w1
-        AND ours.t = sides.t AND ours.v IS NOT DISTINCT FROM sides.v)
-SELECT sides.*, coalesce(latest > ours, false) AS later, id IN (FROM again) AS repeated,
-    row_number() OVER (PARTITION BY sides.k, sides.w0, sides.w1 ORDER BY coalesce(t, our_t), coalesce(live, ours)) > 1
-        AS follows
-FROM sides LEFT JOIN latest ON latest.k IS NOT DISTINCT FROM sides.k AND latest.w0 IS NOT DISTINCT FROM sides.w0
+        AND ours.t = sides.t AND ours.v IS NOT DISTINCT FROM sides.v),
+keys AS (
+    SELECT k, w0, w1, arg_min(id, (coalesce(t, our_t), coalesce(live, ours))) AS first,
+        min(kind) FILTER (WHERE head) = max(kind) FILTER (WHERE head) AS head_alone,
+        min(kind) FILTER (WHERE tail) = max(kind) FILTER (WHERE tail) AS tail_alone
+    FROM sides GROUP BY ALL)
+SELECT sides.* REPLACE (head AND head_alone AS head, tail AND tail_alone AS tail), id <> first AS follows,
+    coalesce(latest > ours, false) AS later, id IN (FROM again) AS repeated
+FROM sides
+JOIN keys ON keys.k IS NOT DISTINCT FROM sides.k AND keys.w0 IS NOT DISTINCT FROM sides.w0
+    AND keys.w1 IS NOT DISTINCT FROM sides.w1
+LEFT JOIN latest ON latest.k IS NOT DISTINCT FROM sides.k AND latest.w0 IS NOT DISTINCT FROM sides.w0
     AND latest.w1 IS NOT DISTINCT FROM sides.w1
 """  # noqa: S608  # our own columns
 
@@ -120,8 +127,8 @@ def _look_up(engine: duckdb.DuckDBPyConnection, warehouse: str, contract: Contra
             scan.register(cursor, log)
             cursor.execute(
                 f"INSERT INTO traced SELECT id, {lag}, NULL FROM found JOIN rows "  # noqa: S608  # our own columns
-                "ON cause_partition = rows.partition AND cause_offset = rows.offset WHERE cause IN (?, ?)",
-                [topic, contract.kafka_topic(topic)],
+                "ON cause_partition = rows.partition AND cause_offset = rows.offset WHERE cause = ?",
+                [topic],
             )
             cursor.execute(
                 f"INSERT INTO dated SELECT epoch_ms(rows.timestamp), {lag}, fate = 'expired' FROM rows "  # noqa: S608
@@ -139,8 +146,3 @@ def _near(column: str, kind: str) -> str:
         return f"v.{column} IS NOT DISTINCT FROM our_v.{column}"
     live, ours = (f"{side}.{column}::DOUBLE" for side in ("v", "our_v"))
     return f"(abs({live} - {ours}) <= 1e-9 * abs({ours}) OR {live} IS NOT DISTINCT FROM {ours})"
-
-
-def _alone(end: str) -> str:
-    """Whether the key has differences of one kind alone at this end."""
-    return f"{end} AND count(DISTINCT kind) FILTER (WHERE {end}) OVER (PARTITION BY k, w0, w1) = 1 AS {end}"

@@ -43,7 +43,7 @@ def text(told: Compared) -> str:
     if told.not_compared:
         head += ["", f"not compared, the view has no such columns: {', '.join(told.not_compared)}"]
     kinds = [
-        "\n".join([f"{kind}: {_MEANS[kind]}", *_likely(told, kind), "", _table(told, kind)])
+        "\n".join([f"{kind}: {_MEANS[kind]}", *_likely(told, kind), *_table(told, kind)])
         for kind in KINDS
         if told.count(kind)
     ]
@@ -93,25 +93,26 @@ def _likely(told: Compared, kind: str) -> list[str]:
     ]
 
 
-def _table(told: Compared, kind: str) -> str:
-    """The examples of a kind, side by side."""
+def _table(told: Compared, kind: str) -> list[str]:
+    """The examples of a kind, both sides beside each other."""
     found = [it for it in told.examples if it["kind"] == kind]
     rows = []
     for it in found:
-        row = {"key": _line(it["key"])}
+        row: dict[str, Any] = {"key": _line(it["key"])}
         if it["windowStart"]:
-            row["window"] = " to ".join(filter(None, (it["windowStart"], it["windowEnd"])))
+            row |= {name: datetime.fromisoformat(it[name]) for name in ("windowStart", "windowEnd") if it[name]}
         for side in ("topic", "replayed"):
             if one := it[side]:
                 row |= {
                     f"{side} at": f"{one['partition']}:{one['offset']}",
-                    f"{side} timestamp": one["timestamp"],
+                    f"{side} timestamp": datetime.fromisoformat(one["timestamp"]),
                     f"{side} value": _line(one["value"]),
                 }
-        if cause := it["cause"]:
-            row["cause"] = f"{cause['topic']} {cause['partition']}:{cause['offset']}"
+        if it["replayed"]:
+            cause = it["cause"]
+            row["cause"] = cause and f"{cause['topic']} {cause['partition']}:{cause['offset']}"
         rows.append({**row, "likely": it["rule"]})
-    return show.aligned(pa.Table.from_pylist(rows))
+    return ["", show.aligned(pa.Table.from_pylist(rows))] if rows else []
 
 
 def _line(value: dict[str, Any] | None) -> str:
