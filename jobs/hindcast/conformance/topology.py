@@ -327,10 +327,10 @@ def _stream_table_join(task: Task) -> Json:
         {"left": task.raw[records.value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
     ]
-    told = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
+    emitted = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
     if failed == NOTHING:
-        return _told(task, told)
-    return {"emitted": told, "error": {**_NULL_KEY, "record": failed}}
+        return _told(task, emitted)
+    return {"emitted": emitted, "error": {**_NULL_KEY, "record": failed}}
 
 
 def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values) -> Json:

@@ -16,17 +16,29 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import holds, journal, produce, read, report, show
+from hindcast import emitting, holds, journal, plans, produce, read, report, scan, show, tables
 from hindcast.contracts import find
-from hindcast.demo import flights, restaurant, votes
+from hindcast.demo import flights, readings, restaurant, votes
 from hindcast.local import stack
 from hindcast.local.airflow import api
 from hindcast.questions import BEGINNING, Question
 from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
+from hindcast.tables import Table
 
 PIPELINES = ("restaurant", "votes", "flights")
 RELEASE = "restaurant__release"
+_READINGS = {
+    "flight": "flight",
+    "airport": "airport",
+    "timestamp": "timestamp",
+    "temp, kafka": "temp, kafka",
+    "temp, corrected": "temp, corrected",
+    "emitted": "emitted by run",
+    "late": "late weather in run",
+    "offset": "at offset",
+}
+"""The columns of the table of both readings, and what they are called there."""
 _PORTS_AWAY = 100
 
 
@@ -102,7 +114,7 @@ def _produce(now: Settings, *, first: bool) -> str:
 def _show_restaurant(now: Settings) -> None:
     one, two = _known(now, "restaurant", "bills")
     print("\nrestaurant.bills: what each order was believed to cost\n")
-    print(show.aligned(_beside(one, two, ("customer", "item", "quantity", "timestamp"), ("amount",), changed=False)))
+    print(show.aligned(_beside(one, two, ("customer", "item", "quantity", "timestamp"), ("amount",))))
     due = next(row["amount"] for row in two.to_pylist() if row["customer"] == "candace")
     if due != Decimal(24):
         raise AssertionError(f"Candace must pay 24.00, not {due}")
@@ -122,13 +134,31 @@ def _show_votes(now: Settings) -> None:
 
 
 def _show_flights(now: Settings) -> None:
-    one, two = _known(now, "flights", "departures_weather")
-    changed = _beside(one, two, ("flight", "airport", "timestamp"), ("temp",), changed=True)
-    told = f"late weather has corrected the temperature of {changed.num_rows:,} of {two.num_rows:,} departures"
-    print(f"\nflights.departures_weather: {told}, the first of them\n")
-    print(show.aligned(changed.slice(0, 5)))
-    told = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key {changed['flight'][0]}"
-    print(f"\nall about one: {told}")
+    contract = find(now.schemas, "flights")
+    found = readings.beside(
+        _rows(emitting.emitted(now.warehouse, contract, "departures_weather_kafka")),
+        _rows(tables.located(now.warehouse, contract, "departures_weather")),
+        _rows(tables.located(now.warehouse, contract, "weather")),
+        _rows(plans.log(now.warehouse, "flights", "weather")),
+        same=("flight", "airport"),
+        values=("temp", "wind_speed", "precip", "visib"),
+        on={"airport": "airport"},
+    )
+    two = found.differing.to_pylist()
+    by_temp = [n for n, row in enumerate(two) if row["temp, kafka"] != row["temp, corrected"]]
+    shown = found.differing.take(by_temp[:5]).select(list(_READINGS)).rename_columns(list(_READINGS.values()))
+    print("\nflights.departures_weather and flights.departures_weather_kafka: one view in both readings")
+    print(
+        f"{found.same:,} of {found.same + len(two):,} departures have the same weather in both; {len(two):,} have not,"
+    )
+    print(f"{len(by_temp):,} of these another temperature; the first of them\n")
+    print(show.aligned(shown))
+    late, once = sum(row["late"] is not None for row in two), sum(row["closed"] for row in two)
+    print(f"\nwhy: {late:,} of the {len(two):,} were emitted before the weather that was valid then had come")
+    print("kafka: what was emitted stands, as in the output topic of an application")
+    print(f"corrected: {once:,} had the same answer then; late weather has closed it and opened the right one")
+    told = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key"
+    print(f"\nall about one: {told} {shown['flight'][0]}")
 
 
 def _show_gates(now: Settings) -> None:
@@ -146,6 +176,16 @@ def _show_gates(now: Settings) -> None:
     print(f"\nthe pages of all runs: {now.reports}")
 
 
+def _rows(table: Table) -> pa.Table:
+    """Every row of a table that is there."""
+    found = tables.opened(table)
+    if found is None:
+        raise AssertionError(f"{table.path} was not made")
+    with scan.engine() as engine:
+        scan.register(engine, found)
+        return engine.sql("FROM rows").to_arrow_table()
+
+
 def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]:
     """A view as known after the first run and after the last."""
     contract = find(now.schemas, pipeline)
@@ -155,20 +195,19 @@ def _known(now: Settings, pipeline: str, view: str) -> tuple[pa.Table, pa.Table]
     return one, two
 
 
-def _beside(one: pa.Table, two: pa.Table, same: tuple[str, ...], values: tuple[str, ...], *, changed: bool) -> pa.Table:
-    """Both answers in one row; with `changed` only where they differ."""
+def _beside(one: pa.Table, two: pa.Table, same: tuple[str, ...], values: tuple[str, ...]) -> pa.Table:
+    """Both answers in one row."""
     names: Mapping[str, str] = {"one": "after run 1", "two": "after run 2"}
     columns = [f'{t}."{v}" AS "{v}, {names[t]}"' for v in values for t in names]
     told = ", ".join([*(f'two."{c}"' for c in same), *columns])
     matched = " AND ".join(f'one."{c}" IS NOT DISTINCT FROM two."{c}"' for c in same)
-    differs = " OR ".join(f'one."{v}" IS DISTINCT FROM two."{v}"' for v in values) if changed else "true"
     order = ", ".join(f'two."{c}"' for c in ("timestamp", *same))
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("one", one)
         engine.register("two", two)
         return engine.sql(
-            f"SELECT {told} FROM one JOIN two ON {matched} WHERE {differs} ORDER BY {order}"  # noqa: S608  # names of ours
+            f"SELECT {told} FROM one JOIN two ON {matched} ORDER BY {order}"  # noqa: S608  # names of ours
         ).to_arrow_table()
 
 
