@@ -1,6 +1,6 @@
 """Kafka Streams itself, which tests compare us with: its jars and the compiled tests/streams, in .venv.
 
-    python3 scripts/kafka_streams.py        not part of `make setup`; the tests that need it run it
+python3 scripts/kafka_streams.py        not part of `make setup`; the tests that need it run it
 """
 
 from __future__ import annotations

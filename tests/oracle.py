@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import kafka_streams
 import setup
 import setup_parts
+
 import topologies
 
 Json = Any
@@ -83,12 +84,12 @@ def live_output(
     topics = sorted({record["topic"] for record in records})
     produce.create(servers, *(f"{prefix}{topic}" for topic in (*topics, "output")), partitions=partitions)
     job = {"bootstrap": servers, "application": f"app-{prefix[:-1]}", "prefix": prefix, "operation": operation}
-    placed: list[int] = []
+    sender, placed = _sender(servers), list[int]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps({**job, "config": dict(config or {})}), encoding="utf-8")
         if not one_by_one:
-            placed = _send(servers, prefix, records)
+            placed = _send(sender, prefix, records)
         command = [*java(), "live", str(path), str(Path(folder) / "state")]
         with (Path(folder) / "errors").open("w+") as errors:
             application = subprocess.Popen(
@@ -97,7 +98,7 @@ def live_output(
             try:
                 done = _await(application)
                 for record in records if one_by_one and done else ():
-                    placed += _send(servers, prefix, [record])
+                    placed += _send(sender, prefix, [record])
                     print(file=application.stdin, flush=True)
                     done = done and _await(application)
                 application.communicate(timeout=60)
@@ -113,12 +114,15 @@ def _await(application: subprocess.Popen[str]) -> bool:
     return application.stdout.readline() == "done\n"
 
 
-def _send(servers: str, prefix: str, records: Sequence[Mapping[str, Json]]) -> list[int]:
-    """Send records in order; the partition of each."""
+def _sender(servers: str) -> Json:
     from confluent_kafka import Producer
 
     config = {"bootstrap.servers": servers, "partitioner": "murmur2", "enable.idempotence": True, "linger.ms": 0}
-    producer = Producer(config)
+    return Producer({**config, "log_level": 0})
+
+
+def _send(producer: Json, prefix: str, records: Sequence[Mapping[str, Json]]) -> list[int]:
+    """Send records in order; the partition of each."""
     placed: dict[int, int] = {}
     for number, record in enumerate(records):
         assert record["timestamp"] > 0, "the client takes a timestamp of 0 for now"

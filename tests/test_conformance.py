@@ -1,4 +1,4 @@
-"""The corrected vectors, and what the runner does with what it cannot run."""
+"""The vectors of both readings, and what the runner does with what it cannot run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import reference
 from hindcast.conformance import Outcome, Vector, conformance, load, outcomes
 from hindcast.conformance.printing import failure, families, plane
+from hindcast.conformance.topology import computed
 from hindcast.conformance.vectors import Declined, understand
 
 VECTORS = Path(__file__).parent / "conformance"
@@ -18,7 +19,12 @@ VECTORS = Path(__file__).parent / "conformance"
 
 @pytest.fixture(scope="module")
 def corrected() -> list[Vector]:
-    return [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
+    return [vector for vector in load(VECTORS) if vector.semantics == "corrected"]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> list[Vector]:
+    return [vector for vector in load(VECTORS) if vector.semantics == "kafka"]
 
 
 def judge(done: list[Outcome]) -> None:
@@ -38,6 +44,17 @@ def test_all_986_corrected_vectors_pass(spark: SparkSession, corrected: list[Vec
     judge(outcomes(spark, corrected))
 
 
+def test_all_1326_vectors_of_kafka_streams_pass(kafka: list[Vector]) -> None:
+    assert len(kafka) == 1326
+    judge([Outcome(vector, computed(vector), 0.0) for vector in kafka])
+
+
+def test_what_the_order_of_records_tells_is_judged_in_order(kafka: list[Vector]) -> None:
+    vector = next(it for it in kafka if len(it.expected.get("emitted", ())) > 1)
+    turned = {**vector.expected, "emitted": vector.expected["emitted"][::-1]}
+    assert [Outcome(vector, it, 0.0).state for it in (vector.expected, turned)] == ["passed", "failed"]
+
+
 def test_the_plain_python_reference_agrees_with_all_vectors(corrected: list[Vector]) -> None:
     for vector in corrected:
         assert Outcome(vector, reference.expected(vector.operation, vector.records), 0.0).state == "passed", vector.name
@@ -51,7 +68,7 @@ def test_every_corrected_vector_is_understood(corrected: list[Vector]) -> None:
 @pytest.mark.parametrize(
     ("operation", "reason"),
     [
-        ({"type": "table_transform", "table": {"versioned": True}}, "the kafka reading is not built yet"),
+        ({"type": "table_transform", "semantics": "both"}, "no reading 'both'"),
         ({"type": "windowed_join", "semantics": "corrected"}, "no operator for 'windowed_join'"),
         ({"type": "stream_aggregate", "semantics": "corrected", "aggregation": "trace"}, "no aggregation 'trace'"),
         ({"type": "stream_aggregate", "semantics": "corrected"}, "operation not understood: KeyError 'aggregation'"),
@@ -67,6 +84,45 @@ def test_what_cannot_be_understood_is_declined_with_the_reason(operation: dict[s
     assert str(declined.value) == reason
 
 
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        ({"type": "windowed_join"}, "no operator for 'windowed_join'"),
+        ({"type": "stream_aggregate", "aggregation": "avg"}, "operation not understood: KeyError 'avg'"),
+        ({"type": "stream_aggregate"}, "operation not understood: KeyError 'aggregation'"),
+        ({"type": "table_table_join", "join": "cross"}, "no cross table_table_join"),
+        (
+            {"type": "table_transform", "table": {"versioned": False, "transforms": [{"op": "rekey"}]}},
+            "no transform 'rekey'",
+        ),
+        (
+            {"type": "stream_global_table_join", "join": "inner", "table": {"versioned": False}},
+            "a global table has no order beside the stream",
+        ),
+        (
+            {"type": "windowed_aggregate", "aggregation": "sum", "emit": "at_last", "window": {"kind": "session"}},
+            "operation not understood: KeyError 'graceMs'",
+        ),
+        (
+            {
+                "type": "windowed_aggregate",
+                "aggregation": "sum",
+                "emit": "at_last",
+                "window": {"kind": "session", "inactivityGapMs": 1, "graceMs": 0},
+            },
+            "operation not understood: ValueError 'at_last' is not a valid Emit",
+        ),
+        ("stream_aggregate", "operation not understood: AttributeError 'str' object has no attribute 'get'"),
+    ],
+)
+def test_what_no_topology_is_known_for_is_declined_with_the_reason(operation: dict[str, object], reason: str) -> None:
+    records = ({"topic": "stream", "key": "a", "value": 1, "timestamp": 0},)
+    vector = Vector("any", "any/one", operation, records, {})
+    with pytest.raises(Declined) as declined:
+        _ = vector.semantics, computed(vector)
+    assert str(declined.value) == reason
+
+
 def test_the_command_writes_what_was_computed_and_shows_what_failed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,13 +135,22 @@ def test_the_command_writes_what_was_computed_and_shows_what_failed(
     good = {"type": "table_transform", "semantics": "corrected", "table": table}
     right = {"name": "a/right", "operation": good, "records": lines, "expected": reference.expected(good, lines)}
     wrong = {**right, "name": "a/wrong", "expected": {**right["expected"], "rows": []}}
-    kafka = {"name": "a/kafka", "operation": {"type": "store"}, "records": [], "expected": {"results": []}}
-    (tmp_path / "a.json").write_text(json.dumps([right, wrong, kafka]), encoding="utf-8")
+    steps = [{"op": "put", "key": "a", "value": 1, "timestamp": 5}, {"op": "get", "key": "a"}]
+    store = {"type": "store", "historyRetentionMs": 10}
+    answers = {
+        "results": [-1, {"value": 1, "timestamp": 5}],
+        "history": {"store": {"a": [{"value": 1, "validFrom": 5, "validTo": None}]}},
+    }
+    kafka = {"name": "a/kafka", "operation": store, "records": steps, "expected": answers}
+    unknown = {**kafka, "name": "a/unknown", "operation": {"type": "shop"}}
+    (tmp_path / "a.json").write_text(json.dumps([kafka, right, unknown, wrong]), encoding="utf-8")
 
     assert conformance(spark, tmp_path, tmp_path / "out.json") == 1
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert Outcome(load(tmp_path)[0], written["a/right"], 0.0).state == "passed"
-    assert written["a/kafka"] == {"declined": "the kafka reading is not built yet"}
+    assert list(written) == ["a/kafka", "a/right", "a/unknown", "a/wrong"]
+    assert Outcome(load(tmp_path)[1], written["a/right"], 0.0).state == "passed"
+    assert written["a/kafka"] == answers
+    assert written["a/unknown"] == {"declined": "no operator for 'shop'"}
     shown = capsys.readouterr().out
     assert "a/wrong: table_transform" in shown
     assert "run 2       |8        |9        |10      >" in shown
@@ -103,3 +168,23 @@ def test_a_plane_is_drawn_by_run_and_valid_time() -> None:
         "  run 1       |8                  |10      >",
         "  run 2       |8        |9        |10      >",
     ]
+
+
+def test_a_topology_that_failed_is_shown_part_by_part_line_by_line() -> None:
+    records = ({"topic": "stream", "key": "a", "value": 1, "timestamp": 5},)
+    rows = [{"key": "a", "value": 1, "timestamp": time, "cause": 0} for time in (5, 6)]
+    kept = {"result": {"a": {"value": 1, "timestamp": 5}}}
+    vector = Vector("any", "any/one", {"type": "to_table"}, records, {"emitted": rows, "state": kept})
+    shown = failure(Outcome(vector, {"emitted": [{**rows[0], "value": "1"}, rows[1]], "state": kept}, 0.0))
+    assert shown.splitlines()[3:] == [
+        "   topic   key  value  timestamp",
+        "-  ------  ---  -----  ---------",
+        "0  stream  a    1      5",
+        "(1 row)",
+        "emitted: cause, key, value, timestamp",
+        '-0      "a"  1      5',
+        '+0      "a"  "1"    5',
+        ' 0      "a"  1      6',
+    ]
+    error = failure(Outcome(vector, {"error": {"phase": "build"}}, 0.0)).splitlines()
+    assert error[-2:] == ["error: error", '+{"phase": "build"}']

@@ -39,9 +39,9 @@ TAKEN = [
     "b: {stream: orders, join: {table: recipes, on: item, grace: 300 days}, wait: true}",
     "b: {stream: orders, join: {stream: payments, after: 1 hour, grace: 1 minute, how: outer}}",
     "b: {table: menu, join: {table: stock}, history_retention: 1 day}",
+    "a: {table: menu, wait: true}\nb: {table: menu}",
     "b: {table: stock, where: n > 1, suppress: 1 hour}",
-    "b: {table: menu, group_by: {dish: dish}, aggregate: {n: count(*), a: avg(price)}, suppress: 0 ms}",
-    "b: {table: menu, key: {dish: dish, item: item}, history_retention: 1 hour}",
+    "b: {table: menu, group_by: {dish: dish}, aggregate: {n: count(*), a: avg(price)}, history_retention: 1 hour}",
     "b: {stream: orders, aggregate: {n: min(quantity), x: max(quantity)}, history_retention: 0 ms}",
     ("b: {stream: orders, aggregate: {n: count(*)}, window: {sliding: 1 minute, grace: 1 minute, "
      "store_retention: 3 minutes, emit: on_window_close}}"),
@@ -96,14 +96,15 @@ REFUSED = [
     ("b: {stream: orders, aggregate: {n: count(*)}, window: {session: 1 hour}, history_retention: 1 day}",
      "history_retention:", "history_retention of windows", "window.store_retention"),
     ("b: {table: menu, suppress: 1 hour}", "suppress:",
-     "suppress of a versioned table: menu", "versioned: false in topics.menu: Kafka Streams suppresses only tables"),
+     "suppress of a versioned table: menu", "versioned: false in topics.menu, or remove suppress: Kafka Streams"),
     ("a: {table: recipes, where: minutes > 1}\nb: {table: a, suppress: 1 hour}",
      "suppress:", "suppress of a versioned table: a (looked up in recipes)", "versioned: false in topics.recipes"),
     ("a: {table: menu, aggregate: {n: count(*)}, history_retention: 1 day}\nb: {table: a, suppress: 1 hour}",
      "suppress:",
-     "suppress of a versioned table: a", "no history_retention in a"),
+     "suppress of a versioned table: a", "remove history_retention in views.a, or remove suppress"),
     ("b: {table: stock, aggregate: {m: sum(n)}, suppress: 1 hour, history_retention: 1 day}",
-     "suppress:", "suppress of a versioned table: it has a history_retention", "remove one of the two"),
+     "suppress:", "suppress of a result", "in a view of its own"),
+    ("b: {table: menu, key: {dish: dish, item: item}}", "key:", "a new key for a table", "group_by"),
     ("b: {stream: orders, suppress: 1 hour}", "suppress:", "suppress of a stream", "it is for tables"),
     ("b: {stream: orders, join: {stream: payments, after: 1 hour}, suppress: 1 hour}", "suppress:",
      "suppress of a stream", "it is for tables"),
@@ -173,7 +174,6 @@ def test_a_table_is_versioned_for_a_kafka_view_by_its_own_store_or_as_what_it_is
       quick: {table: kept, where: minutes < 5}
       spent: {stream: orders, aggregate: {n: count(*)}}
       counted: {table: stock, aggregate: {m: sum(n)}, history_retention: 2 hours}
-      keyed: {table: menu, key: {dish: dish, item: item}}
     """
     contract = load(_file(tmp_path, views))
     names = ["menu", "recipes", "stock", *(name for name in contract.views if name != "s")]
@@ -192,7 +192,6 @@ def test_a_table_is_versioned_for_a_kafka_view_by_its_own_store_or_as_what_it_is
         "quick": (True, hour),
         "spent": (False, None),
         "counted": (True, 2 * hour),
-        "keyed": (False, None),
     }
 
 

@@ -1,69 +1,32 @@
-"""Random operations and records in the vectors' format, of every family, by seed.
-
-Times are small and drawn from the operation's own durations, so that ties, records out of order, tombstones on the
-timestamps of others, and both sides of the edges of retention, grace and windows happen all the time.
-"""
+"""Random vectors, without what is expected, of every family and by seed."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 from random import Random
 from typing import Any
 
+from drawing import FURTHEST, Records, digit, drawn, few_keys, length, member, number, reference, timestamps
+
 Json = Any
 Operation = dict[str, Json]
-Records = list[dict[str, Json]]
 
-RETENTIONS = (5, 10, 20, 30, 50, 1000)
+RETENTIONS = (5, 10, 20, 30, 50, FURTHEST)
 LONG = 1_000_000
-KEYS = ("a", "b", "c", "d", "e")
-BYTEWISE = ("", "B", "a", "aa", "é", "｡", "😀")  # noqa: RUF001  # the last two: another order in UTF-16
 
 
 def vectors(family: str, count: int, seed: int = 0) -> Iterator[dict[str, Json]]:
-    """Vectors without what is expected; those of one family, number and seed are always the same."""
-    for number in range(count):
-        name = f"{family}/random-{seed}-{number:05d}"
+    """Vectors without what is expected; those of one family and seed are always the same."""
+    for place in range(count):
+        name = f"{family}/random-{seed}-{place:05d}"
         rng = Random(zlib.crc32(name.encode()))  # noqa: S311
         operation, records = FAMILIES[family](rng)
         yield {"name": name, "description": "Random records.", "operation": operation, "records": records}
 
 
-def records(operation: Operation, count: int, keys: Sequence[str], seed: int = 0) -> Records:
-    """As many random records for an operation, of these keys; their values are JSON objects."""
-    rng = Random(seed)  # noqa: S311
-    makes = dict.fromkeys(_TOPICS[operation["type"]], _object)
-    if operation["type"] == "foreign_key_join":
-        makes["left"] = _reference(keys)
-    if operation["type"] == "table_aggregate":
-        makes["table"] = _member
-    times = _times(rng, operation, count)
-    return [
-        {
-            "topic": (topic := rng.choice(list(makes))),
-            "key": rng.choice(keys),
-            "value": None if rng.random() < 0.15 else makes[topic](rng, number),
-            "timestamp": time,
-        }
-        for number, time in enumerate(times)
-    ]
-
-
-_TOPICS = {
-    "stream_table_join": ("table", "stream"),
-    "table_table_join": ("left", "right"),
-    "foreign_key_join": ("left", "right"),
-    "table_aggregate": ("table",),
-    "stream_aggregate": ("stream",),
-    "windowed_aggregate": ("stream",),
-    "stream_stream_join": ("left", "right"),
-}
-
-
 def scaled(vector: dict[str, Json], factor: int) -> dict[str, Json]:
-    """The same with all durations and timestamps multiplied: what it means must not change, but what is stored may."""
+    """The same with all durations and timestamps multiplied, so that they span more than a store's segment."""
 
     def longer(value: Json, name: str = "") -> Json:
         if isinstance(value, dict):
@@ -83,16 +46,16 @@ _TIMES = ("timestamp", "asOf", "from", "to")
 
 def _store(rng: Random) -> tuple[Operation, Records]:
     operation = {"type": "store", **_versioned(rng, (0, *RETENTIONS[:-1]))}
-    keys, times = _keys(rng), _times(rng, operation, _length(rng))
+    keys, times = few_keys(rng), timestamps(rng, operation, length(rng))
     steps: Records = []
-    for number, time in enumerate(times):
+    for place, time in enumerate(times):
         key = rng.choice(keys)
         if rng.random() < 0.08:
             steps.append({"op": "delete", "key": key, "timestamp": time})
         elif rng.random() < 0.2:
             steps.append(_question(rng, key, time))
         else:
-            value = None if rng.random() < 0.25 else number + 1
+            value = None if rng.random() < 0.25 else place + 1
             steps.append({"op": "put", "key": key, "value": value, "timestamp": time})
     for key in sorted(set(keys)):
         steps += [{"op": "get", "key": key}]
@@ -115,7 +78,7 @@ def _question(rng: Random, key: str, time: int) -> dict[str, Json]:
 
 def _stream_table_join(rng: Random) -> tuple[Operation, Records]:
     operation = {"type": "stream_table_join", "join": _join(rng), "table": _table(rng, versioned=0.67)}
-    return operation, _records(rng, operation, {"table": _number, "stream": _number}, null_key=0.02)
+    return operation, drawn(rng, operation, {"table": number, "stream": number}, null_key=0.02)
 
 
 def _stream_table_join_grace(rng: Random) -> tuple[Operation, Records]:
@@ -124,13 +87,13 @@ def _stream_table_join_grace(rng: Random) -> tuple[Operation, Records]:
     grace = rng.choice([grace for grace in (0, 1, 2, 5, 10, 20, retention // 2, retention) if grace <= retention])
     operation = {"type": "stream_table_join", "join": _join(rng), "table": table, "graceMs": grace}
     null_key = 0.02 if operation["join"] == "inner" or rng.random() < 0.1 else 0
-    return operation, _records(rng, operation, {"table": _number, "stream": _number}, null_key=null_key)
+    return operation, drawn(rng, operation, {"table": number, "stream": number}, null_key=null_key)
 
 
 def _table_table_join(rng: Random) -> tuple[Operation, Records]:
     operation = {"type": "table_table_join", "join": _join(rng, "outer"), "left": _table(rng), "right": _table(rng)}
     operation |= _result(rng, 0.1)
-    return operation, _records(rng, operation, {"left": _number, "right": _number}, null_key=0.01)
+    return operation, drawn(rng, operation, {"left": number, "right": number}, null_key=0.01)
 
 
 def _foreign_key_join(rng: Random) -> tuple[Operation, Records]:
@@ -141,8 +104,8 @@ def _foreign_key_join(rng: Random) -> tuple[Operation, Records]:
 
 def _foreign_key_records(rng: Random, operation: Operation) -> Records:
     foreign = rng.sample(("x", "y", "z"), rng.choice((1, 2, 2, 3)))
-    makes = {"left": _reference(foreign), "right": _number}
-    return _records(rng, operation, makes, null_key=0.01, keys={"right": foreign})
+    makes = {"left": reference(foreign), "right": number}
+    return drawn(rng, operation, makes, null_key=0.01, keys={"right": foreign})
 
 
 def _table_aggregate(rng: Random) -> tuple[Operation, Records]:
@@ -153,41 +116,41 @@ def _table_aggregate(rng: Random) -> tuple[Operation, Records]:
         "table": _table(rng),
         **_result(rng, 0.25),
     }
-    return operation, _records(rng, operation, {"table": _member}, null_key=0.01)
+    return operation, drawn(rng, operation, {"table": member}, null_key=0.01)
 
 
 def _stream_aggregate(rng: Random) -> tuple[Operation, Records]:
     operation = {"type": "stream_aggregate", "aggregation": _aggregation(rng), **_result(rng, 0.5)}
-    return operation, _records(rng, operation, {"stream": _digit}, null_key=0.03)
+    return operation, drawn(rng, operation, {"stream": digit}, null_key=0.03)
 
 
 def _to_table(rng: Random) -> tuple[Operation, Records]:
     operation = {"type": "to_table", "materialized": _table(rng)}
-    return operation, _records(rng, operation, {"stream": _number}, null_key=0.03)
+    return operation, drawn(rng, operation, {"stream": number}, null_key=0.03)
 
 
 def _table_transform(rng: Random) -> tuple[Operation, Records]:
     table = {"versioned": False, "materialized": False} if rng.random() < 0.33 else _table(rng, versioned=0.5)
     table["transforms"] = _transforms(rng, ("filter", "filter", "mapValues", "toStreamToTable", "count"), 3)
     operation = {"type": "table_transform", "table": table}
-    return operation, _records(rng, operation, {"table": _number}, null_key=0.01)
+    return operation, drawn(rng, operation, {"table": number}, null_key=0.01)
 
 
 def _table_suppress(rng: Random) -> tuple[Operation, Records]:
     suppress = {"op": "suppressUntilTimeLimit", "timeLimitMs": rng.choice((1, 5, 10))}
     operation = {"type": "table_transform", "table": {"versioned": False, "transforms": [suppress]}}
-    return operation, _records(rng, operation, {"table": _number}, null_key=0.01)
+    return operation, drawn(rng, operation, {"table": number}, null_key=0.01)
 
 
 def _derived_tables(rng: Random) -> tuple[Operation, Records]:
     if rng.random() < 0.5:
         operation, _ = _stream_table_join(rng)
         operation["table"]["transforms"] = _transforms(rng, _DERIVING, 2)
-        return operation, _records(rng, operation, {"table": _number, "stream": _number}, null_key=0.01)
+        return operation, drawn(rng, operation, {"table": number, "stream": number}, null_key=0.01)
     operation, _ = _table_table_join(rng)
     for side in rng.choice((["left"], ["left"], ["right"], ["left", "right"])):
         operation[side]["transforms"] = _transforms(rng, _DERIVING, 2)
-    return operation, _records(rng, operation, {"left": _number, "right": _number}, null_key=0.01)
+    return operation, drawn(rng, operation, {"left": number, "right": number}, null_key=0.01)
 
 
 _DERIVING = ("filter", "filter", "mapValues", "toStreamToTable", "count")
@@ -203,14 +166,14 @@ def _derived_further(rng: Random) -> tuple[Operation, Records]:
             if not operation.get(side, {}).get("versioned", True):
                 operation[side]["materialized"] = False
         topics = ("table", "stream") if "table" in operation else ("left", "right")
-        return operation, _records(rng, operation, dict.fromkeys(topics, _number), null_key=0.01)
+        return operation, drawn(rng, operation, dict.fromkeys(topics, number), null_key=0.01)
     if kind == "suppress":
         operation, _ = _table_suppress(rng)
         transforms = _transforms(rng, ("filter", "mapValues", "toStreamToTable", "count"), 2)
         transforms.insert(rng.randint(0, len(transforms)), operation["table"]["transforms"][0])
         store = _table(rng, versioned=0.3) if rng.random() < 0.6 else {"versioned": False, "materialized": False}
         operation["table"] = {**store, "transforms": transforms}
-        return operation, _records(rng, operation, {"table": _number}, null_key=0.01)
+        return operation, drawn(rng, operation, {"table": number}, null_key=0.01)
     operation, records = _foreign_key_join(rng) if kind == "foreign_key" else _table_aggregate(rng)
     for side in ("table", "left", "right"):
         if side in operation and rng.random() < 0.5:
@@ -242,7 +205,7 @@ def _stream_stream_join(rng: Random) -> tuple[Operation, Records]:
     window = {"beforeMs": rng.choice((0, 3, 5, 10)), "afterMs": rng.choice((0, 5, 8, 10))}
     window["graceMs"] = rng.choice((0, 3, 5, 10))
     operation = {"type": "stream_stream_join", "join": _join(rng, "outer"), "window": window}
-    return operation, _records(rng, operation, {"left": _number, "right": _number}, null_key=0.03, null=0.04)
+    return operation, drawn(rng, operation, {"left": number, "right": number}, null_key=0.03, null=0.04)
 
 
 def _windowed(kind: str) -> Callable[[Random], tuple[Operation, Records]]:
@@ -283,7 +246,7 @@ def _window(rng: Random, kind: str) -> tuple[dict[str, Json], int]:
 
 def _windowed_aggregate(rng: Random, window: dict[str, Json], emit: str) -> tuple[Operation, Records]:
     operation = {"type": "windowed_aggregate", "aggregation": _aggregation(rng), "window": window, "emit": emit}
-    return operation, _records(rng, operation, {"stream": _digit}, null_key=0.015, null=0.03)
+    return operation, drawn(rng, operation, {"stream": digit}, null_key=0.015, null=0.03)
 
 
 FAMILIES: dict[str, Callable[[Random], tuple[Operation, Records]]] = {
@@ -334,9 +297,11 @@ def _versioned(rng: Random, retentions: Sequence[int]) -> dict[str, Json]:
 
 
 def _result(rng: Random, chance: float) -> dict[str, Json]:
-    return {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}} if (
-        rng.random() < chance
-    ) else {}
+    return (
+        {"materialized": {"versioned": True, "historyRetentionMs": rng.choice((0, 5, 10, 20))}}
+        if (rng.random() < chance)
+        else {}
+    )
 
 
 def _transforms(rng: Random, ops: Sequence[str], most: int) -> list[dict[str, Json]]:
@@ -352,118 +317,3 @@ def _transform(rng: Random, op: str) -> dict[str, Json]:
     if rng.random() < 0.45:
         transform["materialized"] = _table(rng, versioned=0.5, retentions=(5, 10, 20, 50))
     return transform
-
-
-# Records
-
-Make = Callable[[Random, int], Json]
-
-
-def _number(rng: Random, number: int) -> Json:
-    return number if rng.random() < 0.7 else rng.choice((1, 2, 3))
-
-
-def _digit(rng: Random, number: int) -> Json:
-    return rng.randint(1, 9)
-
-
-def _object(rng: Random, number: int) -> Json:
-    return {"n": number}
-
-
-def _member(rng: Random, number: int) -> Json:
-    value = None if rng.random() < 0.05 else rng.randint(1, 9)
-    return {"g": None if rng.random() < 0.05 else rng.choice(("x", "y", "z")), "n": value}
-
-
-def _reference(foreign: Sequence[str]) -> Make:
-    def make(rng: Random, number: int) -> Json:
-        return {"fk": None if rng.random() < 0.1 else rng.choice(foreign), "v": _number(rng, number)}
-
-    return make
-
-
-def _records(
-    rng: Random,
-    operation: Operation,
-    makes: dict[str, Make],
-    *,
-    null_key: float,
-    null: float | None = None,
-    keys: dict[str, Sequence[str]] | None = None,
-) -> Records:
-    """Records of the topics of `makes`, which makes their values; `null` is the chance of a null value."""
-    shared, weight = _keys(rng), rng.choice((0.3, 0.5, 0.5, 0.7))
-    null = rng.choice((0, 0.1, 0.2, 0.3)) if null is None else null
-    topics = list(makes)
-    records = []
-    for number, time in enumerate(_times(rng, operation, _length(rng))):
-        topic = topics[0] if rng.random() < weight else topics[-1]
-        key = None if rng.random() < null_key else rng.choice((keys or {}).get(topic, shared))
-        value = None if rng.random() < null else makes[topic](rng, number)
-        records.append({"topic": topic, "key": key, "value": value, "timestamp": time})
-    return records
-
-
-def _keys(rng: Random) -> Sequence[str]:
-    """Keys to choose from: few, the first ones more often."""
-    alphabet = BYTEWISE if rng.random() < 0.06 else KEYS
-    few = alphabet[: rng.choice((1, 2, 2, 3, 3, 5, len(alphabet)))]
-    return [key for number, key in enumerate(few) for _ in range(len(few) - number)]
-
-
-def _length(rng: Random) -> int:
-    return rng.randint(5, 16) if rng.random() < 0.8 else rng.choice((18, 20, 25, 30, 40, 60))
-
-
-def _times(rng: Random, operation: Operation, count: int) -> list[int]:
-    """Timestamps in the order of processing, of one temper: steady, with ties, late, or at the edges of durations."""
-    spans = _spans(operation)
-    chances = rng.choice(
-        (
-            {"forward": 8, "tie": 2},
-            {"forward": 4, "tie": 4, "late": 3},
-            {"forward": 4, "again": 3, "late": 4, "edge": 2},
-            {"forward": 3, "tie": 1, "edge": 5, "again": 2},
-            {"forward": 3, "again": 2, "edge": 3, "jump": 2},
-            {"forward": 2, "tie": 2, "again": 3, "late": 2, "edge": 2, "jump": 1, "zero": 1},
-        )
-    )
-    step = rng.choice((1, 2, 4, 10))
-    latest = last = rng.choice((0, 0, rng.randint(0, 10), 100, rng.randint(90, 110)))
-    times = [latest]
-    while len(times) < count:
-        temper = rng.choices(list(chances), list(chances.values()))[0]
-        if temper == "forward":
-            last = latest + rng.randint(0, step)
-        elif temper == "again":
-            last = rng.choice(times)
-        elif temper == "late":
-            last = latest - rng.randint(1, rng.choice((3, 10, 30)))
-        elif temper in ("edge", "jump") and spans:
-            last = latest + rng.choice(spans) * (-1 if temper == "edge" else 1) + rng.choice((-1, 0, 0, 1))
-        elif temper == "zero":
-            last = rng.randint(0, 4)
-        last = max(last, 0)
-        times.append(last)
-        latest = max(latest, last)
-    if spans and rng.random() < 0.4:
-        times[-1] = latest + rng.choice(spans) + 1  # what waited comes out
-    return times
-
-
-def _spans(operation: Operation) -> list[int]:
-    """The operation's durations and the sums of two, as far as they matter to the times that are drawn."""
-
-    def found(spec: Json, name: str = "") -> Iterator[int]:
-        if isinstance(spec, dict):
-            for field, inner in spec.items():
-                yield from found(inner, field)
-        elif isinstance(spec, list):
-            for inner in spec:
-                yield from found(inner)
-        elif name.endswith("Ms"):
-            yield spec
-
-    spans = sorted(set(found(operation)))
-    return [span for span in {*spans, *(one + other for one, other in combinations(spans, 2))} if 0 <= span <= RETENTIONS[-1]]

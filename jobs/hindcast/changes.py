@@ -13,7 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import amounts, analysis, derive, emitting, holds, increments, journal, logs, plane, plans, refresh, report, tables
+from hindcast import (
+    amounts,
+    analysis,
+    derive,
+    emitting,
+    holds,
+    increments,
+    journal,
+    logs,
+    plane,
+    plans,
+    refresh,
+    report,
+    tables,
+)
 from hindcast import inputs as inputs_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
@@ -134,10 +148,8 @@ def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo:
     after = tables.published(table)
     flat = {i: tables.believed(spark, source(contract, todo, i)) for i in contract.views[name].inputs}
     analysis.check(spark, contract, name, flat)
-    epoch = emitting.emit(spark, contract, todo, name)
-    log = emitting.emitted(table.warehouse, contract, name)
-    every = tables.load(spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= todo.run))
-    seen = _seen(contract, table, log)
+    every = emitting.emit(spark, contract, todo, name)
+    seen = _seen(contract, table, emitting.emitted(table.warehouse, contract, name))
     if seen is None:
         return Found(_whole(spark, table, amounts.whole(every, shape)), after)
     new = every.where(F.col("_run") > seen.number)

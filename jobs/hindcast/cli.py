@@ -18,14 +18,14 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1."""
+    """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1 (of compare 2)."""
     arguments = _parser().parse_args(argv)
     try:
         command: Command = arguments.command
         return command(arguments)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
-        return 1
+        return int(arguments.failed)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(command: Command) -> argparse.ArgumentParser:
         sub = subs.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, failed=1)
         return sub
 
     def formatted(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -139,6 +139,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="O",
         help="time, time-desc, key or key-desc, or two of them: key,time-desc; time,key if left out",
     )
+    compare = formatted(add(commands.compare))
+    compare.set_defaults(failed=2)
+    compare.add_argument("table", metavar="PIPELINE.VIEW")
+    compare.add_argument("--topic", required=True, metavar="OUTPUT", help="the topic that the application writes to")
+    compare.add_argument(
+        "--key-format",
+        choices=("string", "json"),
+        help="how its keys are written; as those of the view's topic if left out",
+    )
+    compare.add_argument("--limit", type=int, default=5, metavar="N", help="show so many differences of each kind (5)")
     sql = add(commands.sql)
     sql.add_argument("pipeline")
     produce = add(commands.produce)

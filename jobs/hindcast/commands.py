@@ -240,6 +240,24 @@ def history(arguments: argparse.Namespace) -> int:
     return query(arguments)
 
 
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare a kafka view with a live application's output topic; exit code 0: equal, 1: different, 2: cannot tell."""
+    from hindcast.compare import compare, showing
+
+    pipeline, name = _table(arguments.table)
+    told = compare(
+        settings().warehouse,
+        settings().kafka,
+        _contract(pipeline),
+        name,
+        arguments.topic,
+        arguments.limit,
+        arguments.key_format,
+    )
+    print(showing.as_json(told) if arguments.format == "json" else showing.text(told))
+    return 1 if told.differences else 0
+
+
 def sql(arguments: argparse.Namespace) -> int:
     """Print the statements that make a pipeline's table functions in Spark SQL."""
     from hindcast import functions

@@ -18,28 +18,21 @@ What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it, and is repla
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, LongType, StructField, StructType
 
-from hindcast import aggregates, commits, derive, forms, logs, order, plans, tables
-from hindcast.contracts import Contract, View, shapes
-from hindcast.contracts.expressions import resolve
-from hindcast.contracts.shapes import PERIODS, Shape, scope
+from hindcast import commits, derive, logs, order, plans, tables, tasks
+from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
-from hindcast.emits import measures, murmur2
-from hindcast.emits.task import batches
 from hindcast.errors import RunError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
 
-PLACED = {"events": ("_source",), "pairs": ("_source", "_right")}
-"""The places of events that what is emitted carries, by the kind of the view."""
+_READ = ("accepted", "expired", "null_key")
+"""The fates of records that a live topology would read; expired is what a store decides for itself."""
 
 
 def emitted(warehouse: str, contract: Contract, name: str) -> Table:
@@ -47,315 +40,191 @@ def emitted(warehouse: str, contract: Contract, name: str) -> Table:
     return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
 
 
-def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> int:
-    """Processes what has come since the view was last processed, unless this run has done so; returns its epoch.
+def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
+    """Processes what has come since the view was last processed, unless this run has done so; all that it has emitted.
 
     Two commits, each made once: what is emitted is appended, then what is kept is replaced. RunError if inputs of a
     join have different numbers of partitions, or for the record on which Kafka Streams fails.
     """
-    log, past = emitted(settings().warehouse, contract, name), _past(contract, todo, name)
-    if past.kept_by >= todo.run:
-        return past.epoch
-    rows = _given(spark, contract, todo, name, past)
-    groups = 1 if forms.gathered(contract.views[name]) else max(1, _partitions(contract, todo, name))
-    sent = rows.repartition(groups, "partition").sortWithinPartitions("order", "part", "n")
-    done = sent.mapInArrow(batches(forms.form(contract, name)), _nullable(rows.schema)).localCheckpoint(eager=False)
-    note = {"run": todo.run, "epoch": past.epoch, "definition": contract.definition(name)}
-    told = _told(contract, name, done.where("part IS NULL"), past.epoch, todo)
-    tables.ensure(log, tables.nullable(told.schema))
-    commits.append(told, log, todo.run, note)
-    kept = done.where("part IS NOT NULL").drop("order")
-    place = _kept(contract, name, past.epoch)
-    tables.ensure(place, tables.nullable(kept.schema))
-    commits.replace(kept, place, todo.run, note)
-    return past.epoch
+    log, step = emitted(settings().warehouse, contract, name), Step(spark, contract, todo, name)
+    if step.past.kept_by < todo.run:
+        done = step.processed().localCheckpoint(eager=False)
+        told = step.told(done)
+        tables.ensure(log, tables.nullable(told.schema))
+        commits.append(told, log, todo.run, step.note)
+        kept = done.where("part IS NOT NULL").drop("order")
+        tables.ensure(step.kept, tables.nullable(kept.schema))
+        commits.replace(kept, step.kept, todo.run, step.note)
+    return tables.load(spark, log).where((F.col("_epoch") == step.past.epoch) & (F.col("_run") <= todo.run))
 
 
-class _Past(NamedTuple):
-    """How far a view has come: its epoch, and the run that replaced what it keeps last, 0 before the first."""
+def previewed(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, emitting: dict[str, DataFrame]
+) -> DataFrame:
+    """All that the view would have emitted after a run; nothing is written.
+
+    `emitting`: the same of the kafka views that it is made of.
+    """
+    step = Step(spark, contract, todo, name, emitting)
+    log, told = emitted(settings().warehouse, contract, name), step.told(step.processed())
+    if tables.opened(log) is None:
+        return told
+    return tables.load(spark, log).where(F.col("_epoch") == step.past.epoch).unionByName(told)
+
+
+class Past(NamedTuple):
+    """How far a view has come: its epoch; the run that last replaced what it keeps, 0 before the first; with `wait` the
+    time before which everything has been processed, in ms.
+    """
 
     epoch: int
     kept_by: int
+    upto: int
 
 
-def _past(contract: Contract, todo: Plan, name: str) -> _Past:
-    noted = tables.notes(emitted(settings().warehouse, contract, name))
-    earlier = [run for run in noted if run < todo.run]
-    last = noted[max(earlier)] if earlier else None
-    epoch = 1 if last is None else last["epoch"] + (last["definition"] != contract.definition(name))
-    return _Past(epoch, tables.published(_kept(contract, name, epoch)))
+class Step:
+    """What a run has to process for a view. `previews`: what its inputs would have emitted; nothing is written then."""
 
+    def __init__(
+        self,
+        spark: SparkSession,
+        contract: Contract,
+        todo: Plan,
+        name: str,
+        previews: dict[str, DataFrame] | None = None,
+    ) -> None:
+        self._spark, self._contract, self._todo, self._name, self._previews = spark, contract, todo, name, previews
+        self._view = contract.views[name]
+        self.past = self._past()
+        self.kept = self._kept(self.past.epoch)
+        self._upto = self._settled() if self._view.wait else -1
+        self.note = {
+            "run": todo.run,
+            "epoch": self.past.epoch,
+            "definition": contract.definition(name),
+            "upto": self._upto,
+        }
 
-def _kept(contract: Contract, name: str, epoch: int) -> Table:
-    return Table(settings().warehouse, contract.pipeline, f"kept/{name}/{epoch}", "kept")
+    def processed(self) -> DataFrame:
+        """What the view's tasks emit and keep."""
+        it, counts = self._view, {i: self._partitions(i) for i in self._view.inputs}
+        if len(set(counts.values())) > 1 and it.join is not None and it.join.on is None:
+            told = " and ".join(f"{i} has {count}" for i, count in counts.items())
+            raise RunError(
+                f"the inputs of a join have different numbers of partitions: {told}",
+                where=f"{self._contract.pipeline}.{self._name}",
+                mend="Kafka Streams joins what is partitioned alike: give both topics as many partitions",
+            )
+        records = {i: self._of_topic(i) if i in self._contract.topics else self._of_view(i) for i in it.inputs}
+        rows = tasks.given(self._contract, self._name, records, counts)
+        if tables.opened(self.kept) is not None:
+            rows = rows.unionByName(tables.load(self._spark, self.kept), allowMissingColumns=True)
+        return tasks.processed(self._contract, self._name, rows, self._partitions(self._name))
 
+    def told(self, done: DataFrame) -> DataFrame:
+        """What is emitted, as rows of the log."""
+        told = tasks.told(self._contract, self._name, done.where("part IS NULL"))
+        run, known_at = F.lit(self._todo.run).cast("long"), F.lit(self._todo.known_at)
+        epoch = F.lit(self.past.epoch).alias("_epoch")
+        return told.select(epoch, "*", run.alias("_run"), known_at.alias("systemFrom"))
 
-def _partitions(contract: Contract, todo: Plan, name: str) -> int:
-    """How many partitions a topic has, or a kafka view: that of the input that it is stored beside."""
-    if name in contract.topics:
-        return len(todo.topics[name].ranges)
-    it = contract.views[name]
-    if it.stream and it.join and it.join.table and it.join.on is not None:
-        return _partitions(contract, todo, it.join.table)
-    return _partitions(contract, todo, it.first)
+    def _past(self) -> Past:
+        noted = tables.notes(emitted(settings().warehouse, self._contract, self._name))
+        earlier = [run for run in noted if run < self._todo.run]
+        last = noted[max(earlier)] if earlier else None
+        if last is None or last["definition"] != self._contract.definition(self._name):
+            epoch = 1 if last is None else last["epoch"] + 1
+            return Past(epoch, tables.published(self._kept(epoch)), -1)
+        return Past(last["epoch"], tables.published(self._kept(last["epoch"])), last["upto"])
 
+    def _kept(self, epoch: int) -> Table:
+        return Table(settings().warehouse, self._contract.pipeline, f"kept/{self._name}/{epoch}", "kept")
 
-def _given(spark: SparkSession, contract: Contract, todo: Plan, name: str, past: _Past) -> DataFrame:
-    """What the view's tasks are given: what is kept, and the new records of its inputs."""
-    it, known = contract.views[name], shapes(contract)
-    counts = {i: _partitions(contract, todo, i) for i in it.inputs}
-    if len(set(counts.values())) > 1 and it.join is not None and it.join.on is None:
-        told = " and ".join(f"{i} has {count}" for i, count in counts.items())
-        mend = "Kafka Streams joins what is partitioned alike: repartition one of the topics"
-        raise RunError(f"the inputs of a join have different numbers of partitions: {told}", where=name, mend=mend)
-    sides = [_side(spark, contract, todo, name, side, past) for side in range(len(it.inputs))]
-    rows = sides[0]
-    for more in sides[1:]:
-        rows = rows.unionByName(more, allowMissingColumns=True)
-    rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
-    rows = rows.select(*(name for name in _COLUMNS if name in rows.columns))
-    place = _kept(contract, name, past.epoch)
-    if tables.opened(place) is None:
-        return rows
-    return rows.unionByName(tables.load(spark, place), allowMissingColumns=True)
+    def _partitions(self, name: str) -> int:
+        """How many partitions a topic has, or a kafka view: as many as the input that it is stored beside."""
+        if name in self._contract.topics:
+            return len(self._todo.topics[name].ranges)
+        it = self._contract.views[name]
+        if it.stream and it.join and it.join.table and it.join.on is not None:
+            return self._partitions(it.join.table)
+        return self._partitions(it.first)
 
+    def _log(self, name: str) -> DataFrame:
+        """What a live topology would read of a topic, as far as this run goes."""
+        fates = F.col("fate").isin(*_READ)
+        log = plans.log(settings().warehouse, self._contract.pipeline, name)
+        rows = tables.load(self._spark, log).where(fates & (F.col("run") <= self._todo.run))
+        if self._previews is None:
+            return rows
+        new = logs.brought(self._spark, self._contract, self._todo, name, _READ)
+        columns = [column for column in new.columns if column in rows.columns]
+        return rows.select(*columns).unionByName(new.select(*columns))
 
-_COLUMNS = (
-    "part",
-    "side",
-    "partition",
-    "id",
-    "other",
-    "home",
-    "time",
-    "start",
-    "end",
-    "put",
-    "passes",
-    "n",
-    "order",
-    "key",
-    "first",
-    "second",
-    "numbers",
-    "measures",
-)
+    def _of_topic(self, name: str) -> DataFrame:
+        topic, waits = self._contract.topics[name], self._view.wait
+        log = self._log(name) if waits else self._log(name).where(F.col("run") > self.past.kept_by)
+        ordered = self._due(order.processing(log, list(self._contract.topics).index(name), waits=waits))
+        rows = ordered.where("fate <> 'null_key'") if topic.read == "table" else ordered
+        decoded = decode(rows, topic, logs.latest(topic, self._todo))
+        records = logs.undisputed(decoded, self._contract.kafka_topic(name))
+        columns = [F.col(f"key.{c}").alias(c) for c in topic.key] + [F.col(f"value.{c}").alias(c) for c in topic.value]
+        return records.select(
+            "key",
+            F.when(F.col("value").isNotNull(), F.struct(*columns)).alias("value"),
+            "timestamp",
+            "partition",
+            tasks.encoded(F.col("key"), topic.key, topic.keyed_as == "json").alias("id"),
+            "order",
+            F.lit(True).alias("passes"),
+            F.col("partition").alias("_partition"),
+            F.col("offset").alias("_offset"),
+        )
 
-
-def _side(spark: SparkSession, contract: Contract, todo: Plan, name: str, side: int, past: _Past) -> DataFrame:
-    """The new records of an input as rows of a task (emits.rows)."""
-    it, known = contract.views[name], shapes(contract)
-    source = it.inputs[side]
-    records = (_of_topic if source in contract.topics else _of_view)(spark, contract, todo, source, it, past)
-    count = _partitions(contract, todo, it.inputs[-1])
-    named, sent = F.lit(None).cast("binary"), F.lit(None).cast("int")
-    what, on = forms.operator(it), derive.looked_up(it, known)
-    if side == 0 and on is not None:
-        encoded = _encoded(on, known[it.second or ""].key, _as_json(contract, it.second or ""))
-        if what == "stream_table":
-            records = _sent(records, encoded, count)
+    def _of_view(self, name: str) -> DataFrame:
+        """What another kafka view has emitted, as records."""
+        shape = shapes(self._contract)[name]
+        if self._previews is None:
+            log, epoch = emitted(settings().warehouse, self._contract, name), self._epoch(name)
+            rows = tables.load(self._spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= self._todo.run))
         else:
-            named, sent = encoded, _partition(encoded, count)
-    if it.aggregate is not None:
-        columns = it.group_by or known[source].key
-        encoded = _encoded(F.col("key"), columns, _as_json(contract, name))
-        if it.table:
-            measurable = F.col("value").isNotNull() & aggregates.measurable(derive.measures(it, known))
-            records = records.withColumn("key", F.when(measurable, derive.group(it, known)))
-            named, sent = encoded, F.col("partition") if it.group_by is None else _partition(encoded, count)
-        elif it.group_by is not None:
-            records = _sent(records.withColumn("key", derive.group(it, known)), encoded, count)
-    elif what == "stream" and it.key is not None:
-        new = {c: F.expr(resolve(text, scope(it, known), {it.first: "value"})) for c, text in it.key.items()}
-        encoded = _encoded(F.col("key"), it.key, _as_json(contract, name))
-        records = _sent(records.withColumn("key", derive.keyed(new)), encoded, count)
-    passes = F.col("passes")
-    if side == 0 and it.where is not None and it.join is None:
-        condition = F.expr(resolve(it.where, scope(it, known), {it.first: "value"}))
-        passes = passes & F.coalesce(condition, F.lit(False))
-    key = F.col("key")
-    if side == 1:
-        first = shapes(contract)[it.first].key
-        alike = what in ("table_table", "pairs")
-        key = F.struct(*(F.col(f"key.{c}").alias(n) for c, n in zip(known[source].key, first, strict=alike)))
-        key = F.when(F.col("key").isNotNull(), key) if alike else F.lit(None)
-    numbers = {}
-    if it.aggregate is not None:
-        its = derive.measures(it, known)
-        numbers = {"numbers": F.struct(*(m.argument.alias(f"m{n}") for n, m in enumerate(its.values())))}
-    return records.select(
-        F.lit(None).cast("string").alias("part"),
-        F.lit(side).alias("side"),
-        F.col("partition"),
-        F.col("id"),
-        named.alias("other"),
-        sent.alias("home"),
-        F.unix_millis("timestamp").alias("time"),
-        F.lit(None).cast("long").alias("start"),
-        F.lit(None).cast("long").alias("end"),
-        (F.col("value").isNotNull() | ~F.col("passes")).alias("put"),
-        passes.alias("passes"),
-        F.lit(None).cast("long").alias("n"),
-        "order",
-        *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
-        F.when(F.col("value").isNotNull(), F.struct("value.*", *_PLACE)).alias("first" if side == 0 else "second"),
-        *(column.alias(n) for n, column in numbers.items()),
-    )
+            rows = self._previews[name]
+        if not self._view.wait:
+            rows = rows.where(F.col("_run") > self.past.kept_by)
+        rows = self._due(rows.withColumnRenamed("_order", "order"))
+        key = derive.keyed({column: F.col(column) for column in shape.key})
+        place = ("_sourcePartition", "_sourceOffset") if shape.kind == "events" else tasks.PLACE
+        return rows.select(
+            key.alias("key"),
+            F.when(~F.col("_tombstone"), F.struct(*shape.columns)).alias("value"),
+            "timestamp",
+            F.col("_partition").alias("partition"),
+            tasks.encoded(key, shape.key, tasks.as_json(self._contract, name)).alias("id"),
+            "order",
+            (~F.col("_filtered")).alias("passes"),
+            *(F.col(column).alias(alias) for column, alias in zip(place, tasks.PLACE, strict=True)),
+        )
 
+    def _epoch(self, name: str) -> int:
+        return Step(self._spark, self._contract, self._todo, name).past.epoch
 
-_PLACE = ("_partition", "_offset")
-"""Where a record stands in its topic, beside its values."""
+    def _due(self, records: DataFrame) -> DataFrame:
+        """With `wait` the records that are processed in this run; else all."""
+        if not self._view.wait:
+            return records
+        reached = F.col("order.reached")
+        return records.where((reached >= self.past.upto) & (reached < self._upto))
 
-
-def _of_topic(spark: SparkSession, contract: Contract, todo: Plan, name: str, it: View, past: _Past) -> DataFrame:
-    """Records of a topic: key, value (struct or null, with the key's columns), timestamp, partition, id, order."""
-    topic = contract.topics[name]
-    log = plans.log(settings().warehouse, contract.pipeline, name)
-    number = list(contract.topics).index(name)
-    fates = ["accepted", "expired", "null_key"]
-    rows = tables.load(spark, log).where(F.col("fate").isin(*fates) & (F.col("run") <= todo.run))
-    rows = order.processing(rows.where(F.col("run") > past.kept_by), number, waits=it.wait)
-    if topic.read == "table":
-        rows = rows.where("fate <> 'null_key'")
-    records = logs.undisputed(decode(rows, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
-    columns = [F.col(f"key.{c}").alias(c) for c in topic.key] + [F.col(f"value.{c}").alias(c) for c in topic.value]
-    return records.select(
-        "key",
-        F.when(F.col("value").isNotNull(), F.struct(*columns)).alias("value"),
-        "timestamp",
-        "partition",
-        _encoded(F.col("key"), topic.key, topic.keyed_as == "json").alias("id"),
-        "order",
-        F.lit(True).alias("passes"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-    )
-
-
-def _of_view(spark: SparkSession, contract: Contract, todo: Plan, name: str, it: View, past: _Past) -> DataFrame:
-    """What another kafka view has emitted, as records."""
-    shape: Shape = shapes(contract)[name]
-    log = emitted(settings().warehouse, contract, name)
-    epoch = _past(contract, todo, name).epoch
-    rows = tables.load(spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") > past.kept_by))
-    key = derive.keyed({column: F.col(column) for column in shape.key})
-    place = ("_sourcePartition", "_sourceOffset") if shape.kind == "events" else _PLACE
-    return rows.select(
-        key.alias("key"),
-        F.when(~F.col("_tombstone"), F.struct(*shape.columns)).alias("value"),
-        "timestamp",
-        F.col("_partition").alias("partition"),
-        _encoded(key, shape.key, _as_json(contract, name)).alias("id"),
-        F.col("_order").alias("order"),
-        (~F.col("_filtered")).alias("passes"),
-        *(F.col(column).alias(alias) for column, alias in zip(place, _PLACE, strict=True)),
-    )
-
-
-def _nullable(schema: StructType) -> StructType:
-    """The same, where anything may be null, also within structs."""
-    text = schema.json().replace('"nullable":false', '"nullable":true')
-    return StructType.fromJson(json.loads(text.replace('"containsNull":false', '"containsNull":true')))
-
-
-def _sent(records: DataFrame, encoded: Column, count: int) -> DataFrame:
-    """Records under another key, where Kafka Streams would send them: a repartition."""
-    keyed = records.withColumn("id", encoded)
-    return keyed.withColumn("partition", F.coalesce(_partition(F.col("id"), count), F.col("partition")))
-
-
-def _partition(encoded: Column, count: int) -> Column:
-    return F.arrow_udf(lambda keys: murmur2.partitions(keys, count), "int")(encoded)
-
-
-def _encoded(key: Column, columns: Iterable[str], as_json: bool) -> Column:  # noqa: FBT001
-    """A key as the bytes that a serializer would make of it: the text of its one column, or a JSON object."""
-    if as_json:
-        return F.to_json(key).cast("binary")
-    (name,) = columns
-    return key.getField(name).cast("string").cast("binary")
-
-
-def _as_json(contract: Contract, name: str) -> bool:
-    """Whether the key of a topic or view is a JSON object."""
-    if name in contract.topics:
-        return contract.topics[name].keyed_as == "json"
-    it = contract.views[name]
-    own = it.key or it.group_by
-    return len(own) > 1 if own is not None else _as_json(contract, it.first)
-
-
-def _measured(contract: Contract, it: View, schema: StructType) -> DataType:
-    """The type of what is kept of an aggregate: a field for each part of its measures."""
-    if it.aggregate is None:
-        return StructType([StructField("m0", LongType())])
-    numbers = schema["numbers"].dataType
-    fields = []
-    for n, part in enumerate(measures.parts(forms.measured(it, contract))):
-        fields.append(StructField(f"m{n}", _part(part.function, numbers.fields[part.argument].dataType)))  # type: ignore[attr-defined]
-    return StructType(fields)
-
-
-def _part(function: str, of: DataType) -> DataType:
-    """The type of a part of a measure."""
-    if function in ("rows", "count"):
-        return LongType()
-    if function != "sum":
-        return of
-    if isinstance(of, DecimalType):
-        return DecimalType(min(of.precision + 10, 38), of.scale)
-    return LongType() if isinstance(of, IntegralType) else DoubleType()
-
-
-def _told(contract: Contract, name: str, rows: DataFrame, epoch: int, todo: Plan) -> DataFrame:
-    """Emitted rows as the log has them."""
-    it, known = contract.views[name], shapes(contract)
-    shape = known[name]
-    if it.aggregate is not None:
-        own = [F.col("key.*"), *_whole(contract, it)]
-    else:
-        rows = rows.withColumnsRenamed({"first": it.first, "second": it.second or "_second"})
-        if it.where is not None and it.join is not None:
-            rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
-        own = derive.chosen(it, known)
-    picked = rows.select(F.struct(*own).alias("_own"), F.struct("*").alias("_row"))
-    there = F.col("_row.put")
-    sources = {"_source": f"_row.{it.first}", "_right": f"_row.{it.second}"}
-    keys, columns = list(shape.key), list(shape.value)
-    return picked.select(
-        F.lit(epoch).alias("_epoch"),
-        F.col("_row.partition").alias("_partition"),
-        F.col("_row.n").alias("_offset"),
-        *(F.col(f"_own.{c}").alias(c) for c in keys),
-        *(F.when(there, F.col(f"_own.{c}")).alias(c) for c in columns),
-        F.timestamp_millis("_row.time").alias("timestamp"),
-        *(
-            F.timestamp_millis(F.col(f"_row.{edge}")).alias(column)
-            for edge, column in zip(("start", "end"), PERIODS["windows"], strict=True)
-            if shape.kind == "windows"
-        ),
-        (~there).alias("_tombstone"),
-        F.col("_row.passes").alias("_filtered"),
-        F.col("_row.order").alias("_order"),
-        F.element_at(F.array(*(F.lit(t) for t in contract.topics)), F.col("_row.order.topic") + 1).alias("_causeTopic"),
-        F.col("_row.order.partition").alias("_causePartition"),
-        F.col("_row.order.offset").alias("_causeOffset"),
-        *(
-            F.col(f"{sources[place]}.{part}").alias(f"{place}{part.removeprefix('_').capitalize()}")
-            for place in PLACED.get(shape.kind, ())
-            for part in _PLACE
-        ),
-        F.lit(todo.run).cast("long").alias("_run"),
-        F.lit(todo.known_at).alias("systemFrom"),
-    )
-
-
-def _whole(contract: Contract, it: View) -> list[Column]:
-    """An aggregate's measures of their parts."""
-    found, at = [], 0
-    for column, function in zip(it.aggregate or {}, forms.measured(it, contract), strict=True):
-        parts = [F.col(f"measures.m{at + n}") for n in range(len(measures.PARTS[function]))]
-        at += len(parts)
-        whole = parts[0].cast("double") / parts[1] if function == "avg" else parts[0]
-        found.append(F.when(parts[-1] > 0, whole).alias(column) if function == "avg" else whole.alias(column))
-    return found
+    def _settled(self) -> int:
+        """The time that every partition of every topic behind the view has gone past, in ms; no record of an earlier
+        time will come to stand before one that is there. -1 if a partition has no record yet.
+        """
+        names, found = [self._name], [self.past.upto]
+        for name in names:
+            names += [i for i in self._contract.made_of(name) if i not in names]
+        reached: list[int] = []
+        for name in (n for n in names if n in self._contract.topics):
+            latest = self._log(name).groupBy("partition").agg(F.max(F.unix_millis("timestamp"))).collect()
+            if len(latest) < self._partitions(name):
+                return max(found)
+            reached += [row[1] for row in latest]
+        return max([*found, min(reached)])

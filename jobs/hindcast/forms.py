@@ -64,7 +64,7 @@ def measured(it: View, contract: Contract) -> list[str]:
     return ["rows" if (function, argument) == ("count", "1") else function for function, argument in told]
 
 
-def _store(versioned: bool, retention: timedelta | None) -> Store:  # noqa: FBT001  # as Contract.versioned has them
+def _store(versioned: bool, retention: timedelta | None) -> Store:
     return Store(versioned, _ms(retention) if versioned and retention is not None else None)
 
 

@@ -17,7 +17,7 @@ What is refused stands in the quarantine too, one table per pipeline, with its t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -86,8 +86,10 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
 
 
-def brought(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
-    """The accepted records that a plan would bring to a topic's log, as `accepted` gives them; nothing is written."""
+def brought(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, fates: Sequence[str] = ("accepted",)
+) -> DataFrame:
+    """The records of these fates that a plan would bring to a topic's log, as the log has them; nothing is written."""
     log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     with Cluster(settings().kafka) as cluster:
         held = cluster.available(contract.kafka_topic(name))
@@ -95,7 +97,7 @@ def brought(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> D
     if not read:
         return spark.createDataFrame([], _EMPTY)
     judged = _union(_judged(spark, contract, todo, name, log, part) for part in read)
-    return judged.where("fate = 'accepted'").drop(*_DECODED.values()).withColumns(_origin(share, todo))
+    return judged.where(F.col("fate").isin(*fates)).drop(*_DECODED.values()).withColumns(_origin(share, todo))
 
 
 def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import ages, analysis, derive, gates, inputs, journal, logs, plans, show, tables
+from hindcast import ages, amounts, analysis, derive, emitting, gates, inputs, journal, logs, plans, show, tables
 from hindcast.candidates import Candidate
 from hindcast.changes import compared, located, table_schema
-from hindcast.contracts import Contract, find
+from hindcast.contracts import Contract, find, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
@@ -47,6 +47,7 @@ def preview(
         now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
     )
     candidates: dict[str, DataFrame] = {}
+    emitted: dict[str, DataFrame] = {}
     told: dict[str, Any] = {}
     stored = sum(tables.size(tables.located(now.warehouse, contract, name)) for name in contract.topics)
     planned = sum(sum(share.planned.values()) for share in todo.topics.values())
@@ -58,7 +59,7 @@ def preview(
                 candidates[name] = tables.believed(spark, located(contract, name)).persist()
                 continue
             with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
-                candidates[name] = _candidate(spark, contract, todo, name, candidates).persist()
+                candidates[name] = _candidate(spark, contract, todo, name, candidates, emitted).persist()
                 told[name] = _difference(spark, contract, todo, name, candidates)
         for candidate in candidates.values():
             candidate.unpersist()
@@ -85,12 +86,20 @@ def text(told: dict[str, Any]) -> str:
 
 
 def _candidate(
-    spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
+    spark: SparkSession,
+    contract: Contract,
+    todo: Plan,
+    name: str,
+    candidates: dict[str, DataFrame],
+    emitted: dict[str, DataFrame],
 ) -> DataFrame:
-    """A table as the run would have it: flat rows."""
+    """A table as the run would have it: flat rows. What a kafka view would have emitted goes into `emitted`."""
     if name in contract.views:
         made_of = {i: candidates[i] for i in contract.views[name].inputs}
         analysis.check(spark, contract, name, made_of)
+        if contract.views[name].semantics == "kafka":
+            emitted[name] = emitting.previewed(spark, contract, todo, name, emitted)
+            return amounts.whole(emitted[name], shapes(contract)[name])
         return derive.view(contract, name, made_of)
     topic = contract.topics[name]
     there, new = logs.accepted(spark, contract, name, after=0), logs.brought(spark, contract, todo, name)

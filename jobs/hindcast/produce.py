@@ -52,6 +52,7 @@ def send(servers: str, topic: str, records: Iterable[Record]) -> int:
             problems.append(error.str())
 
     config = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "message.timeout.ms": 30_000}
+    config |= {"partitioner": "murmur2_random"}  # as Java clients do; librdkafka would take another hash
     reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": True}
     producer = Producer({**config, **reported})
     sent = 0

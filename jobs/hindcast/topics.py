@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is not in its __all__
 from pyspark.sql import DataFrame, SparkSession
 
@@ -90,30 +91,43 @@ class Cluster:
         hits = self._ask(lambda: self._consumer.offsets_for_times(asked, timeout=TIMEOUT), topic)
         return {hit.partition: None if hit.offset < 0 else self._plausible(hit, moment, latest) for hit in hits}
 
+    def committed(self, topic: str, ranges: Mapping[int, Offsets]) -> Generator[list[Message], None, None]:
+        """The committed records of these ranges as they come, a few thousand at a time; each partition in order."""
+        left = {partition: it.end for partition, it in ranges.items() if it.end > it.start}
+        self._consumer.assign([TopicPartition(topic, partition, ranges[partition].start) for partition in left])
+        heard = time.monotonic()
+        try:
+            while left:
+                came = self._ask(self._come, topic)
+                if not came and time.monotonic() - heard > TIMEOUT:
+                    raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
+                heard = time.monotonic() if came else heard
+                wanted = []
+                for message in came:
+                    partition, error = message.partition(), message.error()
+                    if error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
+                        raise TopicError(str(error), where=f"{topic} partition {partition}")
+                    end = left.get(partition, 0)
+                    if not error and message.offset() < end:
+                        wanted.append(message)
+                    if error or message.offset() >= end - 1:
+                        left.pop(partition, None)
+                if wanted:
+                    yield wanted
+        finally:
+            self._consumer.unassign()
+
+    def _come(self) -> list[Message]:
+        """What has come of the assigned partitions; waits a second for the first of it."""
+        first = self._consumer.poll(1.0)
+        return [first, *self._consumer.consume(_AT_ONCE, 0)] if first is not None else []
+
     def _plausible(self, hit: TopicPartition, moment: datetime, latest: datetime) -> int | None:
         """The first offset from `hit` on that is dated from `moment` up to `latest`."""
         end = self._ask(lambda: self._consumer.get_watermark_offsets(hit, timeout=TIMEOUT), hit.topic)[1]
-        self._consumer.assign([hit])
-        heard = time.monotonic()
-        try:
-            while self._ask(lambda: self._consumer.position([hit])[0].offset, hit.topic) < end:
-                message = self._ask(lambda: self._consumer.poll(1.0), hit.topic)
-                if message is None:
-                    if time.monotonic() - heard > TIMEOUT:
-                        raise TopicError("the broker sends no records", where=f"{hit.topic} partition {hit.partition}")
-                    continue
-                heard = time.monotonic()
-                if message.error() and message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
-                    return None
-                if message.error():
-                    raise TopicError(str(message.error()), where=f"{hit.topic} partition {hit.partition}")
-                if message.offset() >= end:
-                    return None
-                if _ms_from(moment) <= message.timestamp()[1] <= millis(latest):
-                    return int(message.offset())
-            return None
-        finally:
-            self._consumer.unassign()
+        with closing(self.committed(hit.topic, {hit.partition: Offsets(hit.offset, end)})) as batches:
+            dated = (m for batch in batches for m in batch if _ms_from(moment) <= m.timestamp()[1] <= millis(latest))
+            return next((message.offset() for message in dated), None)
 
     def _ask(self, question: Any, topic: str) -> Any:
         until = time.monotonic() + TIMEOUT
@@ -215,6 +229,7 @@ _RECORD = (
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_AT_ONCE = 9_999
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 _ELECTING = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_LEADER_OR_FOLLOWER")
 _NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")

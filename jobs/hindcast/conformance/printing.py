@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ from hindcast.show import aligned
 
 if TYPE_CHECKING:
     from hindcast.conformance.runner import Outcome
-    from hindcast.conformance.vectors import Json
+    from hindcast.conformance.vectors import Json, Vector
 
+_FIELDS = ("run", "op", "topic", "key", "value", "timestamp", "asOf", "from", "to", "order")
 _STARTS = ("validFrom", "start", "timestamp")
 _WIDTH = 10
 
@@ -37,10 +39,46 @@ def families(outcomes: Sequence[Outcome]) -> str:
 
 
 def failure(outcome: Outcome) -> str:
-    """A vector that failed: its records, and for each key on which they differ both planes."""
-    vector, computed = outcome.vector, outcome.computed
-    expected = vector.expected
-    parts = [f"\n{vector.name}: {vector.operation['type']}", json.dumps(vector.operation), records(vector.records)]
+    """A vector that failed: its records, and where what was computed differs from what it expects."""
+    vector = outcome.vector
+    head = [f"\n{vector.name}: {vector.operation['type']}", json.dumps(vector.operation), records(vector.records)]
+    differences = _lines_that_differ if vector.semantics == "kafka" else _planes_that_differ
+    return "\n".join([*head, *differences(vector, outcome.computed)])
+
+
+def _lines_that_differ(vector: Vector, computed: Json) -> list[str]:
+    """Of the `kafka` reading: each part that is not as expected; `-` expected, `+` computed."""
+    parts = []
+    for part in dict.fromkeys((*vector.expected, *computed)):
+        if vector.expected.get(part) == computed.get(part):
+            continue
+        expected, found = (_rows(part, side[part]) if part in side else [] for side in (vector.expected, computed))
+        names = dict.fromkeys(name for row in (*expected, *found) for name in row)
+        rows = [{name: json.dumps(row[name]) if name in row else "" for name in names} for row in (*expected, *found)]
+        lines = _table(rows).splitlines()[2:]
+        sides = lines[: len(expected)], lines[len(expected) : len(rows)]
+        parts += [f"{part}: {', '.join(names)}", *list(unified_diff(*sides, n=len(rows), lineterm=""))[3:]]
+    return parts
+
+
+def _rows(part: str, told: Json) -> list[dict[str, Json]]:
+    """A part of what a vector expects, as rows."""
+    match part:
+        case "emitted":
+            return [{name: row.get(name) for name in ("cause", "key", "value", "timestamp")} for row in told]
+        case "history":
+            lists = [({"store": store, "key": key}, rows) for store, its in told.items() for key, rows in its.items()]
+            return [{**where, **row} for where, rows in lists for row in rows or [{}]]
+        case "state":
+            return [{"store": store, "key": key, **row} for store, its in told.items() for key, row in its.items()]
+        case "results":
+            return [{"step": number, "result": result} for number, result in enumerate(told)]
+    return [{part: told}]
+
+
+def _planes_that_differ(vector: Vector, computed: Json) -> list[str]:
+    """Of the `corrected` reading: the fates, and both planes of each key."""
+    expected, parts = vector.expected, list[str]()
     if computed["fates"] != expected["fates"]:
         parts += [
             f"fates: computed {json.dumps(computed['fates'])}",
@@ -51,13 +89,15 @@ def failure(outcome: Outcome) -> str:
         here = {name: side.get(key, []) for name, side in sides.items()}
         if _told(here["computed"]) != _told(here["expected"]):
             parts += [f"key {key}, {name}:\n{plane(rows, vector.runs)}" for name, rows in here.items()]
-    return "\n".join(parts)
+    return parts
 
 
 def records(lines: Iterable[Mapping[str, Json]]) -> str:
-    """Records as a table in the order of the log."""
-    names = ("run", "topic", "key", "value", "timestamp")
-    return _table([{name: _text(record.get(name)) for name in names} for record in lines])
+    """Records, or steps, as a table, numbered in the order of the log."""
+    its = list(lines)
+    names = [name for name in _FIELDS if any(name in record for record in its)]
+    told = ({name: _text(it[name]) if name in it else "" for name in names} for it in its)
+    return _table([{"": number, **row} for number, row in enumerate(told)])
 
 
 def plane(rows: Sequence[Mapping[str, Json]], runs: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hindcast.conformance.vectors import Json
+from hindcast.conformance.vectors import Declined, Json
 from hindcast.emits import stores, versioned
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.stores import GET, GET_AT, PUT, Asked
@@ -17,17 +17,17 @@ _SHORTEST = 2000
 
 
 class Steps:
-    """The steps of a vector. A delete is a look-up and a put."""
+    """The steps of a vector. A delete is a look-up and a put. `code`: the code of each key."""
 
-    def __init__(self, operation: Mapping[str, Json], steps: Sequence[Mapping[str, Json]]) -> None:
+    def __init__(
+        self, operation: Mapping[str, Json], steps: Sequence[Mapping[str, Json]], code: Mapping[str, int]
+    ) -> None:
         self.retention = operation["historyRetentionMs"]
         default = max(self.retention // 3, _SHORTEST)
         self.interval = operation.get("segmentIntervalMs") or default
         self.steps = steps
-        names = {step["key"] for step in steps if step["key"] is not None}
-        self.names = sorted(names, key=lambda name: str(name).encode())
-        self.code = {name: n for n, name in enumerate(self.names)}
-        self.home = np.zeros(len(self.names), np.int64)
+        self.code = code
+        self.home = np.zeros(len(code), np.int64)
 
     def results(self) -> list[Json]:
         """What each step answers."""
@@ -51,8 +51,10 @@ class Steps:
                 found = self._asked([*self.steps[:number], {**step, "op": "get"}], self.retention)[0][-1]
                 every = self._versions(number, step["key"])
                 return next((v for v in every if found[1] != NOTHING and v["validFrom"] == found[2]), None)
-            case _:
+            case "query":
                 return self._between(number, step)
+            case other:
+                raise Declined(f"no step {other!r}")
 
     def _between(self, number: int, step: Mapping[str, Json]) -> list[Json]:
         """The versions of a key that meet an interval, as the store's segments show them (rule 11)."""
@@ -79,8 +81,6 @@ class Steps:
 
     def _versions(self, number: int, key: str) -> list[Json]:
         """The versions of a key after some steps, none forgotten for its age."""
-        from hindcast.conformance.topology import versions
-
         left = self._asked(self.steps[:number], self.retention, UNLIMITED)[1]
         return versions(left, self.code[key], [step.get("value") for step in self.steps])
 
@@ -114,3 +114,15 @@ class Steps:
             if questions.what[n] == PUT:
                 versioned.put(store, questions.key[n], slot[n], questions.value[n], retention)
         return [], versioned.held(store, kept)
+
+
+def versions(left: Versions, key: int, values: Sequence[Json]) -> list[Json]:
+    """The versions of a key that a look-up can find, in ascending order."""
+    rows = np.flatnonzero(left.key == key)
+    ends = [*left.time[rows[1:]].tolist(), None][: len(rows)]
+    found = [
+        {"value": values[left.value[row]], "validFrom": int(left.time[row]), "validTo": end}
+        for row, end in zip(rows, ends, strict=True)
+        if left.value[row] != NOTHING
+    ]
+    return [version for version in found if version["validFrom"] != version["validTo"]]

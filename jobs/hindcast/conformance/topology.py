@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hindcast.conformance.storing import Steps
-from hindcast.conformance.vectors import Declined, Json, Vector
+from hindcast.conformance.storing import Steps, versions
+from hindcast.conformance.vectors import Declined, Json, Vector, join_of, understanding
 from hindcast.emits import (
     aggregates,
     buffer,
@@ -26,12 +26,11 @@ from hindcast.emits import (
     windowed,
 )
 from hindcast.emits.compiled import NOTHING
-from hindcast.emits.folds import ADD, MERGE, SUBTRACT
+from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 from hindcast.emits.session_windows import SessionWindows
 from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored
 from hindcast.emits.time_windows import TimeWindows
-from hindcast.emits.versioned import Versions
 from hindcast.emits.windowed import Windows
 
 Values = list[Any]
@@ -85,9 +84,9 @@ class Task:
         found = {v.get(field) for v in values if isinstance(v, dict) for field in fields if field}
         return {it for it in found if it is not None}
 
-    def columns(self, topic: str) -> tuple[Any, Any, Any, Any]:
-        """Order, key, value and time of a topic's records."""
-        order = np.array([n for n, r in enumerate(self.records) if r["topic"] == topic], np.int64)
+    def columns(self, *topics: str) -> tuple[Any, Any, Any, Any]:
+        """Order, key, value and time of the records of some topics."""
+        order = np.array([n for n, r in enumerate(self.records) if r["topic"] in topics], np.int64)
         its = [self.records[n] for n in order]
         key = np.array([NOTHING if r["key"] is None else self.code[r["key"]] for r in its], np.int64)
         value = np.array([NOTHING if r["value"] is None else n for n, r in zip(order, its, strict=True)], np.int64)
@@ -175,7 +174,7 @@ class Task:
                     group[at[at != NOTHING]] = changes.key[at != NOTHING]
                 given = aggregates.of_table(changes, group)
                 done = aggregates.aggregate(given, versioned.empty(), self.home, store.get("historyRetentionMs"))
-                values = _measured(done.nodes, "count", values)
+                values = measured(done.nodes, "count", values)
                 passing = np.ones(len(values), np.bool_)
                 changes, stored = tables.materialized(done.changes, _kept(store), self.home)
             case "suppressUntilTimeLimit":
@@ -221,26 +220,14 @@ class Task:
 
 def computed(vector: Vector) -> Json:
     """What the operators of the `kafka` reading make of a vector, in the form of its own `expected`."""
-    task = Task(vector)
-    try:
+    with understanding():
         operator = _OPERATORS.get(vector.operation["type"])
         if operator is None:
             raise Declined(f"no operator for {vector.operation['type']!r}")
-        return operator(task)
-    except Refused as refused:
-        return {"error": refused.error}
-
-
-def versions(left: Versions, key: int, values: Values) -> list[Json]:
-    """The versions of a key that a look-up can find, in ascending order."""
-    rows = np.flatnonzero(left.key == key)
-    ends = [*left.time[rows[1:]].tolist(), None][: len(rows)]
-    found = [
-        {"value": values[left.value[row]], "validFrom": int(left.time[row]), "validTo": end}
-        for row, end in zip(rows, ends, strict=True)
-        if left.value[row] != NOTHING
-    ]
-    return [version for version in found if version["validFrom"] != version["validTo"]]
+        try:
+            return operator(Task(vector))
+        except Refused as refused:
+            return {"error": refused.error}
 
 
 def _kept(spec: Mapping[str, Json]) -> Kept:
@@ -264,11 +251,14 @@ def _passes(predicate: Mapping[str, Json]) -> Callable[[Json], bool]:
     raise Declined(f"no predicate {predicate}")
 
 
-def _measured(nodes: Any, aggregation: str, values: Values) -> Values:
-    """What nodes amount to (folds.py), as the vectors' aggregations have it."""
+def measured(nodes: Any, aggregation: str, values: Values, kept: Values | None = None) -> Values:
+    """What nodes amount to (folds.py), as the vectors' aggregations have it. `kept`: what was kept amounts to."""
     found: Values = []
     initial: Any = {"count": 0, "sum": 0, "trace": "0"}[aggregation]
     for what, first, second in nodes.tolist():
+        if what == KEPT:
+            found.append((kept or [])[first])
+            continue
         before = initial if first == NOTHING else found[first]
         if what == MERGE:
             other = initial if second == NOTHING else found[second]
@@ -321,14 +311,13 @@ def _to_table(task: Task) -> Json:
 
 
 def _stream_table_join(task: Task) -> Json:
-    how, grace = task.operation["join"], task.operation.get("graceMs")
+    how, grace = join_of(task.operation), task.operation.get("graceMs")
     table = task.table(task.operation["table"], "table")
     records = buffer.Records(*task.columns("stream"))
     cause, failed = records.order, NOTHING
     if grace is not None:
         if not table.versioned:
-            told = "KTable must be versioned to use a grace period in a stream table join."
-            raise Refused("java.lang.IllegalArgumentException", told)
+            raise Refused("java.lang.IllegalArgumentException", _NOT_VERSIONED)
         if grace > table.retention:
             raise Refused("java.lang.IllegalArgumentException", "History retention must be at least grace period.")
         (cause, records, failed), _ = buffer.release(records, grace, how, buffer.nothing_kept())
@@ -338,10 +327,10 @@ def _stream_table_join(task: Task) -> Json:
         {"left": task.raw[records.value[e]], "right": table.meets(r)}
         for e, r in zip(met.event.tolist(), met.right.tolist(), strict=True)
     ]
-    told = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
+    emitted = _emitted(task, cause[met.event], records.key[met.event], pairs, records.timestamp[met.event])
     if failed == NOTHING:
-        return _told(task, told)
-    return {"emitted": told, "error": {**_NULL_KEY, "record": failed}}
+        return _told(task, emitted)
+    return {"emitted": emitted, "error": {**_NULL_KEY, "record": failed}}
 
 
 def _joined(task: Task, joined: table_table.Joined, left: Values, right: Values) -> Json:
@@ -370,7 +359,7 @@ def _at(values: Values, place: int) -> Json:
 
 
 def _table_table_join(task: Task) -> Json:
-    how = task.operation["join"]
+    how = join_of(task.operation)
     left = task.table(task.operation["left"], "left", INSISTS if how != "inner" else ASKS_NOTHING)
     right = task.table(task.operation["right"], "right", INSISTS if how == "outer" else ASKS_NOTHING)
     joined = table_table.table_table(left.side, right.side, how, task.home)
@@ -385,7 +374,7 @@ def _foreign_key_join(task: Task) -> Json:
         left.changes,
         right.side,
         named,
-        task.operation["join"],
+        join_of(task.operation),
         foreign_key.nobody(),
         task.home,
     )
@@ -396,7 +385,7 @@ def _aggregated(task: Task, given: aggregates.Contributions, values: Values) -> 
     spec = task.operation.get("materialized") or {"versioned": False}
     kept = _kept(spec)
     done = aggregates.aggregate(given, kept.versions, task.home, kept.retention)
-    values = _measured(done.nodes, task.operation["aggregation"], values)
+    values = measured(done.nodes, task.operation["aggregation"], values)
     return _resulting(task, done.changes, values, spec)
 
 
@@ -416,16 +405,21 @@ def _stream_aggregate(task: Task) -> Json:
 
 def _windowed_aggregate(task: Task) -> Json:
     given, aggregation = windowed.Records(*task.columns("stream")), task.operation["aggregation"]
-    its, kept, emit = _windows(task.operation["window"]), windowed.nothing_kept(), closing.Emit(task.operation["emit"])
+    its, kept, emit = (
+        windows_of(task.operation["window"]),
+        windowed.nothing_kept(),
+        closing.Emit(task.operation["emit"]),
+    )
     out, nodes, _ = closing.aggregate(its, emit, given, kept, reduce=aggregation == "sum")
-    told = _measured(nodes, aggregation, task.raw)
+    told = measured(nodes, aggregation, task.raw)
     emitted = _emitted(task, out.cause, out.key, [_at(told, node) for node in out.value.tolist()], out.timestamp)
     for row, start, end in zip(emitted, out.start.tolist(), out.end.tolist(), strict=True):
         row["key"] = {"key": row["key"], "start": start, "end": end}
     return _told(task, emitted)
 
 
-def _windows(spec: Mapping[str, Json]) -> Windows:
+def windows_of(spec: Mapping[str, Json]) -> Windows:
+    """A kind of windows, with its lengths."""
     grace, retention = spec["graceMs"], spec.get("storeRetentionMs")
     match spec["kind"]:
         case "tumbling":
@@ -440,14 +434,8 @@ def _windows(spec: Mapping[str, Json]) -> Windows:
 
 
 def _stream_stream_join(task: Task) -> Json:
-    sides = [task.columns("left"), task.columns("right")]
-    side = np.repeat([stream_stream.LEFT, stream_stream.RIGHT], [len(columns[0]) for columns in sides])
-    order, key, value, time = (np.concatenate(columns) for columns in zip(*sides, strict=True))
-    sort = np.argsort(order)
-    records = stream_stream.Records(*(column[sort] for column in (order, side, key, value, time)))
-    its = task.operation["window"]
-    window = stream_stream.Window(its["beforeMs"], its["afterMs"], its["graceMs"])
-    out, _ = stream_stream.join(records, window, task.operation["join"], stream_stream.nothing_kept())
+    given, window = pairs_of(task)
+    out, _ = stream_stream.join(given, window, join_of(task.operation), stream_stream.nothing_kept())
     pairs = [
         {"left": _at(task.raw, a), "right": _at(task.raw, b)}
         for a, b in zip(out.left.tolist(), out.right.tolist(), strict=True)
@@ -455,11 +443,21 @@ def _stream_stream_join(task: Task) -> Json:
     return _told(task, _emitted(task, out.cause, out.key, pairs, out.timestamp))
 
 
+def pairs_of(task: Task) -> tuple[stream_stream.Records, stream_stream.Window]:
+    """The records of both sides of a join of streams, and its window."""
+    order, *columns = task.columns("left", "right")
+    is_left = np.array([record["topic"] == "left" for record in task.records], np.bool_)
+    side = np.where(is_left[order], stream_stream.LEFT, stream_stream.RIGHT)
+    its = task.operation["window"]
+    window = stream_stream.Window(its["beforeMs"], its["afterMs"], its["graceMs"])
+    return stream_stream.Records(order, side, *columns), window
+
+
 def _store(task: Task) -> Json:
-    steps = Steps(task.operation, task.records)
-    left, values = steps.history(), [step.get("value") for step in task.records]
+    steps = Steps(task.operation, task.records, task.code)
+    left = steps.history()
     written = {step["key"] for step in task.records if step["op"] in ("put", "delete")}
-    keys = {name: versions(left, code, values) for name, code in steps.code.items() if name in written}
+    keys = {name: versions(left, code, task.raw) for name, code in task.code.items() if name in written}
     return {"results": steps.results(), "history": {"store": keys}}
 
 
@@ -476,6 +474,7 @@ _NULL_KEY = {
     "message": "key cannot be null",
     "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
 }
+_NOT_VERSIONED = "KTable must be versioned to use a grace period in a stream table join."
 _STEPS = ("filter", "mapValues")
 _INSISTING = ("count", "suppressUntilTimeLimit")
 _SUPPRESSED = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ class Declined(Exception):  # noqa: N818 - a finding, not a fault
     """Why a vector is not run."""
 
 
+@contextmanager
+def understanding() -> Iterator[None]:
+    """Declines an operation that lacks what is read from it, or has something else there."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as wrong:
+        raise Declined(f"operation not understood: {type(wrong).__name__} {wrong}") from wrong
+
+
 @dataclass(frozen=True)
 class Vector:
     """One scenario of a file: its operation and records as they stand there."""
@@ -47,6 +57,12 @@ class Vector:
     operation: Mapping[str, Json]
     records: tuple[Mapping[str, Json], ...]
     expected: Mapping[str, Json]
+
+    @property
+    def semantics(self) -> str:
+        """The reading that it is of."""
+        with understanding():
+            return str(self.operation.get("semantics", "kafka"))
 
     @property
     def runs(self) -> int:
@@ -110,11 +126,13 @@ def load(directory: Path) -> list[Vector]:
 
 
 def understand(vector: Vector) -> Understood:
-    """The shape and the knobs of a vector's operation; Declined, with the reason, if it has what we do not know."""
-    try:
+    """The shape and the knobs of a `corrected` vector's operation; Declined, with the reason, if it has what we do not
+    know.
+    """
+    if vector.semantics != "corrected":
+        raise Declined(f"no reading {vector.semantics!r}")
+    with understanding():
         understood = _Reader().read(vector.operation)
-    except (KeyError, TypeError, AttributeError) as wrong:
-        raise Declined(f"operation not understood: {type(wrong).__name__} {wrong}") from wrong
     for number, record in enumerate(vector.records):
         if not {"topic", "key", "value", "timestamp", "run"} <= set(record):
             raise Declined(f"record {number} lacks a field: {json.dumps(dict(record))}")
@@ -129,8 +147,6 @@ class _Reader:
         self.retentions: dict[str, int] = {}
 
     def read(self, operation: Mapping[str, Json]) -> Understood:
-        if operation.get("semantics", "kafka") != "corrected":
-            raise Declined("the kafka reading is not built yet")
         return Understood(self.shape(operation), self.knobs, self.retentions)
 
     def shape(self, operation: Mapping[str, Json]) -> Shape:
@@ -145,7 +161,7 @@ class _Reader:
                 if "onField" in operation:
                     self.knobs["onField"] = _path(operation["onField"])
                 on_field = "onField" in operation
-                return Shape(kind, how=_how(operation), tables=(table,), streams=("stream",), on_field=on_field)
+                return Shape(kind, how=join_of(operation), tables=(table,), streams=("stream",), on_field=on_field)
             case "table_aggregate":
                 self.aggregation(operation["aggregation"])
                 self.knobs["group"] = _path(operation["groupBy"]["keyField"])
@@ -159,7 +175,7 @@ class _Reader:
                 return Shape(kind, streams=("stream",), window=self.window(operation["window"]))
             case "stream_stream_join":
                 self.knobs.update({name: operation["window"][name] for name in ("beforeMs", "afterMs")})
-                return Shape(kind, how=_how(operation), streams=("left", "right"))
+                return Shape(kind, how=join_of(operation), streams=("left", "right"))
         raise Declined(f"no operator for {kind!r}")
 
     def aggregation(self, name: str) -> None:
@@ -200,10 +216,11 @@ class _Reader:
         if kind == "foreign_key_join":
             self.knobs[f"{path}.foreignKeyField"] = _path(join["foreignKeyField"])
         sides = tuple(self.table(join[side], side, f"{path}.{side}") for side in ("left", "right"))
-        return Table(path, join=kind, how=_how(join), sides=sides)
+        return Table(path, join=kind, how=join_of(join), sides=sides)
 
 
-def _how(operation: Mapping[str, Json]) -> str:
+def join_of(operation: Mapping[str, Json]) -> Json:
+    """Which join it is: inner, left or outer."""
     how = str(operation["join"])
     if how not in _JOINS[operation["type"]]:
         raise Declined(f"no {how} {operation['type']}")

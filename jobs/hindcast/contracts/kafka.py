@@ -107,8 +107,11 @@ def _wait(name: str, view: View, contract: Contract) -> Iterator[Complaint]:
 
 def _operators(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     """What Kafka Streams has no operator for."""
+    if view.table and view.key is not None:
+        mend = "group_by: and aggregate:, or semantics: corrected"
+        yield Complaint(("key",), "a new key for a table: Kafka Streams has it only by an aggregate", mend)
     if view.table and view.join and view.where is not None:
-        mend = "filter the join in a view of its own: Kafka Streams makes tombstones of what does not pass"
+        mend = "filter the join in a view of its own: a filter of a table is a step with tombstones of its own"
         yield Complaint(("where",), "where in a join of two tables", mend)
     for column, text in (view.aggregate or {}).items():
         function, _ = aggregate(text, scope(view, known))
@@ -145,16 +148,15 @@ def _suppress(view: View, shape: Shape, contract: Contract) -> Iterator[Complain
         yield Complaint(("suppress",), "suppress of windows", mend)
     elif shape.kind != "versions":
         yield Complaint(("suppress",), "suppress of a stream", "remove it: it is for tables")
-    elif view.history_retention is not None:
-        found = "suppress of a versioned table: it has a history_retention"
-        yield Complaint(("suppress",), found, f"remove one of the two: {_UNSUPPRESSED}")
-    elif not view.stored and contract.versioned(view.first)[0]:
+    elif view.stored:
+        yield Complaint(("suppress",), "suppress of a result", "suppress it in a view of its own: table: this one")
+    elif contract.versioned(view.first)[0]:
         store = contract.store(view.first)
-        instead = (
-            f"versioned: false in topics.{store}" if store in contract.topics else f"no history_retention in {store}"
-        )
+        instead = f"write versioned: false in topics.{store}"
+        if store in contract.views:
+            instead = f"remove history_retention in views.{store}"
         found = f"suppress of a versioned table: {_looked_up(view.first, contract)}"
-        yield Complaint(("suppress",), found, f"remove suppress, or write {instead}: {_UNSUPPRESSED}")
+        yield Complaint(("suppress",), found, f"{instead}, or remove suppress: {_UNSUPPRESSED}")
 
 
 def _grace(view: View, contract: Contract) -> Iterator[Complaint]:

@@ -205,7 +205,7 @@ class View(Model):
     @property
     def stored(self) -> bool:
         """Whether its table is made anew, in a store of its own; where and select (filter, mapValues) make none."""
-        return self.aggregate is not None or self.join is not None or self.key is not None
+        return self.aggregate is not None or self.join is not None
 
 
 class Contract(Model):
@@ -234,7 +234,7 @@ class Contract(Model):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def definition(self, name: str) -> str:
-        """What a view is computed by, as 16 hex digits: it and all that it is made of, without what guards or hides it."""
+        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
         upstream, wider = [name], True
         while wider:
             found = list(dict.fromkeys([*upstream, *(i for n in upstream for i in self.made_of(n))]))

@@ -25,7 +25,7 @@ NOTHING = -1
 
 
 def _cache() -> str:
-    """A folder for the machine code of just these sources: numba does not see when a function that is called changes."""
+    """A folder for the machine code of these very sources: numba does not see that a called function has changed."""
     sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
     for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.getuid()}"):
@@ -39,7 +39,7 @@ def _cache() -> str:
     return ""
 
 
-numba.config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _cache()
+numba.config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _cache()  # type: ignore[attr-defined]
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

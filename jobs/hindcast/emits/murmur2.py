@@ -1,4 +1,4 @@
-"""The partition that Kafka's default partitioner gives a key: murmur2 of its bytes (Utils.murmur2, Utils.toPositive)."""
+"""The partition that Kafka's default partitioner gives a key: murmur2 of its bytes (Utils.murmur2, toPositive)."""
 
 from __future__ import annotations
 

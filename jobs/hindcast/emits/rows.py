@@ -7,7 +7,7 @@ A row is a record that the operator is given, or something that an earlier run h
 | part | null for a record, or what it is a part of that was kept |
 | side | the input that it is of: 0 the first, 1 the second |
 | partition | the partition that it was sent to |
-| id, other, home | bytes of its key; of the key that its value names (a foreign key, a group), and the partition of that |
+| id, other, home | bytes of its key; of the key that its value names (a foreign one, a group); that one's partition |
 | time, start, end | milliseconds since 1970: the timestamp, a window |
 | put, passes | whether it has a value; whether the view's condition is true of that |
 | n | of what is kept: what its part says it is |
@@ -141,7 +141,7 @@ class Rows:
         of = self.other if others else self.key
         rows[of] = np.arange(self.count)
         rows[NOTHING] = NOTHING
-        return rows[codes]  # type: ignore[no-any-return]
+        return rows[codes]
 
     def take(self, rows: Mapping[str, Integers], **columns: Any) -> pa.Table:
         """Rows like these: each struct taken from the row given for it (NOTHING: null), all else from `columns`.
@@ -152,7 +152,7 @@ class Rows:
         arrays = []
         for name in self.table.column_names:
             kind = self.table.schema.field(name).type
-            if name in columns:
+            if name in columns:  # before `rows`: what is given is not taken
                 array = pa.array(columns[name], kind) if not isinstance(columns[name], pa.Array) else columns[name]
                 arrays.append(array.cast(kind) if name not in STRUCTS else array)
             elif name in rows:
@@ -164,9 +164,14 @@ class Rows:
     def left(
         self, part: str, rows: Integers, *, time: Integers, n: Integers, put: Booleans, **columns: Any
     ) -> pa.Table:
-        """Rows that are kept, like some of these but for what is given."""
-        every = dict.fromkeys(("side", "partition", "id", "other", "home", "passes", *STRUCTS[1:5]), rows)
-        return self.take(every, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+        """Rows that are kept, like some of these but for what is given; a tombstone has a key and nothing else."""
+        every = dict.fromkeys(("side", "partition", "id", "key"), rows)
+        valued = dict.fromkeys(("other", "home", "passes", "first", "second", "numbers"), np.where(put, rows, NOTHING))
+        return self.take({**every, **valued}, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
+
+    def keys(self, rows: Integers) -> pa.Array:
+        """The keys of the results of some rows, null for NOTHING."""
+        return self.column("key").take(pa.array(rows, mask=rows == NOTHING))
 
     def clock(self, part: str, numbers: Integers) -> pa.Table:
         """A number of each partition that is kept."""

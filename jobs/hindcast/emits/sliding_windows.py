@@ -140,6 +140,7 @@ def _folded(
             count += 1
     return rows[:count], grown[:used], written
 
+
 @compiled
 def _usual(
     changes: Integers, store: Store, moment: int, places: tuple[int, int], reach: int, close: int, difference: int

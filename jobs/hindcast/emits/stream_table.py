@@ -26,14 +26,14 @@ class Events(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What a stream-table join emits: of the events, by number, those with a result, and the table's value or NOTHING."""
+    """What a stream-table join emits: the events that have a result, by number, and the table's value or NOTHING."""
 
     event: Integers
     right: Integers
 
 
 def stream_table(events: Events, table: Side, how: Literal["inner", "left"], home: Integers) -> Met:
-    """Each event with the table's value at its timestamp; of a table that is not versioned, with the one that came last.
+    """Each event with the table's value at its timestamp; of a table that is not versioned, with its last one.
 
     An event without a value gives
     nothing; without a key nothing (`inner`), or a null (`left`).

@@ -130,7 +130,7 @@ class Step(NamedTuple):
 
 
 ASKS_NOTHING, ASKS, INSISTS = 0, 1, 2
-"""Whether an operator wants to know what was before: no, where it is known anyway, or so that a source keeps a store."""
+"""Whether an operator wants to know what was before: no; where that is known; or so that a source keeps a store."""
 
 
 def leaves_out(steps: Sequence[Step], *, source_materialized: bool, versioned: Sequence[bool], asks: int) -> list[bool]:

@@ -26,7 +26,7 @@ from hindcast.emits.closing import Emit
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.rows import Rows
 from hindcast.emits.tables import INSISTS, Changes, Kept, Side, Step
-from hindcast.emits.versioned import UNLIMITED, Versions, empty
+from hindcast.emits.versioned import UNLIMITED, empty
 from hindcast.emits.windowed import Windows
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ def process(form: Form, table: pa.Table) -> pa.Table:
 
 
 def _emitted(form: Form, rows: Rows, out: Out) -> list[pa.Table]:
-    """Emitted rows, numbered by partition: their offsets; and the last of these. The key of a result is that of the row that has it, or of one with the same code."""
+    """Emitted rows, numbered by partition: their offsets; and the last of these.
+
+    The key of a result is that of the row that has it, or of one with the same code.
+    """
     grouped = form.operator == "aggregate" and 0 in (form.stores or {})
     # What comes of one event has the event's key; it may be looked up, and stored, by another one.
     of_event = form.operator in ("stream", "stream_table")
@@ -148,9 +151,14 @@ def _table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.
         )
         changes = tables.filtered(changes, rows.passes, leaves_out=leaves_out[0])
     left = stored.left
-    at = np.where(left.value == NOTHING, rows.named(left.key), left.value)
+    put = left.value != NOTHING
+    at = np.where(put, left.value, rows.named(left.key))
+    # The key of an aggregate's results is the group, which a tombstone has not.
+    more: dict[str, Any] = {"side": np.full(len(at), side)}
+    if form.operator == "aggregate":
+        more["key"] = rows.keys(np.where(put, at, NOTHING))
     return Side(changes, stored, rows.passes), [
-        rows.left(f"store {side}", at, time=left.time, n=left.latest.astype(np.int64), put=left.value != NOTHING),
+        rows.left(f"store {side}", at, time=left.time, n=left.latest.astype(np.int64), put=put, **more),
         rows.clock(f"reached {side}", left.reached),
     ]
 
@@ -164,7 +172,7 @@ def _resulting(form: Form, rows: Rows, changes: Changes) -> tuple[Changes, list[
     return passed, [rows.clock("reached result", stored.left.reached)]
 
 
-def _stream(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+def _stream(_form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     given = rows.records(0)
     given = given[rows.put[given] & rows.passes[given]]
     nothing = np.full(len(given), NOTHING)
@@ -279,8 +287,7 @@ def _pairs(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
         its_sides = np.where(was_left, stream_stream.LEFT, stream_stream.RIGHT)
         times = np.array([rows.reached(f"reached {name}")[partition] for name in _TIMES])
         before = stream_stream.Kept(its_sides, rows.key[held], held, rows.time[held], rows.n[held] > 0, times)
-        assert form.span is not None
-        out, left = stream_stream.join(records, form.span, form.how, before)
+        out, left = stream_stream.join(records, form.span or stream_stream.Window(0, 0, 0), form.how, before)
         outs.append(Out(out.cause, out.key, out.left, out.right, out.timestamp, out.cause == NOTHING))
         kept.append(
             rows.left(
@@ -343,6 +350,8 @@ def _contributions(form: Form, rows: Rows) -> tuple[aggregates.Contributions, li
 
 def _windowed(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     outs, kept = [], []
+    if form.windows is None:
+        raise ValueError("a form of windows has no windows")
     given = rows.records(0)
     start, end = rows.integers("start"), rows.integers("end")
     for partition in range(rows.partitions):
@@ -363,7 +372,6 @@ def _windowed(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
             ),
         )
         records = windowed.Records(its, rows.key[its], rows.value[its], rows.time[its])
-        assert form.windows is not None
         out, nodes, left = closing.aggregate(form.windows, form.emit, records, before)
         computed = _measured(form, rows, nodes, np.concatenate((stored, waiting)))
         nothing = np.full(len(out.key), NOTHING)
@@ -408,8 +416,7 @@ def _at(computed: pa.StructArray, nodes: Integers) -> pa.Array:
 
 def _of(rows: Rows, part: str, partition: int) -> Integers:
     """What a partition has kept of a part."""
-    kept = rows.kept(part)
-    return kept[rows.partition[kept] == partition]
+    return np.flatnonzero(rows.is_part(part) & (rows.partition == partition))
 
 
 def _clock(rows: Rows, part: str, partition: int, number: int) -> pa.Table:

@@ -1,7 +1,7 @@
 """The versioned store (KIP-889): puts, and look-ups of the latest version or of the one valid at a time.
 
-Source: the conformance README, "Versioned store". The store knows in advance which times each key can have (`slots`), so
-that a version is a place, and the next one is found in a few steps whatever the order of the puts.
+Source: the conformance README, "Versioned store". The store knows in advance which times each key can have (`slots`),
+so that a version is a place, and the next one is found in a few steps whatever the order of the puts.
 """
 
 from __future__ import annotations

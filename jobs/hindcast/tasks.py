@@ -1,0 +1,235 @@
+"""A kafka view's records as rows of tasks (emits.rows), and what tasks emit as the view tells it. DataFrame in and out.
+
+Records are what an input gives: `key` (struct or null), `value` (struct with the key's columns, or null), `timestamp`,
+`partition`, `id` (the key's bytes), `order` (order.processing), `passes` (false: the input has a value that does not
+pass its own condition), `_partition` and `_offset` (where it stands in its topic).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, LongType, StructField, StructType
+
+from hindcast import aggregates, derive, forms
+from hindcast.contracts import Contract, View, shapes
+from hindcast.contracts.expressions import resolve
+from hindcast.contracts.shapes import PERIODS, scope
+from hindcast.emits import measures, murmur2
+from hindcast.emits.task import batches
+
+PLACED = {"events": ("_source",), "pairs": ("_source", "_right")}
+"""The places of events that what is emitted carries, by the kind of the view."""
+
+PLACE = ("_partition", "_offset")
+"""Where a record stands in its topic."""
+
+
+def given(contract: Contract, name: str, records: Mapping[str, DataFrame], partitions: Mapping[str, int]) -> DataFrame:
+    """The rows of a view's tasks. `records`: of each input; `partitions`: how many each has."""
+    it = contract.views[name]
+    sides = [_side(contract, name, side, records[i], partitions[it.inputs[-1]]) for side, i in enumerate(it.inputs)]
+    rows = sides[0]
+    for more in sides[1:]:
+        rows = rows.unionByName(more, allowMissingColumns=True)
+    rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
+    return rows.select(*(column for column in _COLUMNS if column in rows.columns))
+
+
+def processed(contract: Contract, name: str, rows: DataFrame, partitions: int) -> DataFrame:
+    """What the tasks of a view make of rows: what is emitted (`part` null), and what is kept."""
+    tasks = 1 if forms.gathered(contract.views[name]) else max(1, partitions)
+    sent = rows.repartition(tasks, "partition").sortWithinPartitions("order", "part", "n")
+    return sent.mapInArrow(batches(forms.form(contract, name)), _nullable(rows.schema))
+
+
+def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
+    """Emitted rows as a view's log has them (emitting.py), without epoch and run."""
+    it, known = contract.views[name], shapes(contract)
+    shape = known[name]
+    if it.aggregate is not None:
+        own = [F.col("key.*"), *_whole(contract, it)]
+    else:
+        rows = rows.withColumnsRenamed({"first": it.first, "second": it.second or "_second"})
+        if it.where is not None and it.join is not None:
+            rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
+        own = derive.chosen(it, known)
+    picked = rows.select(F.struct(*own).alias("_own"), F.struct("*").alias("_row"))
+    there = F.col("_row.put")
+    sources = {"_source": f"_row.{it.first}", "_right": f"_row.{it.second}"}
+    keys, columns = list(shape.key), list(shape.value)
+    return picked.select(
+        F.col("_row.partition").alias("_partition"),
+        F.col("_row.n").alias("_offset"),
+        *(F.col(f"_own.{c}").alias(c) for c in keys),
+        *(F.when(there, F.col(f"_own.{c}")).alias(c) for c in columns),
+        F.timestamp_millis("_row.time").alias("timestamp"),
+        *(
+            F.timestamp_millis(F.col(f"_row.{edge}")).alias(column)
+            for edge, column in zip(("start", "end"), PERIODS["windows"], strict=True)
+            if shape.kind == "windows"
+        ),
+        (~there).alias("_tombstone"),
+        F.col("_row.passes").alias("_filtered"),
+        F.col("_row.order").alias("_order"),
+        F.element_at(F.array(*(F.lit(t) for t in contract.topics)), F.col("_row.order.topic") + 1).alias("_causeTopic"),
+        F.col("_row.order.partition").alias("_causePartition"),
+        F.col("_row.order.offset").alias("_causeOffset"),
+        *(
+            F.col(f"{sources[place]}.{part}").alias(f"{place}{part.removeprefix('_').capitalize()}")
+            for place in PLACED.get(shape.kind, ())
+            for part in PLACE
+        ),
+    )
+
+
+def _whole(contract: Contract, it: View) -> list[Column]:
+    """An aggregate's measures of their parts."""
+    found, at = [], 0
+    for column, function in zip(it.aggregate or {}, forms.measured(it, contract), strict=True):
+        parts = [F.col(f"measures.m{at + n}") for n in range(len(measures.PARTS[function]))]
+        at += len(parts)
+        whole = parts[0].cast("double") / parts[1] if function == "avg" else parts[0]
+        found.append(F.when(parts[-1] > 0, whole).alias(column) if function == "avg" else whole.alias(column))
+    return found
+
+
+_COLUMNS = (
+    "part",
+    "side",
+    "partition",
+    "id",
+    "other",
+    "home",
+    "time",
+    "start",
+    "end",
+    "put",
+    "passes",
+    "n",
+    "order",
+    "key",
+    "first",
+    "second",
+    "numbers",
+    "measures",
+)
+
+
+def _side(contract: Contract, name: str, side: int, records: DataFrame, count: int) -> DataFrame:
+    """The new records of an input as rows of a task (emits.rows)."""
+    it, known = contract.views[name], shapes(contract)
+    source = it.inputs[side]
+    named, sent = F.lit(None).cast("binary"), F.lit(None).cast("int")
+    what, on = forms.operator(it), derive.looked_up(it, known)
+    if side == 0 and on is not None:
+        its = encoded(on, known[it.second or ""].key, as_json(contract, it.second or ""))
+        if what == "stream_table":
+            records = _sent(records, its, count)
+        else:
+            named, sent = its, _partition(its, count)
+    if it.aggregate is not None:
+        columns = it.group_by or known[source].key
+        its = encoded(F.col("key"), columns, as_json(contract, name))
+        if it.table:
+            measurable = F.col("value").isNotNull() & aggregates.measurable(derive.measures(it, known))
+            records = records.withColumn("key", F.when(measurable, derive.group(it, known)))
+            named, sent = its, F.col("partition") if it.group_by is None else _partition(its, count)
+        elif it.group_by is not None:
+            records = _sent(records.withColumn("key", derive.group(it, known)), its, count)
+    elif what == "stream" and it.key is not None:
+        new = {c: F.expr(resolve(text, scope(it, known), {it.first: "value"})) for c, text in it.key.items()}
+        its = encoded(F.col("key"), it.key, as_json(contract, name))
+        records = _sent(records.withColumn("key", derive.keyed(new)), its, count)
+    passes = F.col("passes")
+    if side == 0 and it.where is not None and it.join is None:
+        condition = F.expr(resolve(it.where, scope(it, known), {it.first: "value"}))
+        passes = passes & F.coalesce(condition, F.lit(False))
+    key = F.col("key")
+    if side == 1:
+        first = shapes(contract)[it.first].key
+        alike = what in ("table_table", "pairs")
+        key = F.struct(*(F.col(f"key.{c}").alias(n) for c, n in zip(known[source].key, first, strict=alike)))
+        key = F.when(F.col("key").isNotNull(), key) if alike else F.lit(None)
+    numbers = {}
+    if it.aggregate is not None:
+        arguments = [measure.argument for measure in derive.measures(it, known).values()]
+        numbers = {"numbers": F.struct(*(argument.alias(f"m{n}") for n, argument in enumerate(arguments)))}
+    return records.select(
+        F.lit(None).cast("string").alias("part"),
+        F.lit(side).alias("side"),
+        F.col("partition"),
+        F.col("id"),
+        named.alias("other"),
+        sent.alias("home"),
+        F.unix_millis("timestamp").alias("time"),
+        F.lit(None).cast("long").alias("start"),
+        F.lit(None).cast("long").alias("end"),
+        (F.col("value").isNotNull() | ~F.col("passes")).alias("put"),
+        passes.alias("passes"),
+        F.lit(None).cast("long").alias("n"),
+        "order",
+        *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
+        F.when(F.col("value").isNotNull(), F.struct("value.*", *PLACE)).alias("first" if side == 0 else "second"),
+        *(column.alias(n) for n, column in numbers.items()),
+    )
+
+
+def _nullable(schema: StructType) -> StructType:
+    """The same, where anything may be null, also within structs."""
+    text = schema.json().replace('"nullable":false', '"nullable":true')
+    return StructType.fromJson(json.loads(text.replace('"containsNull":false', '"containsNull":true')))
+
+
+def _sent(records: DataFrame, encoded: Column, count: int) -> DataFrame:
+    """Records under another key, where Kafka Streams would send them: a repartition."""
+    keyed = records.withColumn("id", encoded)
+    return keyed.withColumn("partition", F.coalesce(_partition(F.col("id"), count), F.col("partition")))
+
+
+def _partition(encoded: Column, count: int) -> Column:
+    of = F.arrow_udf(lambda keys: murmur2.partitions(keys, count), "int")  # type: ignore[attr-defined]
+    sent: Column = of(encoded)
+    return sent
+
+
+def encoded(key: Column, columns: Iterable[str], as_json: bool) -> Column:
+    """A key as the bytes that a serializer would make of it: the text of its one column, or a JSON object."""
+    if as_json:
+        return F.to_json(key).cast("binary")
+    (name,) = columns
+    return key.getField(name).cast("string").cast("binary")
+
+
+def as_json(contract: Contract, name: str) -> bool:
+    """Whether the key of a topic or view is a JSON object."""
+    if name in contract.topics:
+        return contract.topics[name].keyed_as == "json"
+    it = contract.views[name]
+    own = it.key or it.group_by
+    return len(own) > 1 if own is not None else as_json(contract, it.first)
+
+
+def _measured(contract: Contract, it: View, schema: StructType) -> DataType:
+    """The type of what is kept of an aggregate: a field for each part of its measures."""
+    if it.aggregate is None:
+        return StructType([StructField("m0", LongType())])
+    numbers = schema["numbers"].dataType
+    fields = []
+    for n, part in enumerate(measures.parts(forms.measured(it, contract))):
+        fields.append(StructField(f"m{n}", _part(part.function, numbers.fields[part.argument].dataType)))  # type: ignore[attr-defined]
+    return StructType(fields)
+
+
+def _part(function: str, of: DataType) -> DataType:
+    """The type of a part of a measure."""
+    if function in ("rows", "count"):
+        return LongType()
+    if function != "sum":
+        return of
+    if isinstance(of, DecimalType):
+        return DecimalType(min(of.precision + 10, 38), of.scale)
+    return LongType() if isinstance(of, IntegralType) else DoubleType()
