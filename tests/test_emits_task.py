@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hindcast.conformance.topology import _windows
+from hindcast.conformance.topology import windows_of
 from hindcast.emits.closing import Emit
 from hindcast.emits.stream_stream import Window
 from hindcast.emits.task import NULL_KEY, Form, Store, process
@@ -89,7 +89,7 @@ def form(operation: Json) -> Form | None:
         case "stream_aggregate":
             return Form("aggregate", result=result, measures=(str(measure),))
         case "windowed_aggregate" if operation["aggregation"] == "count":
-            its = _windows(operation["window"])
+            its = windows_of(operation["window"])
             return Form("windows", windows=its, emit=Emit(operation["emit"]), measures=("rows",))
         case "stream_stream_join":
             its = operation["window"]

@@ -97,11 +97,10 @@ class Rows:
         home = np.concatenate((self.partition, self.integers("home")))
         width = int(home.max(initial=0)) + 1
         pairs = of * width + home
-        there = of != NOTHING
-        distinct, code = np.unique(pairs[there], return_inverse=True)
-        codes = np.full(len(of), NOTHING)
-        codes[there] = code
-        return codes[: self.count], codes[self.count :], distinct % width
+        found = np.zeros(len(ascending) * width, np.bool_)
+        found[pairs[of != NOTHING]] = True
+        codes = np.where(of == NOTHING, NOTHING, (np.cumsum(found) - 1)[pairs] if len(found) else NOTHING)
+        return codes[: self.count], codes[self.count :], np.flatnonzero(found) % width
 
     @property
     def key(self) -> Integers:
