@@ -99,7 +99,8 @@ class Rows:
         pairs = of * width + home
         found = np.zeros(len(ascending) * width, np.bool_)
         found[pairs[of != NOTHING]] = True
-        codes = np.where(of == NOTHING, NOTHING, (np.cumsum(found) - 1)[pairs] if len(found) else NOTHING)
+        number = np.append(np.cumsum(found) - 1, NOTHING)
+        codes = number[np.where(of == NOTHING, len(found), pairs)]
         return codes[: self.count], codes[self.count :], np.flatnonzero(found) % width
 
     @property
