@@ -74,7 +74,7 @@ def previewed(
 
 
 MANY, LARGE, FEW, REST = 64, 200_000, 20_000, -1
-"""What is kept is in so many buckets from so many rows on, read by bucket for so many records; and in one for the rest."""
+"""What is kept is in so many buckets from so many rows on, read so for up to so many records; the rest is in one."""
 
 
 class Past(NamedTuple):
