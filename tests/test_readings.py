@@ -1,4 +1,4 @@
-"""On logs in strictly increasing time both readings tell the same history, up to what CORRECTED.md lists; and partitions
+"""On logs in strictly increasing time both readings tell the same history, up to what CORRECTED.md lists; partitions
 do not know of each other.
 
 `corrected` by the plain-Python reference, `kafka` by the operators that the jobs run; random operations and records.
