@@ -27,7 +27,8 @@ JOBS = HERE.parent / "jobs" / "hindcast"
 TOO_LONG = 60
 """Seconds after which a mutation is taken for a loop without end."""
 _COSTS = "not cost and not look_at_each and not forgotten"
-_TESTS = {"emits.rows": "test_emits_task.py", "emits.task": "test_emits_task.py", "order": "test_order.py"}
+_AS_ROWS = dict.fromkeys(("emits.rows", "emits.task", "emits.aggregates"), "test_emits_task.py")
+_TESTS = {**_AS_ROWS, "order": "test_order.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 
@@ -42,7 +43,7 @@ class Wrong(NamedTuple):
 
 
 def caught(wrong: Wrong | None) -> str | None:
-    """What notices a wrong reading first: a vector, or a test. None: nothing does. Raises EOFError if the trial fails."""
+    """What notices a wrong reading first: a vector, or a test. None: nothing does. EOFError: the trial itself fails."""
     if wrong is not None and _path(wrong).read_text(encoding="utf-8").count(wrong.right) != 1:
         raise SystemExit(f"no longer once in {wrong.module}: {wrong.right!r}")
     ours, its = multiprocessing.Pipe(duplex=False)
