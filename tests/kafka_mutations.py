@@ -703,7 +703,12 @@ WRONG = (
         "flat[last] = np.arange(len(causes)) - begun",
         "flat[last] = 0",
     ),
-    Wrong("all keys are of the first partition", "emits.rows", "distinct % width", "distinct * 0"),
+    Wrong(
+        "all keys are of the first partition",
+        "emits.rows",
+        "np.flatnonzero(found) % width",
+        "np.flatnonzero(found) * 0",
+    ),
     Wrong(
         "the offsets of results begin anew with each run",
         "emits.task",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hindcast.demo.readings import Readings, beside
+from hindcast.demo.readings import WHY, Readings, beside
 
 EVENTS = {"anna": (0, 1), "bob": (1, 5), "carla": (2, 6)}
 """Of each event its offset and second."""
@@ -60,7 +60,7 @@ def read(
         values=("price",),
         on={"dish": "item"},
     )
-    names = ("customer", "price, kafka", "price, corrected", "emitted", "late", "offset", "closed")
+    names = ("customer", "price, kafka", "price, corrected", *WHY, "closed")
     return found.same, [tuple(row[name] for name in names) for row in found.differing.to_pylist()]
 
 

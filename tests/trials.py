@@ -43,7 +43,7 @@ class Wrong(NamedTuple):
 
 
 def caught(wrong: Wrong | None) -> str | None:
-    """What notices a wrong reading first: a vector, or a test. None: nothing does. EOFError: the trial itself fails."""
+    """What notices a wrong reading first: a vector, or a test. None: nothing does. EOFError if the trial fails."""
     if wrong is not None and _path(wrong).read_text(encoding="utf-8").count(wrong.right) != 1:
         raise SystemExit(f"no longer once in {wrong.module}: {wrong.right!r}")
     ours, its = multiprocessing.Pipe(duplex=False)

@@ -13,17 +13,18 @@
 | _rightPartition, _rightOffset | int, bigint | the other one (pairs) |
 | _run, systemFrom | bigint, timestamp | the run that emitted it, and its known-at |
 
-What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it, and is replaced by each run.
+What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it. The stores of keys are in buckets, so that a run
+reads and replaces those of its own keys; all else (stream times, what waits, windows) is in one that each run replaces.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, derive, logs, order, plans, tables, tasks
+from hindcast import commits, derive, forms, logs, order, plans, tables, tasks
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.errors import RunError
@@ -52,9 +53,9 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
         told = step.told(done)
         tables.ensure(log, tables.nullable(told.schema))
         commits.append(told, log, todo.run, step.note)
-        kept = done.where("part IS NOT NULL").drop("order")
+        kept = step.in_buckets(done.where("part IS NOT NULL").drop("order"))
         tables.ensure(step.kept, tables.nullable(kept.schema))
-        commits.replace(kept, step.kept, todo.run, step.note)
+        commits.replace(kept, step.kept, todo.run, step.note, step.read)
     return tables.load(spark, log).where((F.col("_epoch") == step.past.epoch) & (F.col("_run") <= todo.run))
 
 
@@ -70,6 +71,10 @@ def previewed(
     if tables.opened(log) is None:
         return told
     return tables.load(spark, log).where(F.col("_epoch") == step.past.epoch).unionByName(told)
+
+
+MANY, LARGE, FEW, REST = 64, 200_000, 20_000, -1
+"""What is kept is in so many buckets from so many rows on, read so for up to so many records; the rest is in one."""
 
 
 class Past(NamedTuple):
@@ -98,11 +103,17 @@ class Step:
         self.past = self._past()
         self.kept = self._kept(self.past.epoch)
         self._upto = self._settled() if self._view.wait else -1
+        before = tables.notes(self.kept).get(self.past.kept_by, {}).get("buckets", 1)
+        self._buckets = MANY if tables.size(self.kept) > LARGE else before
+        self._anew = self._buckets != before
+        self.read: str | None = None
+        """The buckets of what is kept that this run reads and replaces, as a condition; None for all."""
         self.note = {
             "run": todo.run,
             "epoch": self.past.epoch,
             "definition": contract.definition(name),
             "upto": self._upto,
+            "buckets": self._buckets,
         }
 
     def processed(self) -> DataFrame:
@@ -118,8 +129,40 @@ class Step:
         records = {i: self._of_topic(i) if i in self._contract.topics else self._of_view(i) for i in it.inputs}
         rows = tasks.given(self._contract, self._name, records, counts)
         if tables.opened(self.kept) is not None:
-            rows = rows.unionByName(tables.load(self._spark, self.kept), allowMissingColumns=True)
+            kept = tables.load(self._spark, self.kept)
+            if self._buckets == MANY and not self._anew and self._few():
+                self.read = self._touched(rows, kept)
+                kept = kept.where(self.read)
+            rows = rows.unionByName(kept.drop("bucket"), allowMissingColumns=True)
         return tasks.processed(self._contract, self._name, rows, self._partitions(self._name))
+
+    def in_buckets(self, kept: DataFrame) -> DataFrame:
+        """What is kept, each row with its bucket; a bucket's rows in one task."""
+        bucket = F.when(F.col("part").isin(*self._keyed()), self._bucket()).otherwise(REST)
+        return kept.withColumn("bucket", bucket.cast("int")).repartition("bucket")
+
+    def _keyed(self) -> list[str]:
+        """The parts of which a run needs only those of the keys that its records have."""
+        match forms.operator(self._view):
+            case "foreign_key" | "windows" | "pairs":
+                return ["none"]
+            case "aggregate" if self._view.stream:
+                return ["aggregate"]
+            case _:
+                return ["store 0", "store 1"]
+
+    def _bucket(self) -> Column:
+        return F.pmod(F.xxhash64("id"), F.lit(self._buckets))
+
+    def _few(self) -> bool:
+        """Whether the run brings so few records that it is worth finding out which buckets they concern."""
+        return sum(sum(share.planned.values()) for share in self._todo.topics.values()) <= FEW
+
+    def _touched(self, rows: DataFrame, kept: DataFrame) -> str:
+        """The buckets of new records, and of those that wait for their look-up."""
+        waiting = kept.where((F.col("bucket") == REST) & (F.col("part") == "buffer")).select("id")
+        found = rows.select("id").unionByName(waiting).select(self._bucket().alias("bucket")).distinct().collect()
+        return f"bucket IN ({', '.join(str(n) for n in sorted({REST, *(row[0] for row in found)}))})"
 
     def told(self, done: DataFrame) -> DataFrame:
         """What is emitted, as rows of the log."""

@@ -136,7 +136,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
     found = opened(table)
     if found is None:
         _room(table)
-        partitions = ["_belief"] if "_belief" in schema.names else None
+        partitions = ["_belief"] if "_belief" in schema.names else ["bucket"] if table.kind == "kept" else None
         try:
             return DeltaTable.create(
                 table.path,

@@ -97,11 +97,11 @@ class Rows:
         home = np.concatenate((self.partition, self.integers("home")))
         width = int(home.max(initial=0)) + 1
         pairs = of * width + home
-        there = of != NOTHING
-        distinct, code = np.unique(pairs[there], return_inverse=True)
-        codes = np.full(len(of), NOTHING)
-        codes[there] = code
-        return codes[: self.count], codes[self.count :], distinct % width
+        found = np.zeros(len(ascending) * width, np.bool_)
+        found[pairs[of != NOTHING]] = True
+        number = np.append(np.cumsum(found) - 1, NOTHING)
+        codes = number[np.where(of == NOTHING, len(found), pairs)]
+        return codes[: self.count], codes[self.count :], np.flatnonzero(found) % width
 
     @property
     def key(self) -> Integers:
