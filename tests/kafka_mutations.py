@@ -106,7 +106,6 @@ WRONG = (
         "passed = code != LEFT_OUT",
     ),
     Wrong("nothing is out of order", "emits.tables", "latest=code < 0", "latest=code < 2**61"),
-    Wrong("a put at return code 0 is not out of order", "emits.tables", "latest=code < 0", "latest=code <= 0"),
     Wrong("a filter leaves out tombstones whatever it knows", "emits.tables", " | (not leaves_out)", ""),
     Wrong("a filter leaves out no tombstone", "emits.tables", " | (not leaves_out)", " | True"),
     Wrong(
@@ -704,7 +703,12 @@ WRONG = (
         "flat[last] = np.arange(len(causes)) - begun",
         "flat[last] = 0",
     ),
-    Wrong("all keys are of the first partition", "emits.rows", "distinct % width", "distinct * 0"),
+    Wrong(
+        "all keys are of the first partition",
+        "emits.rows",
+        "np.flatnonzero(found) % width",
+        "np.flatnonzero(found) * 0",
+    ),
     Wrong(
         "the offsets of results begin anew with each run",
         "emits.task",
