@@ -15,7 +15,8 @@ A row is a record that the operator is given, or something that an earlier run h
 | key, first, second | structs: the key of its results, the value of either side |
 | numbers, measures | structs: what is aggregated; the parts of an aggregate that is kept |
 
-A column that an operator has no use for may be left out. The same rows come out: what is emitted, `order` being its cause's with one more turn, and what is kept.
+A column that an operator has no use for may be left out. The same rows come out: what is emitted, `order` being its
+cause's with one more turn, and what is kept.
 """
 
 from __future__ import annotations
