@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, L
 from hindcast import aggregates, derive, forms
 from hindcast.contracts import Contract, View, shapes
 from hindcast.contracts.expressions import resolve
-from hindcast.contracts.shapes import PERIODS, scope
+from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.emits import measures, murmur2
 from hindcast.emits.task import batches
 
@@ -56,6 +56,8 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         own = [F.col("key.*"), *_whole(contract, it)]
     else:
         rows = rows.withColumnsRenamed({"first": it.first, "second": it.second or "_second"})
+        if "key" not in rows.columns:
+            rows = rows.withColumn("key", F.struct(*(F.col(f"{it.first}.{c}").alias(c) for c in known[it.first].key)))
         if it.where is not None and it.join is not None:
             rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
         own = derive.chosen(it, known)
@@ -99,7 +101,11 @@ def _whole(contract: Contract, it: View) -> list[Column]:
     return found
 
 
-_ONLY = {
+_OF_JOINS = ("stream", "table", "stream_table", "table_table", "foreign_key", "pairs")
+_ONLY: dict[str, tuple[str, ...]] = {
+    "key": ("table", "table_table", "foreign_key", "pairs", "aggregate", "windows"),
+    "first": _OF_JOINS,
+    "second": _OF_JOINS,
     "other": ("foreign_key", "aggregate"),
     "home": ("foreign_key", "aggregate"),
     "start": ("windows", "pairs"),
@@ -127,6 +133,17 @@ _COLUMNS = (
     "numbers",
     "measures",
 )
+
+
+def _used(contract: Contract, name: str, side: int) -> list[Column]:
+    """The columns of an input's value that what is emitted is made of, and its place where a row is known by that."""
+    it, known = contract.views[name], shapes(contract)
+    source = it.inputs[side]
+    texts = [*resolved(it.key, it, known).values(), *selected(it, known).values(), it.where or ""]
+    own = known[source].key if side == 0 and it.key is None else ()
+    names = [c for c in known[source].columns if c in own or any(c in text for text in texts)] or [*own]
+    placed = side == 0 or known[name].kind == "pairs"
+    return [*(F.col(f"value.{c}").alias(c) for c in names or [*known[source].columns][:1]), *(PLACE if placed else ())]
 
 
 def _side(contract: Contract, name: str, side: int, records: DataFrame, count: int) -> DataFrame:
@@ -183,7 +200,7 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         F.lit(None).cast("long").alias("n"),
         "order",
         *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
-        F.when(F.col("value").isNotNull(), F.struct("value.*", *PLACE)).alias("first" if side == 0 else "second"),
+        F.when(F.col("value").isNotNull(), F.struct(*_used(contract, name, side))).alias(("first", "second")[side]),
         *(column.alias(n) for n, column in numbers.items()),
     )
 
