@@ -508,6 +508,7 @@ def test_the_docs_tell_every_rule(shop: Shop) -> None:
 # -------------------------------------------------------------------------------------------------------- for real
 
 
+@pytest.mark.long
 def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """The seed's bills, as an application whose tables are versioned emits them."""
     bills = [("anna", 1, 8), ("bob", 5, 20), ("candace", 3, 24)]

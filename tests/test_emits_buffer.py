@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hindcast.emits.buffer import Kept, Records, nothing_kept, release
-from kafka_adapter_streams import Store, Vector, coded, named, same, vectors
+from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("stream_table_join_grace")
 Lookup = tuple[int, int]
@@ -33,24 +33,6 @@ def replay(records: list[dict[str, Any]], grace: int, how: str, *cuts: int) -> t
 
 def replay_vector(vector: Vector, *cuts: int) -> tuple[list[Lookup], int, Kept]:
     return replay(vector["records"], vector["operation"]["graceMs"], vector["operation"]["join"], *cuts)
-
-
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_vector(vector: Vector) -> None:
-    operation, expected = vector["operation"], vector["expected"]
-    looked_up, failed, _ = replay_vector(vector)
-    store = Store(operation["table"]["historyRetentionMs"])
-    emitted = []
-    for cause, record in enumerate(vector["records"]):
-        if record["topic"] == "table" and record["key"] is not None:
-            store.put(record["key"], record["value"], record["timestamp"])
-        for asked in [vector["records"][found] for while_at, found in looked_up if while_at == cause]:
-            right = store.get(asked["key"], asked["timestamp"])
-            if right is not None or operation["join"] == "left":
-                value = {"left": asked["value"], "right": right}
-                emitted.append({"key": asked["key"], "value": value, "timestamp": asked["timestamp"], "cause": cause})
-    assert emitted == expected["emitted"]
-    assert failed == expected.get("error", {"record": -1})["record"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])

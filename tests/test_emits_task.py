@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hindcast.conformance.topology import _windows
+from hindcast.conformance.topology import windows_of
 from hindcast.emits.closing import Emit
 from hindcast.emits.stream_stream import Window
 from hindcast.emits.task import NULL_KEY, Form, Store, process
@@ -89,7 +90,7 @@ def form(operation: Json) -> Form | None:
         case "stream_aggregate":
             return Form("aggregate", result=result, measures=(str(measure),))
         case "windowed_aggregate" if operation["aggregation"] == "count":
-            its = _windows(operation["window"])
+            its = windows_of(operation["window"])
             return Form("windows", windows=its, emit=Emit(operation["emit"]), measures=("rows",))
         case "stream_stream_join":
             its = operation["window"]
@@ -171,6 +172,9 @@ def test_the_vectors_pass_as_rows() -> None:
         emitted, _ = run(its, rows(vector), NONE)
         assert [shown(vector["operation"], row) for row in emitted] == vector["expected"]["emitted"], vector["name"]
         assert [row["n"] for row in emitted] == list(range(len(emitted))), vector["name"]
+        causes = [row["order"]["offset"] for row in emitted]
+        turns = [causes[:number].count(cause) for number, cause in enumerate(causes)]
+        assert [row["order"]["turn"] for row in emitted] == [[turn] for turn in turns], vector["name"]
         passed += 1
     assert passed > 800
 
@@ -203,6 +207,29 @@ def test_a_key_that_both_sides_of_a_foreign_key_join_have_keeps_its_results() ->
         some, kept = run(its, [one], kept)
         emitted += some
     assert emitted == whole
+
+
+def test_partitions_of_one_task_do_not_see_each_other() -> None:
+    alike: dict[str, list[Json]] = {}
+    for vector, its in vectors():
+        alike.setdefault(repr(its), []).append(vector)
+    pairs = [(one, two) for some in alike.values() for one, two in zip(some[::2], some[1::2], strict=False)]
+    assert len(pairs) > 100
+    for pair in pairs:
+        its = form(pair[0]["operation"])
+        assert its is not None
+        given = [
+            {**row, "partition": p, "home": p, "order": {**row["order"], "reached": number, "partition": p}}
+            for number, turn in enumerate(zip_longest(*map(rows, pair)))
+            for p, row in enumerate(turn)
+            if row is not None
+        ]
+        emitted, _ = run(its, given, NONE)
+        orders = [(row["order"]["reached"], row["order"]["partition"], row["order"]["turn"]) for row in emitted]
+        assert orders == sorted(orders)
+        for p, vector in enumerate(pair):
+            found = [shown(vector["operation"], row) for row in emitted if row["partition"] == p]
+            assert found == vector["expected"]["emitted"], vector["name"]
 
 
 def test_a_null_key_in_a_left_join_with_grace_stops_at_its_record() -> None:

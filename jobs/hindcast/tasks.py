@@ -35,8 +35,10 @@ def given(contract: Contract, name: str, records: Mapping[str, DataFrame], parti
     rows = sides[0]
     for more in sides[1:]:
         rows = rows.unionByName(more, allowMissingColumns=True)
-    rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
-    return rows.select(*(column for column in _COLUMNS if column in rows.columns))
+    if it.aggregate is not None:
+        rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
+    used = [column for column in _COLUMNS if forms.operator(it) in _ONLY.get(column, (forms.operator(it),))]
+    return rows.select(*(column for column in used if column in rows.columns))
 
 
 def processed(contract: Contract, name: str, rows: DataFrame, partitions: int) -> DataFrame:
@@ -96,6 +98,14 @@ def _whole(contract: Contract, it: View) -> list[Column]:
         found.append(F.when(parts[-1] > 0, whole).alias(column) if function == "avg" else whole.alias(column))
     return found
 
+
+_ONLY = {
+    "other": ("foreign_key", "aggregate"),
+    "home": ("foreign_key", "aggregate"),
+    "start": ("windows", "pairs"),
+    "end": ("windows",),
+}
+"""Columns that only some operators have a use for: each costs time on its way into a task and back."""
 
 _COLUMNS = (
     "part",
@@ -215,8 +225,6 @@ def as_json(contract: Contract, name: str) -> bool:
 
 def _measured(contract: Contract, it: View, schema: StructType) -> DataType:
     """The type of what is kept of an aggregate: a field for each part of its measures."""
-    if it.aggregate is None:
-        return StructType([StructField("m0", LongType())])
     numbers = schema["numbers"].dataType
     fields = []
     for n, part in enumerate(measures.parts(forms.measured(it, contract))):

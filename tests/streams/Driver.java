@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.io.BufferedWriter;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Instant;
@@ -14,6 +15,9 @@ import java.util.Properties;
 import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.Deserializer;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -43,10 +47,12 @@ final class Driver implements AutoCloseable {
     private final JsonNode operation;
     private final JsonNode records;
     private final TopologyTestDriver driver;
+    private final boolean asksForHeaders;
 
     private Driver(Topology topology, JsonNode vector, Path state) {
         operation = vector.get("operation");
         records = vector.get("records");
+        asksForHeaders = records.path(0).has("headers");
         driver = new TopologyTestDriver(topology, properties(state), Instant.EPOCH);
     }
 
@@ -127,6 +133,7 @@ final class Driver implements AutoCloseable {
                 input.pipeInput(new TestRecord<>(
                         record.get("key").textValue(),
                         Json.value(record.get("value")),
+                        headers(record),
                         Instant.ofEpochMilli(record.get("timestamp").asLong())));
             } catch (RuntimeException error) {
                 failure = error;
@@ -138,6 +145,9 @@ final class Driver implements AutoCloseable {
                 row.put("value", result.value());
                 row.put("timestamp", result.timestamp());
                 row.put("cause", cause);
+                if (asksForHeaders) {
+                    row.put("headers", headers(result));
+                }
                 emitted.add(row);
             }
             if (failure != null) {
@@ -148,6 +158,23 @@ final class Driver implements AutoCloseable {
             }
         }
         return false;
+    }
+
+    /** The headers of a record: pairs of texts, if it has any. */
+    private static Headers headers(JsonNode record) {
+        Headers headers = new RecordHeaders();
+        for (JsonNode header : record.path("headers")) {
+            headers.add(header.get(0).asText(), header.get(1).asText().getBytes(StandardCharsets.UTF_8));
+        }
+        return headers;
+    }
+
+    private static List<Object> headers(TestRecord<Object, Object> result) {
+        List<Object> headers = new ArrayList<>();
+        for (Header header : result.headers()) {
+            headers.add(List.of(header.key(), new String(header.value(), StandardCharsets.UTF_8)));
+        }
+        return headers;
     }
 
     private List<Object> steps() {

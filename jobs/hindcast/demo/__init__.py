@@ -16,7 +16,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import emitting, holds, journal, plans, produce, read, report, scan, show, tables
+from hindcast import emitted, holds, journal, plans, produce, read, report, scan, show, tables
 from hindcast.contracts import find
 from hindcast.demo import flights, readings, restaurant, votes
 from hindcast.local import stack
@@ -28,17 +28,6 @@ from hindcast.tables import Table
 
 PIPELINES = ("restaurant", "votes", "flights")
 RELEASE = "restaurant__release"
-_READINGS = {
-    "flight": "flight",
-    "airport": "airport",
-    "timestamp": "timestamp",
-    "temp, kafka": "temp, kafka",
-    "temp, corrected": "temp, corrected",
-    "emitted": "emitted by run",
-    "late": "late weather in run",
-    "offset": "at offset",
-}
-"""The columns of the table of both readings, and what they are called there."""
 _PORTS_AWAY = 100
 
 
@@ -136,7 +125,7 @@ def _show_votes(now: Settings) -> None:
 def _show_flights(now: Settings) -> None:
     contract = find(now.schemas, "flights")
     found = readings.beside(
-        _rows(emitting.emitted(now.warehouse, contract, "departures_weather_kafka")),
+        _rows(emitted.log(now.warehouse, contract, "departures_weather_kafka")),
         _rows(tables.located(now.warehouse, contract, "departures_weather")),
         _rows(tables.located(now.warehouse, contract, "weather")),
         _rows(plans.log(now.warehouse, "flights", "weather")),
@@ -146,19 +135,21 @@ def _show_flights(now: Settings) -> None:
     )
     two = found.differing.to_pylist()
     by_temp = [n for n, row in enumerate(two) if row["temp, kafka"] != row["temp, corrected"]]
-    shown = found.differing.take(by_temp[:5]).select(list(_READINGS)).rename_columns(list(_READINGS.values()))
+    told = ("flight", "airport", "timestamp", "temp, kafka", "temp, corrected", *readings.WHY)
+    shown = found.differing.take(by_temp[:5]).select(told)
     print("\nflights.departures_weather and flights.departures_weather_kafka: one view in both readings")
     print(
-        f"{found.same:,} of {found.same + len(two):,} departures have the same weather in both; {len(two):,} have not,"
+        f"{found.same:,} of {found.same + len(two):,} departures have the same weather in both, {len(two):,} have not;"
     )
-    print(f"{len(by_temp):,} of these another temperature; the first of them\n")
+    print(f"the first of {len(by_temp):,} that have another temperature:\n")
     print(show.aligned(shown))
-    late, once = sum(row["late"] is not None for row in two), sum(row["closed"] for row in two)
-    print(f"\nwhy: {late:,} of the {len(two):,} were emitted before the weather that was valid then had come")
+    late, once = sum(row["late record in run"] is not None for row in two), sum(row["closed"] for row in two)
+    print(f"\nwhy: {late:,} of the {len(two):,} were emitted before the record of {flights.WEATHER} came")
+    print("that was valid then")
     print("kafka: what was emitted stands, as in the output topic of an application")
     print(f"corrected: {once:,} had the same answer then; late weather has closed it and opened the right one")
-    told = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key"
-    print(f"\nall about one: {told} {shown['flight'][0]}")
+    ask = f"HINDCAST_VAR={now.var} .venv/bin/hindcast history flights.departures_weather --key"
+    print(f"\nall about one: {ask} {shown['flight'][0]}")
 
 
 def _show_gates(now: Settings) -> None:

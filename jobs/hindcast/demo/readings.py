@@ -8,6 +8,9 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 
+WHY = ("emitted in run", "late record in run", "at offset")
+"""The columns that tell why there are two answers."""
+
 
 class Readings(NamedTuple):
     """How many events have the same answer in both readings, and those that have not, in the order of time.
@@ -16,8 +19,8 @@ class Readings(NamedTuple):
     | --- | --- |
     | the columns `same`, timestamp | the event |
     | `<value>, kafka`, `<value>, corrected` | both answers |
-    | emitted | the run that emitted the one of the kafka reading |
-    | late, offset | the run that brought the version valid then, if it is a later one; and its offset |
+    | emitted in run | the run that emitted the one of the kafka reading |
+    | late record in run, at offset | the run that brought the version valid then, if a later one; its offset |
     | closed | whether the corrected reading had the answer that was emitted, when it was emitted |
 
     An event without a row in a reading has nulls there.
@@ -56,17 +59,17 @@ def beside(
             WITH e AS (FROM emitted WHERE _epoch = (SELECT max(_epoch) FROM emitted) AND NOT _tombstone),
                  c AS (FROM corrected WHERE systemTo IS NULL)
             SELECT {first}{answers}
-                   e._run AS emitted, past._offset IS NOT NULL AS closed,
+                   e._run AS "{WHY[0]}", past._offset IS NOT NULL AS closed,
                    e._run IS NULL OR c.systemFrom IS NULL OR {differs} AS differs
             FROM e FULL JOIN c ON e._sourcePartition = c._partition AND e._sourceOffset = c._offset
             LEFT JOIN corrected past ON past._partition = e._sourcePartition AND past._offset = e._sourceOffset
                 AND past.systemFrom <= e.systemFrom AND past.systemTo > e.systemFrom AND {alike}""")  # noqa: S608
         [(agreed,)] = engine.execute("SELECT count(*) FROM answers WHERE NOT differs").fetchall()
         differing = engine.sql(f"""
-            SELECT a.* EXCLUDE (emitted, closed, differs), emitted, log.run AS late, log."offset", closed
+            SELECT a.* EXCLUDE (closed, differs), log.run AS "{WHY[1]}", log."offset" AS "{WHY[2]}", closed
             FROM (FROM answers WHERE differs) a
             ASOF LEFT JOIN (FROM versions WHERE systemTo IS NULL) v ON {keyed} AND a.timestamp >= v.validFrom
             LEFT JOIN log ON log.partition = v._partition AND log."offset" = v._offset
-                AND (v.validTo IS NULL OR v.validTo > a.timestamp) AND log.run > a.emitted
+                AND (v.validTo IS NULL OR v.validTo > a.timestamp) AND log.run > a."{WHY[0]}"
             ORDER BY {", ".join(f'a."{c}"' for c in ("timestamp", *same))}""").to_arrow_table()  # noqa: S608
     return Readings(agreed, differing)
