@@ -74,7 +74,7 @@ def _said(name: str, operation: Json) -> Json:
     """A view that says what an operation does."""
     first, second = (_topic(name, topic) for topic in [*inputs(operation), ""][:2])
     join = {"table": second, "how": operation.get("join")}
-    total = {"aggregate": {"total": "sum(n)"}}
+    total = {"aggregate": {"total": _TOTALS.get(operation.get("aggregation"))}}
     match operation:
         case {"type": "stream_table_join"}:
             grace = {"grace": _length(operation["graceMs"])} if "graceMs" in operation else {}
@@ -98,6 +98,9 @@ def _said(name: str, operation: Json) -> Json:
             raise ValueError(f"no view says {operation}")
     sides = zip(("left", "right"), inputs(operation), strict=True)
     return {**said, "select": {side: _whole(_topic(name, topic), _fields(operation, topic)) for side, topic in sides}}
+
+
+_TOTALS = {"count": "count(*)", "sum": "sum(n)"}
 
 
 def _whole(topic: str, fields: Mapping[str, str]) -> str:

@@ -138,10 +138,14 @@ class Rows:
         return Versions(self.key[rows], self.time[rows], self.value[rows], self.n[rows] > 0, self.reached(reached))
 
     def named(self, codes: Integers, *, others: bool = False) -> Integers:
-        """For each code a row that has it as its key, or as the key that it names; NOTHING if there is none."""
+        """For each code a row that has it as its key, or as the key that it names; NOTHING if there is none.
+
+        If any of them has a key of results it is one that has: a foreign key's rows have none.
+        """
         rows = np.full(len(self.home) + 1, NOTHING)
         of = self.other if others else self.key
-        rows[of] = np.arange(self.count)
+        for some in (np.arange(self.count), np.flatnonzero(self.column("key").is_valid())):
+            rows[of[some]] = some
         rows[NOTHING] = NOTHING
         return rows[codes]
 
