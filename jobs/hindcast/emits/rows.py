@@ -144,8 +144,10 @@ class Rows:
         """
         rows = np.full(len(self.home) + 1, NOTHING)
         of = self.other if others else self.key
-        for some in (np.arange(self.count), np.flatnonzero(self.column("key").is_valid())):
-            rows[of[some]] = some
+        rows[of] = np.arange(self.count)
+        if "key" in self.table.column_names:
+            keyed = np.flatnonzero(self.column("key").is_valid())
+            rows[of[keyed]] = keyed
         rows[NOTHING] = NOTHING
         return rows[codes]
 
