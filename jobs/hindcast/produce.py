@@ -23,7 +23,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: datetime | None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
 def create(servers: str, *topics: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
