@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +44,9 @@ bench-airflow: setup ## what a run of ten records costs, beside a DAG of the sam
 
 bench-pages: setup ## what the time machine takes for a key of 10 million rectangles (a minute)
 	@PYTHONPATH=jobs $(BIN)/python bench/pages.py
+
+bench-readings: setup ## a join of 10 million events in both readings (seven minutes)
+	@PYTHONPATH=jobs $(BIN)/python bench/readings.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

@@ -47,7 +47,7 @@ def drawn(
 def records(operation: Mapping[str, Json], count: int, keys: Sequence[str], seed: int = 0) -> Records:
     """As many random records for an operation, of these keys; their values are JSON objects."""
     rng = Random(seed)  # noqa: S311
-    makes = dict.fromkeys(_TOPICS[operation["type"]], row)
+    makes = dict.fromkeys(TOPICS[operation["type"]], row)
     if operation["type"] == "foreign_key_join":
         makes["left"] = reference(keys)
     if operation["type"] == "table_aggregate":
@@ -64,7 +64,7 @@ def records(operation: Mapping[str, Json], count: int, keys: Sequence[str], seed
     ]
 
 
-_TOPICS = {
+TOPICS = {
     "stream_table_join": ("table", "stream"),
     "table_table_join": ("left", "right"),
     "foreign_key_join": ("left", "right"),
@@ -73,6 +73,7 @@ _TOPICS = {
     "windowed_aggregate": ("stream",),
     "stream_stream_join": ("left", "right"),
 }
+"""The topics of each type of operation."""
 
 
 def number(rng: Random, place: int) -> Json:

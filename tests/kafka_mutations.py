@@ -1,40 +1,8 @@
-"""Deliberate wrong readings of the operators of the `kafka` reading, rule by rule of the vectors' README.
-
-Each is tried in a process of its own, on the sources as they are but for one text: first the vectors, then the tests
-of the operators. Loops are not compiled then: the machine code would be a mutation's own each time, and vectors are
-short. Tests of what a loop costs are left out for that.
-"""
+"""Deliberate wrong readings of the operators of the `kafka` reading, rule by rule of the vectors' README."""
 
 from __future__ import annotations
 
-import importlib.util
-import multiprocessing
-import os
-import sys
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import numba
-import pytest
-
-HERE = Path(__file__).parent
-TOO_LONG = 60
-"""Seconds after which a mutation is taken for a loop without end."""
-_COSTS = "not cost and not look_at_each and not forgotten"
-_THEIRS = ("hindcast", "conftest", "kafka_adapter")
-
-
-class Wrong(NamedTuple):
-    """A wrong reading: what is misread, the module, the right text, the wrong one."""
-
-    reading: str
-    module: str
-    right: str
-    wrong: str
-
+from trials import Wrong
 
 WRONG = (
     Wrong(
@@ -83,7 +51,7 @@ WRONG = (
         "a look-up past T - R misses the latest version too",
         "emits.versioned",
         "if latest != NOTHING and latest <= slot:",
-        "if NOTHING != latest <= slot and store.slots.time[slot] >= store.reached[store.home[key]] - retention:",
+        ("if NOTHING != latest <= slot and store.slots.time[slot] >= store.reached[store.home[key]] - retention:"),
     ),
     Wrong(
         "a look-up past T - R finds what is still kept",
@@ -113,8 +81,17 @@ WRONG = (
     Wrong(
         "a tombstone that a filter leaves out moves the time of its store",
         "emits.stores",
-        "            answers[n, 0] = LEFT_OUT\n        elif what[n] <= PUT_UNLESS_ABSENT:\n            answers[n, 0] = put(",
-        "            put(store, key[n], slot[n], value[n], retention)\n            answers[n, 0] = LEFT_OUT\n        elif what[n] <= PUT_UNLESS_ABSENT:\n            answers[n, 0] = put(",
+        (
+            "            answers[n, 0] = LEFT_OUT\n"
+            "        elif what[n] <= PUT_UNLESS_ABSENT:\n"
+            "            answers[n, 0] = put("
+        ),
+        (
+            "            put(store, key[n], slot[n], value[n], retention)\n"
+            "            answers[n, 0] = LEFT_OUT\n"
+            "        elif what[n] <= PUT_UNLESS_ABSENT:\n"
+            "            answers[n, 0] = put("
+        ),
     ),
     Wrong(
         "the value before a put is the one valid at its time",
@@ -129,7 +106,6 @@ WRONG = (
         "passed = code != LEFT_OUT",
     ),
     Wrong("nothing is out of order", "emits.tables", "latest=code < 0", "latest=code < 2**61"),
-    Wrong("a put at return code 0 is not out of order", "emits.tables", "latest=code < 0", "latest=code <= 0"),
     Wrong("a filter leaves out tombstones whatever it knows", "emits.tables", " | (not leaves_out)", ""),
     Wrong("a filter leaves out no tombstone", "emits.tables", " | (not leaves_out)", " | True"),
     Wrong(
@@ -202,7 +178,11 @@ WRONG = (
     Wrong(
         "a left join with a grace period drops null keys",
         "emits.buffer",
-        "    elif nameless.size:\n        failed = int(records.order[nameless[0]])\n        records = _chosen(records, slice(nameless[0]))",
+        (
+            "    elif nameless.size:\n"
+            "        failed = int(records.order[nameless[0]])\n"
+            "        records = _chosen(records, slice(nameless[0]))"
+        ),
         "    else:\n        records = _chosen(records, records.key != NOTHING)",
     ),
     Wrong(
@@ -384,14 +364,17 @@ WRONG = (
     Wrong(
         "the window just after a record takes the record",
         "emits.sliding_windows",
-        "store.node[after], store.timestamp[after], True)\n    return changes, count\n\n\n@compiled\ndef _early",
-        "store.node[after], store.timestamp[after], False)\n    return changes, count\n\n\n@compiled\ndef _early",
+        ("store.node[after], store.timestamp[after], True)\n    return changes, count\n\n\n@compiled\ndef _early"),
+        ("store.node[after], store.timestamp[after], False)\n    return changes, count\n\n\n@compiled\ndef _early"),
     ),
     Wrong(
         "windows there already come by ascending start",
         "emits.sliding_windows",
         "    there = is_taken(store.taken, left) and store.start[left] >= reach\n",
-        "    changes[:count] = changes[:count][::-1].copy()\n    there = is_taken(store.taken, left) and store.start[left] >= reach\n",
+        (
+            "    changes[:count] = changes[:count][::-1].copy()\n"
+            "    there = is_taken(store.taken, left) and store.start[left] >= reach\n"
+        ),
     ),
     Wrong(
         "a session that ends at T - grace - gap takes no records",
@@ -471,7 +454,7 @@ WRONG = (
     Wrong(
         "a scan finds windows that the store has dropped",
         "emits.closing",
-        '    out = out[windows.has(stored[out], written[np.searchsorted(results.record, at[out], "right")])]\n',
+        ('    out = out[windows.has(stored[out], written[np.searchsorted(results.record, at[out], "right")])]\n'),
         "",
     ),
     Wrong(
@@ -550,8 +533,16 @@ WRONG = (
     Wrong(
         "dropped records do not move T",
         "emits.stream_stream",
-        "        stream_time = max(stream_time, now)\n        if tables.value[record] == NOTHING:\n            continue\n",
-        "        if tables.value[record] == NOTHING:\n            continue\n        stream_time = max(stream_time, now)\n",
+        (
+            "        stream_time = max(stream_time, now)\n"
+            "        if tables.value[record] == NOTHING:\n"
+            "            continue\n"
+        ),
+        (
+            "        if tables.value[record] == NOTHING:\n"
+            "            continue\n"
+            "        stream_time = max(stream_time, now)\n"
+        ),
     ),
     Wrong("m is the latest that waits", "emits.stream_stream", "min(noted, now)", "max(noted, now)"),
     Wrong(
@@ -667,70 +658,109 @@ WRONG = (
         "                if table.versioned:\n",
         "                if False:\n",
     ),
+    Wrong("null values are counted", "emits.measures", "np.append(counted, False)", "np.append(counted, True) | True"),
+    Wrong(
+        "rows without a value are not counted",
+        "emits.measures",
+        'if part.function == "count" else np.ones(len(given) + 1, np.bool_)',
+        "if True else counted",
+    ),
+    Wrong(
+        "the subtractor adds",
+        "emits.measures",
+        "numbers[second] if what == ADD else -numbers[second]",
+        "numbers[second]",
+    ),
+    Wrong(
+        "a sum of no number is 0",
+        "emits.measures",
+        "pa.array(total, type=kind, mask=~there)",
+        "pa.array(total, type=kind)",
+    ),
+    Wrong("sums wrap round", "emits.measures", "raise OverflowError(_OVERFLOW)", "pass"),
+    Wrong("a kept sum of no number is 0", "emits.measures", "= kept[first], some[first]", "= kept[first], True"),
+    Wrong("the largest is the least", "emits.measures", 'sign = 1 if part.function == "min" else -1', "sign = 1"),
+    Wrong("an average is over null values too", "emits.measures", '"avg": ("sum", "count")', '"avg": ("sum", "rows")'),
+    Wrong("decimals of more than 18 digits are cut", "emits.measures", "raise OverflowError(_INEXACT)", "pass"),
+    Wrong(
+        "words are big-endian",
+        "emits.murmur2",
+        "np.uint64(8 * byte)\n            part =",
+        "np.uint64(24 - 8 * byte)\n            part =",
+    ),
+    Wrong("the hash is not made positive", "emits.murmur2", "np.uint64(0x7FFFFFFF)", "whole"),
+    Wrong("a rest of no bytes is mixed in", "emits.murmur2", "        if rest:\n", "        if True:\n"),
+    Wrong("an array's offset is passed over", "emits.murmur2", "[keys.offset :][: len(keys) + 1]", "[: len(keys) + 1]"),
+    Wrong(
+        "keys sort by their first appearance",
+        "emits.rows",
+        "rank[ascending] = np.arange(len(ascending))",
+        "rank[:-1] = np.arange(len(ascending))",
+    ),
+    Wrong(
+        "results of one cause have the same turn",
+        "emits.rows",
+        "flat[last] = np.arange(len(causes)) - begun",
+        "flat[last] = 0",
+    ),
+    Wrong(
+        "all keys are of the first partition",
+        "emits.rows",
+        "np.flatnonzero(found) % width",
+        "np.flatnonzero(found) * 0",
+    ),
+    Wrong(
+        "the offsets of results begin anew with each run",
+        "emits.task",
+        '_numbered(partition, rows.reached("emitted"))',
+        "_numbered(partition, np.full(rows.partitions, NOTHING))",
+    ),
+    Wrong(
+        "the stream time of a result's store begins anew with each run",
+        "emits.task",
+        'empty(rows.partitions)._replace(reached=rows.reached("reached result"))',
+        "empty(rows.partitions)",
+    ),
+    Wrong(
+        "windows are aggregated over all partitions",
+        "emits.task",
+        "given[(rows.partition[given] == partition) & rows.passes[given]]",
+        "given[rows.passes[given]]",
+    ),
+    Wrong(
+        "a task with several partitions emits one after the other",
+        "emits.task",
+        '    merged = np.argsort(cause, kind="stable")\n\n    def column',
+        "    merged = np.arange(len(cause))\n\n    def column",
+    ),
+    Wrong(
+        "processing order is by timestamp, against offsets",
+        "order",
+        'F.max(F.unix_millis("timestamp")).over(so_far).alias("reached")',
+        'F.unix_millis("timestamp").alias("reached")',
+    ),
+    Wrong(
+        "processing order does not know runs",
+        "order",
+        'F.lit(0).cast("long") if waits else F.col("run")',
+        'F.lit(0).cast("long")',
+    ),
+    Wrong(
+        "a task that waits begins anew with each run",
+        "order",
+        'F.lit(0).cast("long") if waits else F.col("run")',
+        'F.col("run")',
+    ),
+    Wrong(
+        "processing order is by the largest timestamp of all partitions",
+        "order",
+        'Window.partitionBy("partition", run).orderBy("offset")',
+        'Window.partitionBy(run).orderBy("offset")',
+    ),
+    Wrong(
+        "ties go by partition before topic",
+        "order",
+        '            F.lit(topic).alias("topic"),\n            F.col("partition"),\n',
+        '            F.col("partition"),\n            F.lit(topic).alias("topic"),\n',
+    ),
 )
-
-
-def caught(wrong: Wrong | None) -> str | None:
-    """What notices a wrong reading first: a vector, or a test. None: nothing does."""
-    ours, its = multiprocessing.Pipe(duplex=False)
-    trial = multiprocessing.get_context("fork").Process(target=_try, args=(wrong, its))
-    trial.start()
-    its.close()
-    try:
-        found: str | None = ours.recv() if ours.poll(TOO_LONG) else "(does not end)"
-    except EOFError:
-        found = "(does not run)"
-    trial.kill()
-    trial.join()
-    return found
-
-
-def _try(wrong: Wrong | None, told: Connection) -> None:
-    """In the process of a trial: import all anew, and tell what fails first."""
-    for name in [name for name in sys.modules if name.startswith((*_THEIRS, "test_"))]:
-        del sys.modules[name]
-    numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]
-    if wrong is not None:
-        _load(wrong)
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        told.send(_vector() or _test())
-
-
-def _load(wrong: Wrong) -> None:
-    """The module with its text changed, before any other asks for it."""
-    name = f"hindcast.{wrong.module}"
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    assert name not in sys.modules, f"{name} is imported by its package"
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    text = Path(spec.origin).read_text(encoding="utf-8").replace(wrong.right, wrong.wrong)
-    exec(compile(text, spec.origin, "exec"), vars(module))  # noqa: S102 - that is what mutating is
-
-
-def _vector() -> str | None:
-    from hindcast.conformance.topology import computed
-    from hindcast.conformance.vectors import load
-
-    for vector in load(HERE / "conformance"):
-        if vector.semantics == "kafka":
-            try:
-                found = computed(vector)
-            except Exception as failure:  # noqa: BLE001 - whatever a wrong reading leads to
-                return f"vector {vector.name} ({type(failure).__name__})"
-            if found != vector.expected:
-                return f"vector {vector.name}"
-    return None
-
-
-def _test() -> str | None:
-    failed: list[str] = []
-
-    class Listener:
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            if report.failed:
-                failed.append(report.nodeid)
-
-    tests: Sequence[str] = sorted(map(str, HERE.glob("test_emits_*.py")))
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", _COSTS, *tests], plugins=[Listener()])
-    return f"test {failed[0]}" if failed else None if code == 0 else "(tests do not run)"

@@ -1,8 +1,9 @@
-"""Deliberate wrong readings of the operators, each of which a vector or a generated history must catch.
+"""Deliberate wrong readings of the operators, each of which a vector, a generated history or a test must catch.
 
-`python tests/mutations.py` applies each to the real code (a textual patch, loaded in place of the module), runs the
-corrected vectors of the operations concerned, then generated histories, and prints what caught it. It exits with 1 if a
-wrong reading survives or if its text is no longer in the code.
+`python tests/mutations.py [WORDS]` applies each (or those that WORDS are in) to the real code (a textual patch, loaded
+in place of the module) and prints what caught it. Those of the `kafka` reading (kafka_mutations.py) are held to its
+vectors and tests, those of `corrected` to the vectors of the operations concerned, then to generated histories. It
+exits with 1 if a wrong reading survives or if its text is no longer in the code.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 import histories
+import trials
 from hindcast.conformance import Vector, load, outcomes
 from hindcast.session import ROWS_PER_SLICE, temporarily
+from kafka_mutations import WRONG
 
 VECTORS = Path(__file__).parent / "conformance"
 TABLES = ("table_transform",)
@@ -499,21 +502,39 @@ MUTATIONS = (
 
 def main() -> int:
     """Try every mutation and print what caught it."""
+    tried = [*_of_kafka(*sys.argv[1:]), *_of_corrected(*sys.argv[1:])]
+    print(f"{sum(tried)} of {len(tried)} wrong readings caught")
+    return 0 if all(tried) else 1
+
+
+def _of_kafka(words: str = "") -> Iterator[bool]:
+    """Whether each is caught. Before Spark is started: each is tried in a copy of this process."""
+    chosen = [wrong for wrong in WRONG if words in wrong.reading]
+    failed = trials.caught(None) if chosen else None
+    if failed is not None:
+        raise SystemExit(f"fails with nothing misread: {failed}")
+    for number, wrong in enumerate(chosen, 1):
+        yield _told(number, wrong, trials.caught(wrong))
+
+
+def _of_corrected(words: str = "") -> Iterator[bool]:
+    chosen = [mutation for mutation in MUTATIONS if words in mutation.reading]
+    if not chosen:
+        return
     from hindcast.session import session
 
     spark = session("hindcast-mutate", small=True)
     spark.conf.set("spark.sql.maxPlanStringLength", "1000")
-    vectors = [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
+    vectors = [vector for vector in load(VECTORS) if vector.semantics == "corrected"]
     cases = histories.histories(1, 1_500)
     random.Random(1).shuffle(vectors)  # noqa: S311 - any order does
-    survived = 0
-    chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or sys.argv[1] in mutation.reading]
     for number, mutation in enumerate(chosen, 1):
-        caught = _caught(spark, mutation, vectors, cases)
-        survived += caught is None
-        print(f"{number:2} {mutation.module:10} {mutation.reading:65} {caught or 'SURVIVED'}", flush=True)
-    print(f"{len(chosen) - survived} of {len(chosen)} wrong readings caught")
-    return 1 if survived else 0
+        yield _told(number, mutation, _caught(spark, mutation, vectors, cases))
+
+
+def _told(number: int, mutation: Mutation | trials.Wrong, caught: str | None) -> bool:
+    print(f"{number:3} {mutation.module:21} {mutation.reading:72} {caught or 'SURVIVED'}", flush=True)
+    return caught is not None
 
 
 def _caught(spark: SparkSession, mutation: Mutation, vectors: list[Vector], cases: list[Vector]) -> str | None:

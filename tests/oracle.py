@@ -40,10 +40,14 @@ class Row(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What an application wrote, by partition and offset, and the partition of each record that it was given."""
+    """What an application wrote, by partition and offset, and the partition of each record that it was given.
+
+    `prefix`: with what the names of its topics begin; it wrote to `output`.
+    """
 
     rows: list[Row]
     partitions: list[int]
+    prefix: str
 
 
 @cache
@@ -106,7 +110,7 @@ def live_output(
                 application.kill()
             errors.seek(0)
             assert done and application.returncode == 0, errors.read()  # noqa: PT018
-    return Run(_rows(servers, f"{prefix}output", partitions), placed)
+    return Run(_rows(servers, f"{prefix}output", partitions), placed, prefix)
 
 
 def _await(application: subprocess.Popen[str]) -> bool:

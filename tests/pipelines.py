@@ -95,10 +95,10 @@ class Pipeline:
         }
 
     def write(self, text: str) -> None:
-        """Puts the contract down; each of its topics gets a name of its own in Kafka."""
+        """Puts the contract down; each of its topics that has no name in Kafka gets one of its own."""
         told = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
         for name, topic in told["topics"].items():
-            topic["topic"] = self.kafka(name)
+            topic.setdefault("topic", self.kafka(name))
         self.name = told["pipeline"]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,9 @@ def test_the_vectors_pass_as_rows() -> None:
         emitted, _ = run(its, rows(vector), NONE)
         assert [shown(vector["operation"], row) for row in emitted] == vector["expected"]["emitted"], vector["name"]
         assert [row["n"] for row in emitted] == list(range(len(emitted))), vector["name"]
+        causes = [row["order"]["offset"] for row in emitted]
+        turns = [causes[:number].count(cause) for number, cause in enumerate(causes)]
+        assert [row["order"]["turn"] for row in emitted] == [[turn] for turn in turns], vector["name"]
         passed += 1
     assert passed > 800
 
@@ -301,6 +305,29 @@ def test_every_result_has_the_headers_that_kafka_streams_gives_it() -> None:
             assert [headers(row) for row in run(its, rows(vector), NONE)[0]] == wanted, vector["name"]
             compared += len(wanted)
     assert compared > 5000
+
+
+def test_partitions_of_one_task_do_not_see_each_other() -> None:
+    alike: dict[str, list[Json]] = {}
+    for vector, its in vectors():
+        alike.setdefault(repr(its), []).append(vector)
+    pairs = [(one, two) for some in alike.values() for one, two in zip(some[::2], some[1::2], strict=False)]
+    assert len(pairs) > 100
+    for pair in pairs:
+        its = form(pair[0]["operation"])
+        assert its is not None
+        given = [
+            {**row, "partition": p, "home": p, "order": {**row["order"], "reached": number, "partition": p}}
+            for number, turn in enumerate(zip_longest(*map(rows, pair)))
+            for p, row in enumerate(turn)
+            if row is not None
+        ]
+        emitted, _ = run(its, given, NONE)
+        orders = [(row["order"]["reached"], row["order"]["partition"], row["order"]["turn"]) for row in emitted]
+        assert orders == sorted(orders)
+        for p, vector in enumerate(pair):
+            found = [shown(vector["operation"], row) for row in emitted if row["partition"] == p]
+            assert found == vector["expected"]["emitted"], vector["name"]
 
 
 def test_a_null_key_in_a_left_join_with_grace_stops_at_its_record() -> None:

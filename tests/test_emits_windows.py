@@ -69,6 +69,26 @@ def test_a_session_that_is_not_seen_any_more_comes_out_beside_the_one_that_shoul
     assert rows(emitted(again)[0]) == [("a", 10, 10, 1, 3), ("b", 15, 15, 1, 3)]
 
 
+@pytest.mark.parametrize(
+    ("emit", "records", "seen"),
+    [
+        (
+            Emit.SUPPRESS,
+            "b103 a103 b103 a103 a103 b104 a104 a103 a102",
+            "b102:1@0 a102:1@1 b102:2@2 a102:2@3 a102:3@4 b103:3@5 a103:1@6 a103:2@7",
+        ),
+        (Emit.ON_CLOSE, "b0 a0 c0 a0 b0 a0 c0 c1 c2 a1 a0 a1 a1 a3 a0", "a0:3@8 b0:2@8 c0:3@8 a1:3@13 c1:2@13"),
+    ],
+)
+def test_the_store_shows_sliding_windows_less_than_their_retention_behind_or_at_it_when_emitted_on_close(
+    emit: Emit, records: str, seen: str
+) -> None:
+    """Records as key and timestamp, results as key, start, count and cause."""
+    window = {"kind": "sliding", "timeDifferenceMs": 1, "graceMs": 0}
+    done, _ = emitted(vector(window, emit, *((record[0], int(record[1:])) for record in records.split())))
+    assert " ".join(f"{key}{start}:{count}@{cause}" for key, start, _, count, cause in rows(done)) == seen
+
+
 @pytest.mark.parametrize(("emit", "headers"), [(Emit.UPDATE, [0, 1, 2]), (Emit.SUPPRESS, [1]), (Emit.ON_CLOSE, [2])])
 def test_a_suppressed_result_has_the_headers_of_the_record_that_made_it(emit: Emit, headers: list[int]) -> None:
     window = {"kind": "tumbling", "sizeMs": 10, "graceMs": 0}

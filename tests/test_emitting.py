@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from hindcast import emitting
 from pipelines import Pipeline, _plain, pipeline, tell
 
 CONTRACT = """
@@ -264,9 +265,12 @@ WAITING = CONTRACT.replace("semantics: kafka", "semantics: kafka\n    wait: true
 
 
 @pytest.mark.long
-def test_with_wait_it_does_not_matter_where_runs_cut_the_log(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+def test_with_wait_it_does_not_matter_where_runs_cut_the_log(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = {}
     for cuts in (1, 3):
+        monkeypatch.setattr(emitting, "LARGE", -1 if cuts == 3 else emitting.LARGE)  # and by buckets
         with pipeline(spark, broker, tmp_path / str(cuts), WAITING, partitions=2) as p:
             for n in range(cuts):
                 some = {

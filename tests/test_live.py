@@ -1,19 +1,33 @@
-"""A real Kafka Streams application on the real broker, two partitions: what it writes, and in which order it reads.
+"""A real Kafka Streams application on the real broker, two partitions: what it writes, in which order it reads, and our
+replay of the same topics.
 
 Where nothing is repartitioned its output is a matter of the topics alone: it equals the test driver's, fed in the order
-in which a task reads. Where something is, tasks race: fed one by one it equals the driver's, and at once what is left.
+in which a task reads, and our replay. Where something is, tasks race: fed one by one it equals both, and at once what
+is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 import drawing
 import oracle
+import replays
 import topologies
+from hindcast import cli
+from hindcast.emits import murmur2
+from pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.long
 
@@ -68,15 +82,55 @@ ON_ANOTHER = {
 }  # fmt: skip
 
 
+class Application(NamedTuple):
+    """An application that has run: its operation, the records that it was given, and what it wrote."""
+
+    operation: Json
+    records: list[Json]
+    run: oracle.Run
+
+
+Applications = Callable[..., Application]
+
+
+@pytest.fixture(scope="module")
+def application(broker: str) -> Applications:
+    """The application of an operation, by its name; run the first time."""
+
+    @cache
+    def ran(name: str, *, one_by_one: bool = False) -> Application:
+        operation, records = scenario((ON_THE_KEY | ON_ANOTHER)[name], 24 if one_by_one else 150)
+        records = list(apart(records))
+        if one_by_one:
+            records = in_processing_order(records, replays.inputs(operation))
+        config = AT_ONCE if name in ON_THE_KEY else None
+        run = oracle.live_output(broker, operation, records, one_by_one=one_by_one, config=config)
+        return Application(operation, records, run)
+
+    return ran
+
+
+@pytest.fixture(scope="module")
+def replay(
+    spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory, application: Applications
+) -> Any:
+    """What a run has emitted of all topics that applications have read, by operation and whether one by one."""
+    them = {name: application(name) for name in ON_THE_KEY | ON_ANOTHER}
+    them |= {f"{name}, one by one": application(name, one_by_one=True) for name in ON_ANOTHER}
+    said = replays.contract({name: (it.operation, it.run.prefix) for name, it in them.items()})
+    p = Pipeline(spark, broker, tmp_path_factory.mktemp("live"), said)
+    p.run()
+    return {name: replays.emitted(p, name) for name in them}
+
+
 @pytest.mark.parametrize("name", ON_THE_KEY)
-def test_an_application_equals_the_driver_in_the_order_of_its_tasks(broker: str, name: str) -> None:
-    operation, records = scenario(ON_THE_KEY[name], 150)
-    run = oracle.live_output(broker, operation, records, config=AT_ONCE)
-    for partition in (0, 1):
-        mine = [record for record, placed in zip(records, run.partitions, strict=True) if placed == partition]
-        wanted = emitted(operation, in_task_order(mine))
-        assert len(wanted) > 10
-        assert [tuple(row[:3]) for row in run.rows if row.partition == partition] == wanted
+def test_an_application_equals_the_driver_in_the_order_of_its_tasks(application: Applications, name: str) -> None:
+    assert_the_driver_tells_the_same(*application(name))
+
+
+@pytest.mark.parametrize("name", ON_THE_KEY)
+def test_our_replay_equals_what_an_application_wrote(application: Applications, replay: Any, name: str) -> None:
+    assert replay[name] == application(name).run.rows
 
 
 def test_at_equal_timestamps_a_task_reads_its_two_topics_in_turn(broker: str) -> None:
@@ -88,25 +142,97 @@ def test_at_equal_timestamps_a_task_reads_its_two_topics_in_turn(broker: str) ->
     assert [(row.value["left"]["n"], row.value["right"]["n"]) for row in rows] == [(n, n - 1) for n in range(8)]
 
 
+@pytest.mark.parametrize("name", ["stream-table, unversioned", "stream-stream"])
+def test_so_it_does_where_records_are_out_of_order(broker: str, name: str) -> None:
+    operation, records = scenario(ON_THE_KEY[name], 150)
+    assert_the_driver_tells_the_same(operation, records, oracle.live_output(broker, operation, records, config=AT_ONCE))
+
+
+def assert_the_driver_tells_the_same(operation: Json, records: Sequence[Json], run: oracle.Run) -> None:
+    """Of each partition, fed in the order of its task."""
+    for number in (0, 1):
+        mine = [record for record, placed in zip(records, run.partitions, strict=True) if placed == number]
+        wanted = emitted(operation, in_task_order(mine))
+        assert len(wanted) > 10
+        assert [tuple(row[:3]) for row in run.rows if row.partition == number] == wanted
+
+
 @pytest.mark.parametrize("name", ON_ANOTHER)
-def test_fed_one_by_one_it_equals_the_driver_through_its_own_topics(broker: str, name: str) -> None:
-    operation, records = scenario(ON_ANOTHER[name], 24)
-    run = oracle.live_output(broker, operation, records, one_by_one=True)
+def test_fed_one_by_one_it_equals_the_driver_through_its_own_topics(application: Applications, name: str) -> None:
+    operation, records, run = application(name, one_by_one=True)
     wanted = emitted(operation, records)
     assert len(wanted) > 10
     home = {row.key: row.partition for row in run.rows}
-    for partition in (0, 1):
-        of_it = [row for row in wanted if home[row[0]] == partition]
-        assert [tuple(row[:3]) for row in run.rows if row.partition == partition] == of_it
+    for number in (0, 1):
+        of_it = [row for row in wanted if home[row[0]] == number]
+        assert [tuple(row[:3]) for row in run.rows if row.partition == number] == of_it
 
 
 @pytest.mark.parametrize("name", ON_ANOTHER)
-def test_what_is_left_of_racing_tasks_is_the_same(broker: str, name: str) -> None:
-    operation, records = scenario(ON_ANOTHER[name], 150)
-    run = oracle.live_output(broker, operation, records)
-    left = {row.key: row.value for row in run.rows}
+def test_our_replay_equals_what_an_application_wrote_that_was_fed_one_by_one(
+    application: Applications, replay: Any, name: str
+) -> None:
+    assert replay[f"{name}, one by one"] == application(name, one_by_one=True).run.rows
+
+
+@pytest.mark.parametrize("name", ON_ANOTHER)
+def test_what_is_left_of_racing_tasks_is_the_same(application: Applications, name: str) -> None:
+    operation, records, run = application(name)
     wanted = {key: value for key, value, _ in emitted(operation, records)}
-    assert {key for key in left | wanted if left.get(key) != wanted.get(key)} == set()
+    assert unlike(left(run.rows), wanted) == set()
+
+
+@pytest.mark.parametrize("name", ON_ANOTHER)
+def test_what_is_left_of_our_replay_is_what_racing_tasks_left(
+    application: Applications, replay: Any, name: str
+) -> None:
+    assert len(replay[name]) > 100
+    assert unlike(left(replay[name]), left(application(name).run.rows)) == set()
+
+
+def test_compare_tells_equal_and_what_another_history_retention_changes(
+    spark: SparkSession, broker: str, tmp_path: Path, application: Applications, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "stream-table, versioned"
+    operation, _, run = application(name)
+    p = Pipeline(spark, broker, tmp_path, replays.contract({name: (operation, run.prefix)}))
+    p.run()
+    code, told = compared(p, name, run, capsys)
+    assert (code, f"equal{len(run.rows):>17}  in both" in told) == (0, True)
+    shorter = {**operation, "table": {**operation["table"], "historyRetentionMs": SECOND}}
+    p.write(replays.contract({name: (shorter, run.prefix)}))
+    p.run()
+    code, told = compared(p, name, run, capsys)
+    assert (code, "likely History retention" in told) == (1, True)
+
+
+def compared(p: Pipeline, name: str, run: oracle.Run, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of `hindcast compare`, and what it prints."""
+    capsys.readouterr()
+    with p.here():
+        code = cli.main(["compare", f"{p.name}.{replays.view(name)}", "--topic", f"{run.prefix}output"])
+    out, err = capsys.readouterr()
+    assert err == ""
+    return code, out
+
+
+@pytest.mark.parametrize("name", ON_THE_KEY | ON_ANOTHER)
+def test_the_records_are_of_every_kind(name: str) -> None:
+    _, records = scenario((ON_THE_KEY | ON_ANOTHER)[name], 150)
+    reached: dict[Json, int] = {}
+    seen: Counter[str] = Counter()
+    met: dict[int, set[str]] = {}
+    for record in apart(records):
+        topic, time = record["topic"], record["timestamp"]
+        place = topic, partition(record["key"])
+        seen["tombstone"] += record["value"] is None
+        seen["tie"] += time == reached.get(place)
+        seen["out of order"] += time < reached.get(place, 0)
+        seen["expired"] += time < reached.get(place, 0) - 20 * SECOND
+        reached[place] = max(time, reached.get(place, 0))
+        met.setdefault(time, set()).add(topic)
+    assert {kind for kind in ("tombstone", "tie", "out of order", "expired") if seen[kind] < 10} == set()
+    assert {len(topics) for topics in met.values()} == {1}
 
 
 def scenario(operation: Json, count: int) -> tuple[Json, list[Json]]:
@@ -120,6 +246,45 @@ def scenario(operation: Json, count: int) -> tuple[Json, list[Json]]:
              for key in KEYS for number, topic in enumerate(topics)]  # fmt: skip
     later = [{**record, "timestamp": BASE + SECOND + record["timestamp"]} for record in drawn["records"]]
     return drawn["operation"], first + later
+
+
+def apart(records: Sequence[Json]) -> Iterator[Json]:
+    """The same, later by milliseconds where another topic has the timestamp.
+
+    A task reads tied topics in turn, a contract has them in its own order.
+    """
+    has: dict[int, str] = {}
+    for record in records:
+        time = record["timestamp"]
+        while has.setdefault(time, record["topic"]) != record["topic"]:
+            time += 1
+        yield {**record, "timestamp": time}
+
+
+def in_processing_order(records: Sequence[Json], topics: Sequence[str]) -> list[Json]:
+    """Records as one reader of all partitions takes them who always has the next one of each (order.processing)."""
+    reached: dict[Json, int] = {}
+    placed = []
+    for number, record in enumerate(records):
+        place = topics.index(record["topic"]), partition(record["key"])
+        reached[place] = max(record["timestamp"], reached.get(place, 0))
+        placed.append((reached[place], *place, number))
+    return [records[number] for *_, number in sorted(placed)]
+
+
+def partition(key: str) -> int:
+    """The partition of a key, of two."""
+    return int(murmur2.partitions(pa.array([key.encode()]), 2)[0].as_py())
+
+
+def left(rows: Sequence[oracle.Row]) -> dict[Json, Json]:
+    """The last value of each key."""
+    return {row.key: row.value for row in rows}
+
+
+def unlike(one: Json, other: Json) -> set[Json]:
+    """The keys that have different values; a tombstone is as no value."""
+    return {key for key in one | other if one.get(key) != other.get(key)}
 
 
 def emitted(operation: Json, records: Sequence[Json]) -> list[tuple[Json, Json, int]]:

@@ -1,112 +1,185 @@
-"""Both readings of a join beside each other: which events have two answers, and which late record is why."""
+"""On logs in strictly increasing time both readings tell the same history, up to what CORRECTED.md lists; partitions
+do not know of each other.
+
+`corrected` by the plain-Python reference, `kafka` by the operators that the jobs run; random operations and records.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import random
+from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
+import pytest
 
-from hindcast.demo.readings import WHY, Readings, beside
+import reference
+import topologies
+from hindcast.conformance.topology import computed
+from hindcast.conformance.vectors import Vector
+from hindcast.emits.task import Form
+from histories import history
+from test_emits_task import NONE, form, rows, run
 
-EVENTS = {"anna": (0, 1), "bob": (1, 5), "carla": (2, 6)}
-"""Of each event its offset and second."""
-
-
-def moment(second: int | None) -> datetime | None:
-    return None if second is None else datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
-
-
-def run(number: int | None) -> datetime | None:
-    return None if number is None else datetime(2026, 2, number, tzinfo=UTC)
-
-
-def emitted(*rows: tuple[str, int | None, int], epoch: int = 1, tombstone: bool = False) -> list[dict[str, Any]]:
-    """Who, which price, in which run."""
-    return [
-        {"customer": who, "item": "curry", "price": price, "timestamp": moment(EVENTS[who][1]), "_run": number,
-         "systemFrom": run(number), "_epoch": epoch, "_tombstone": tombstone,
-         "_sourcePartition": 0, "_sourceOffset": EVENTS[who][0]}
-        for who, price, number in rows
-    ]  # fmt: skip
+Json = Any
+Held = dict[tuple[str | None, int], Json]
+_LONG = 1_000_000
 
 
-def bills(*rows: tuple[str, int | None, int, int | None]) -> list[dict[str, Any]]:
-    """Who, which price, believed from which run to which."""
-    return [
-        {"customer": who, "item": "curry", "price": price, "timestamp": moment(EVENTS[who][1]),
-         "systemFrom": run(first), "systemTo": run(last), "_partition": 0, "_offset": EVENTS[who][0]}
-        for who, price, first, last in rows
-    ]  # fmt: skip
+def in_time(seed: str) -> tuple[Json, list[Json]] | None:
+    """An operation that both readings have, and a log of it in which each record is later than all before."""
+    drawn = history(seed, expiring=False)
+    operation = {name: told for name, told in drawn.operation.items() if name != "semantics"}
+    plain = not any(word in str(operation) for word in ("rekey", "onField", "ttlMs", "'join': {", "left.g", "right.g"))
+    if not plain or operation.get("aggregation") in ("min", "max", "avg"):
+        return None
+    dice = random.Random(seed)  # noqa: S311 - histories, not secrets
+    moments = sorted(dice.sample(range(4 * len(drawn.records)), len(drawn.records)))
+    records = [{**r, "timestamp": t, "run": 1, "partition": 0} for r, t in zip(drawn.records, moments, strict=True)]
+    if "window" in operation:
+        # Null values count in Kafka's windows, and grace holds nothing back where nothing is late.
+        records = [record for record in records if record["value"] is not None]
+        operation["window"] = {**operation["window"], "graceMs": 0, "storeRetentionMs": _LONG}
+    if operation["type"] == "windowed_aggregate":
+        operation["emit"] = "update"
+    return operation, records
 
 
-def menu(*rows: tuple[int, int | None, int, int, int | None]) -> list[dict[str, Any]]:
-    """From which second to which, the record's offset, believed from which run to which."""
-    return [
-        {"dish": "curry", "validFrom": moment(start), "validTo": moment(end), "_partition": 0, "_offset": offset,
-         "systemFrom": run(first), "systemTo": run(last)}
-        for start, end, offset, first, last in rows
-    ]  # fmt: skip
+def both(operation: Json, records: list[Json]) -> tuple[list[Json], list[Json]]:
+    """The rows that `corrected` believes, and what `kafka` emits."""
+    rows = reference.expected({**operation, "semantics": "corrected"}, records)["rows"]
+    expected = computed(Vector("drawn", "drawn", operation, tuple(records), {}))
+    return [row for row in rows if row["systemTo"] is None], expected["emitted"]
 
 
-def read(
-    told: list[dict[str, Any]], right: list[dict[str, Any]], versions: list[dict[str, Any]], log: dict[int, int]
-) -> tuple[int, list[tuple[Any, ...]]]:
-    """`log`: the run that brought each offset of the menu. The events that differ without item and timestamp."""
-    brought = [{"partition": 0, "offset": offset, "run": number} for offset, number in log.items()]
-    found: Readings = beside(
-        *(pa.Table.from_pylist(rows) for rows in (told, right, versions, brought)),
-        same=("customer", "item"),
-        values=("price",),
-        on={"dish": "item"},
+def over_time(rows: list[Json], moments: range) -> Held:
+    """What each key has at each moment, by rows with periods."""
+    return {
+        (row["key"], t): row["value"]
+        for row in rows
+        for t in moments
+        if row["validFrom"] <= t and (row["validTo"] is None or t < row["validTo"])
+    }
+
+
+def amounting(emitted: list[Json], moments: range) -> Held:
+    """What each key has at each moment, by records of a table: the last one of its time, until the key's next."""
+    latest: dict[str, dict[int, Json]] = {}
+    for row in emitted:
+        latest.setdefault(row["key"], {})[row["timestamp"]] = row["value"]
+    found: Held = {}
+    for key, versions in latest.items():
+        for t in moments:
+            upto = [start for start in versions if start <= t]
+            if upto and versions[max(upto)] is not None:
+                found[key, t] = versions[max(upto)]
+    return found
+
+
+def told(rows: list[Json], *columns: str) -> list[str]:
+    return sorted(str([row[column] for column in columns]) for row in rows)
+
+
+def as_table(operation: Json, rows: list[Json], emitted: list[Json]) -> tuple[Any, Any]:
+    """Tables by what they hold at each moment. A group without members is absent, in Kafka it has 0 (5)."""
+    moments = range(_last(emitted, rows) + 2)
+    corrected, kafka = over_time(rows, moments), amounting(emitted, moments)
+    if operation["type"] == "table_aggregate":
+        kafka = {place: value for place, value in kafka.items() if place in corrected or value != 0}
+    return corrected, kafka
+
+
+def as_events(_operation: Json, rows: list[Json], emitted: list[Json]) -> tuple[Any, Any]:
+    return told(rows, "key", "value", "timestamp"), told(emitted, "key", "value", "timestamp")
+
+
+def as_pairs(_operation: Json, rows: list[Json], emitted: list[Json]) -> tuple[Any, Any]:
+    """Pairs; what has no match is held back by Kafka for a while, or for ever (9)."""
+    of_rows, of_kafka = (
+        [row for row in some if row["value"]["left"] is not None and row["value"]["right"] is not None]
+        for some in (rows, emitted)
     )
-    names = ("customer", "price, kafka", "price, corrected", *WHY, "closed")
-    return found.same, [tuple(row[name] for name in names) for row in found.differing.to_pylist()]
+    alone = {str(row["value"]) for row in rows}
+    assert {str(row["value"]) for row in emitted} <= alone
+    return as_events(_operation, of_rows, of_kafka)
 
 
-def test_a_record_that_came_after_the_result_was_emitted_is_why() -> None:
-    told = emitted(("anna", 8, 1), ("bob", 8, 1))
-    right = bills(("anna", 8, 1, None), ("bob", 8, 1, 2), ("bob", 9, 2, None))
-    versions = menu((0, None, 0, 1, 2), (0, 4, 0, 2, None), (4, None, 1, 2, None))
-    assert read(told, right, versions, {0: 1, 1: 2}) == (1, [("bob", 8, 9, 1, 2, 1, True)])
+def as_windows(_operation: Json, rows: list[Json], emitted: list[Json]) -> tuple[Any, Any]:
+    """Of each window what came last."""
+    last = {str(row["key"]): {**row["key"], "value": row["value"]} for row in emitted}
+    kafka = [row for row in last.values() if row["value"] is not None]
+    return told(rows, "key", "start", "end", "value"), told(kafka, "key", "start", "end", "value")
 
 
-def test_a_version_that_was_only_ended_anew_came_with_its_record_not_with_the_run_that_ended_it() -> None:
-    told, right = emitted(("anna", None, 1)), bills(("anna", 8, 1, None))
-    versions = menu((0, None, 0, 1, 2), (0, 4, 0, 2, None), (4, None, 1, 2, None))
-    assert read(told, right, versions, {0: 1, 1: 2}) == (0, [("anna", None, 8, 1, None, None, False)])
+AS: dict[str, Callable[[Json, list[Json], list[Json]], tuple[Any, Any]]] = {
+    "table_transform": as_table,
+    "table_table_join": as_table,
+    "foreign_key_join": as_table,
+    "table_aggregate": as_table,
+    "stream_aggregate": as_table,
+    "stream_table_join": as_events,
+    "stream_stream_join": as_pairs,
+    "windowed_aggregate": as_windows,
+}
 
 
-def test_a_result_that_was_emitted_after_the_record_has_another_reason() -> None:
-    told, right, versions = emitted(("bob", 8, 2)), bills(("bob", 9, 2, None)), menu((0, None, 0, 1, None))
-    assert read(told, right, versions, {0: 1}) == (0, [("bob", 8, 9, 2, None, None, False)])
+def _last(*logs: list[Json]) -> int:
+    return max((row.get("timestamp", row.get("validFrom", 0)) for log in logs for row in log), default=0)
 
 
-def test_a_version_that_had_ended_by_then_is_no_reason() -> None:
-    told, right = emitted(("bob", 8, 1)), bills(("bob", 8, 1, 2), ("bob", None, 2, None))
-    assert read(told, right, menu((0, 4, 1, 2, None)), {1: 2}) == (0, [("bob", 8, None, 1, None, None, True)])
+def test_both_readings_tell_the_same_of_what_comes_in_order() -> None:
+    compared = dict.fromkeys(AS, 0)
+    for number in range(3_000):
+        drawn = in_time(f"order/{number}")
+        if drawn is None:
+            continue
+        operation, records = drawn
+        rows, emitted = both(operation, records)
+        corrected, kafka = AS[operation["type"]](operation, rows, emitted)
+        assert kafka == corrected, (operation, records)
+        compared[operation["type"]] += bool(rows)
+    assert min(compared.values()) > 30, compared
 
 
-def test_an_event_that_only_one_reading_has_differs_also_where_its_answer_is_null() -> None:
-    told, right = emitted(("anna", None, 1)), bills(("bob", None, 2, None))
-    assert read(told, right, menu((9, None, 0, 1, None)), {0: 1}) == (
-        0,
-        [("anna", None, None, 1, None, None, False), ("bob", None, None, None, None, None, False)],
-    )
+FAMILIES = [
+    "stream_table_join",
+    "stream_table_join_grace",
+    "table_table_join",
+    "foreign_key_join",
+    "stream_aggregate",
+    "table_suppress",
+    "stream_stream_join",
+    "windowed_hopping",
+    "windowed_sliding",
+    "windowed_session",
+]
 
 
-def test_what_an_earlier_definition_emitted_is_passed_over() -> None:
-    told = [*emitted(("anna", 7, 1)), *emitted(("anna", 8, 2), epoch=2)]
-    assert read(told, bills(("anna", 8, 1, None)), menu((0, None, 0, 1, None)), {0: 1}) == (1, [])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_partitions_do_not_know_of_each_other(family: str) -> None:
+    """Two logs as two partitions of one task emit what each emits alone."""
+    drawn = list(topologies.vectors(family, 80, seed=3))
+    compared = 0
+    for one, other in zip(drawn[::2], drawn[1::2], strict=True):
+        its = form(one["operation"])
+        if its is None:
+            continue
+        logs = [rows(vector) for vector in (one, {**other, "operation": one["operation"]})]
+        alone = [told_apart(its, log)[0] for log in logs]
+        dice = random.Random(family)  # noqa: S311 - histories, not secrets
+        sides = [0] * len(logs[0]) + [1] * len(logs[1])
+        dice.shuffle(sides)
+        left = [iter(log) for log in logs]
+        together = [{**next(left[side]), "partition": side, "home": side} for side in sides]
+        emitted = told_apart(its, together)
+        assert emitted == dict(enumerate(alone)), one["operation"]
+        compared += bool(alone[0])
+    assert compared > 5
 
 
-def test_a_tombstone_is_no_answer() -> None:
-    told = [*emitted(("anna", 8, 1)), *emitted(("bob", None, 1), tombstone=True)]
-    assert read(told, bills(("anna", 8, 1, None)), menu((0, None, 0, 1, None)), {0: 1}) == (1, [])
-
-
-def test_the_events_that_differ_are_in_the_order_of_time() -> None:
-    told = emitted(("carla", 8, 1), ("bob", 8, 1), ("anna", 8, 1))
-    right = bills(("bob", 9, 1, None), ("carla", 9, 1, None), ("anna", 9, 1, None))
-    _, found = read(told, right, menu((0, None, 0, 1, None)), {0: 1})
-    assert [row[0] for row in found] == ["anna", "bob", "carla"]
+def told_apart(its: Form, given: list[Json]) -> dict[int, list[Json]]:
+    """What rows emit, by partition: all but where its causes stand among those of others."""
+    emitted, _ = run(its, given, NONE)
+    found: dict[int, list[Json]] = {0: [], 1: []}
+    for row in emitted:
+        found[row["partition"]].append({k: v for k, v in row.items() if k not in ("order", "partition", "home")})
+    return found

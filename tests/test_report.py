@@ -9,6 +9,7 @@ import pytest
 
 from hindcast import functions, journal, read, report
 from hindcast.contracts import load
+from hindcast.page import html
 from hindcast.plans import Plan, Share
 from hindcast.questions import Question
 from hindcast.topics import Offsets
@@ -160,3 +161,30 @@ def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:
     told["tables"]["bills"]["gates"] = [gate, {**gate, "outcome": "passed", "detail": ""}]
     lines = [" ".join(line.split()) for line in report.text(told).splitlines() if "expect_it" in line]
     assert lines == ["failed expect_it(column='a') (warn): no", "passed expect_it(column='a')"]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "unchanged"),
+        ({"emitted": {"records": 0, "tombstones": 0}}, "unchanged"),
+        ({"emitted": {"records": 1200, "tombstones": 0}}, "unchanged; emitted: 1,200"),
+        ({"emitted": {"records": 3, "tombstones": 1}}, "unchanged; emitted: 3, 1 of them tombstones"),
+        (
+            {"settled": {"upTo": None, "waitsFor": {"topic": "shop.menu", "partition": 1}}},
+            "unchanged; processed: nothing; waits for shop.menu, partition 1",
+        ),
+        (
+            {"settled": {"upTo": "2026-01-01T00:00:05+00:00", "waitsFor": {"topic": "menu", "partition": 0}}},
+            "unchanged; processed: all before 2026-01-01T00:00:05+00:00; waits for menu, partition 0",
+        ),
+    ],
+)
+def test_what_a_kafka_view_emitted_and_how_far_it_is_settled_in_words(table: dict[str, Any], words: str) -> None:
+    topic = {"offsets": 0, "late": 0, "partitions": []}
+    told = {"opened": 0, "closed": 0, "corrected": 0, "gates": [], **table}
+    of_run = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {"t": topic}, "again": "hindcast run p"}
+    lines = report.text({**of_run, "tables": {"view": told}}).splitlines()
+    assert f"  {'view':<20} {words}" in lines
+    shown = html({**of_run, "tables": {"view": told}})
+    assert all(note in shown for note in report.of_emitted(told))

@@ -17,6 +17,7 @@ from hindcast import (
     amounts,
     analysis,
     derive,
+    emitted,
     emitting,
     holds,
     increments,
@@ -148,13 +149,34 @@ def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo:
     after = tables.published(table)
     flat = {i: tables.believed(spark, source(contract, todo, i)) for i in contract.views[name].inputs}
     analysis.check(spark, contract, name, flat)
-    every = emitting.emit(spark, contract, todo, name)
-    seen = _seen(contract, table, emitting.emitted(table.warehouse, contract, name))
-    if seen is None:
+    every, log = emitting.emit(spark, contract, todo, name), emitted.log(table.warehouse, contract, name)
+    seen = _seen(contract, table, log)
+    if seen is None or name == todo.only or not _same_epoch(log, seen.number, todo.run):
         return Found(_whole(spark, table, amounts.whole(every, shape)), after)
     new = every.where(F.col("_run") > seen.number)
     found = amounts.refreshed(new, every.where(F.col("_run") <= seen.number), shape, sources, table)
     return Found(_fitting(table, found.believed, found.right), after)
+
+
+def _same_epoch(log: Table, *runs: int) -> bool:
+    """Whether a kafka view had one definition in these runs."""
+    notes = [emitted.noted(log, run) for run in runs]
+    return len({note and note["epoch"] for note in notes}) == 1
+
+
+def sources(contract: Contract, todo: Plan, name: str) -> list[Table]:
+    """The tables that a view is computed from, as far as they can tell whether anything is new.
+
+    Of a kafka view these are logs: a record that changes no table can make it emit. And its own: what a run has emitted
+    by another definition is no longer right.
+    """
+    it, warehouse = contract.views[name], settings().warehouse
+    if it.semantics == "corrected":
+        return [source(contract, todo, i) for i in it.inputs]
+    return [
+        plans.log(warehouse, contract.pipeline, i) if i in contract.topics else emitted.log(warehouse, contract, i)
+        for i in (*it.inputs, name)
+    ]
 
 
 def source(contract: Contract, todo: Plan, name: str) -> Table:

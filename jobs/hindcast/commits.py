@@ -50,8 +50,8 @@ def append(
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
 
 
-def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> bool:
-    """Puts rows in place of all that a table has, in one commit, as `append` adds them."""
+def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
+    """Puts rows in place of those of a table that a condition is true of (None: of all), as `append` adds them."""
     writer = (
         rows.write.format("delta")
         .mode("overwrite")
@@ -59,6 +59,7 @@ def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> bo
         .option("txnVersion", str(run))
         .option("userMetadata", json.dumps(note))
     )
+    writer = writer if where is None else writer.option("replaceWhere", where)
     return once(lambda: writer.save(table.path), lambda: tables.published(table), run, None, table.path)
 
 

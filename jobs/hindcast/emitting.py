@@ -14,17 +14,19 @@
 | _rightPartition, _rightOffset | int, bigint | the other one (pairs) |
 | _run, systemFrom | bigint, timestamp | the run that emitted it, and its known-at |
 
-What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it, and is replaced by each run.
+What is kept lies in `kept/<view>/<epoch>`, as `emits.rows` has it. The stores of keys are in buckets, so that a run
+reads and replaces those of its own keys; all else (stream times, what waits, windows) is in one that each run replaces.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, derive, logs, order, plans, tables, tasks
+from hindcast import commits, derive, forms, journal, logs, order, plans, tables, tasks
+from hindcast import emitted as emitted_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.errors import RunError
@@ -36,26 +38,25 @@ _READ = ("accepted", "expired", "null_key")
 """The fates of records that a live topology would read; expired is what a store decides for itself."""
 
 
-def emitted(warehouse: str, contract: Contract, name: str) -> Table:
-    """The log of what a kafka view has emitted."""
-    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
-
-
 def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
     """Processes what has come since the view was last processed, unless this run has done so; all that it has emitted.
 
     Two commits, each made once: what is emitted is appended, then what is kept is replaced. RunError if inputs of a
     join have different numbers of partitions, or for the record on which Kafka Streams fails.
     """
-    log, step = emitted(settings().warehouse, contract, name), Step(spark, contract, todo, name)
+    log = emitted_.log(settings().warehouse, contract, name)
+    after, step = tables.published(log), Step(spark, contract, todo, name)
+    if step.past.kept_by < step.past.emitted_by:  # a run was given up between its two commits
+        emit(spark, contract, _plan(contract, name, step.past.emitted_by), name)
+        step = Step(spark, contract, todo, name)
     if step.past.kept_by < todo.run:
         done = step.processed().localCheckpoint(eager=False)
         told = step.told(done)
         tables.ensure(log, tables.nullable(told.schema))
-        commits.append(told, log, todo.run, step.note)
-        kept = done.where("part IS NOT NULL").drop("order")
+        commits.append(told, log, todo.run, step.note, after=after)
+        kept = step.in_buckets(done.where("part IS NOT NULL").drop("order"))
         tables.ensure(step.kept, tables.nullable(kept.schema))
-        commits.replace(kept, step.kept, todo.run, step.note)
+        commits.replace(kept, step.kept, todo.run, step.note, step.read)
     return tables.load(spark, log).where((F.col("_epoch") == step.past.epoch) & (F.col("_run") <= todo.run))
 
 
@@ -67,20 +68,55 @@ def previewed(
     `emitting`: the same of the kafka views that it is made of.
     """
     step = Step(spark, contract, todo, name, emitting)
-    log, told = emitted(settings().warehouse, contract, name), step.told(step.processed())
+    log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
     if tables.opened(log) is None:
         return told
-    return tables.load(spark, log).where(F.col("_epoch") == step.past.epoch).unionByName(told)
+    before = (F.col("_epoch") == step.past.epoch) & (F.col("_run") <= step.past.kept_by)
+    return tables.load(spark, log).where(before).unionByName(told)
+
+
+def _plan(contract: Contract, name: str, run: int) -> Plan:
+    """What a run was to do that has emitted; RunError if the journal does not know it."""
+    plan = next((it.plan for it in journal.runs(settings().warehouse, contract.pipeline) if it.number == run), None)
+    if plan is None:
+        found, where = f"run {run} has emitted, and the journal lacks it", f"{contract.pipeline}.{name}"
+        raise RunError(found, where=where, mend=f"hindcast ledger {contract.pipeline} --rebuild")
+    return Plan.from_json(plan)
+
+
+MANY, LARGE, FEW, REST = 64, 200_000, 20_000, -1
+"""What is kept is in so many buckets from so many rows on, read so for up to so many records; the rest is in one."""
 
 
 class Past(NamedTuple):
-    """How far a view has come: its epoch; the run that last replaced what it keeps, 0 before the first; with `wait` the
-    time before which everything has been processed, in ms.
+    """How far a view had come before a run: its epoch; the runs that last replaced what it keeps and that last emitted
+    in this epoch, 0 before the first; with `wait` the time before which everything has been processed, in ms.
+
+    What is kept is of this run if that has replaced it.
     """
 
     epoch: int
     kept_by: int
+    emitted_by: int
     upto: int
+
+
+def _past(contract: Contract, todo: Plan, name: str) -> Past:
+    """How far a view had come before a run."""
+    log = emitted_.log(settings().warehouse, contract, name)
+    note = emitted_.noted(log, todo.run - 1)
+    anew = note is None or note["definition"] != contract.definition(name)
+    epoch = (note["epoch"] if note else 0) + anew
+    kept_by = tables.published(_kept(contract, name, epoch))
+    if note is None or anew:
+        return Past(epoch, kept_by, 0, -1)
+    processed = emitted_.noted(log, min(kept_by, todo.run - 1))
+    return Past(epoch, kept_by, note["run"], processed["upto"] if processed and kept_by else -1)
+
+
+def _kept(contract: Contract, name: str, epoch: int) -> Table:
+    """What a view keeps from run to run."""
+    return Table(settings().warehouse, contract.pipeline, f"kept/{name}/{epoch}", "kept")
 
 
 class Step:
@@ -96,14 +132,22 @@ class Step:
     ) -> None:
         self._spark, self._contract, self._todo, self._name, self._previews = spark, contract, todo, name, previews
         self._view = contract.views[name]
-        self.past = self._past()
-        self.kept = self._kept(self.past.epoch)
-        self._upto = self._settled() if self._view.wait else -1
+        self.past = _past(contract, todo, name)
+        self.kept = _kept(contract, name, self.past.epoch)
+        self._upto, waits_for = self._settled() if self._view.wait else (-1, None)
+        before = tables.notes(self.kept).get(self.past.kept_by, {}).get("buckets", 1)
+        self._buckets = MANY if tables.size(self.kept) > LARGE else before
+        self._anew = self._buckets != before
+        self.read: str | None = None
+        """The buckets of what is kept that this run reads and replaces, as a condition; None for all."""
         self.note = {
             "run": todo.run,
+            "knownAt": todo.known_at.isoformat(),
             "epoch": self.past.epoch,
             "definition": contract.definition(name),
             "upto": self._upto,
+            "buckets": self._buckets,
+            "waitsFor": waits_for,
         }
 
     def processed(self) -> DataFrame:
@@ -119,8 +163,40 @@ class Step:
         records = {i: self._of_topic(i) if i in self._contract.topics else self._of_view(i) for i in it.inputs}
         rows = tasks.given(self._contract, self._name, records, counts)
         if tables.opened(self.kept) is not None:
-            rows = rows.unionByName(tables.load(self._spark, self.kept), allowMissingColumns=True)
+            kept = tables.load(self._spark, self.kept)
+            if self._buckets == MANY and not self._anew and self._few():
+                self.read = self._touched(rows, kept)
+                kept = kept.where(self.read)
+            rows = rows.unionByName(kept.drop("bucket"), allowMissingColumns=True)
         return tasks.processed(self._contract, self._name, rows, self._partitions(self._name))
+
+    def in_buckets(self, kept: DataFrame) -> DataFrame:
+        """What is kept, each row with its bucket; a bucket's rows in one task."""
+        bucket = F.when(F.col("part").isin(*self._keyed()), self._bucket()).otherwise(REST)
+        return kept.withColumn("bucket", bucket.cast("int")).repartition("bucket")
+
+    def _keyed(self) -> list[str]:
+        """The parts of which a run needs only those of the keys that its records have."""
+        match forms.operator(self._view):
+            case "foreign_key" | "windows" | "pairs":
+                return ["none"]
+            case "aggregate" if self._view.stream:
+                return ["aggregate"]
+            case _:
+                return ["store 0", "store 1"]
+
+    def _bucket(self) -> Column:
+        return F.pmod(F.xxhash64("id"), F.lit(self._buckets))
+
+    def _few(self) -> bool:
+        """Whether the run brings so few records that it is worth finding out which buckets they concern."""
+        return sum(sum(share.planned.values()) for share in self._todo.topics.values()) <= FEW
+
+    def _touched(self, rows: DataFrame, kept: DataFrame) -> str:
+        """The buckets of new records, and of those that wait for their look-up."""
+        waiting = kept.where((F.col("bucket") == REST) & (F.col("part") == "buffer")).select("id")
+        found = rows.select("id").unionByName(waiting).select(self._bucket().alias("bucket")).distinct().collect()
+        return f"bucket IN ({', '.join(str(n) for n in sorted({REST, *(row[0] for row in found)}))})"
 
     def told(self, done: DataFrame) -> DataFrame:
         """What is emitted, as rows of the log."""
@@ -128,18 +204,6 @@ class Step:
         run, known_at = F.lit(self._todo.run).cast("long"), F.lit(self._todo.known_at)
         epoch = F.lit(self.past.epoch).alias("_epoch")
         return told.select(epoch, "*", run.alias("_run"), known_at.alias("systemFrom"))
-
-    def _past(self) -> Past:
-        noted = tables.notes(emitted(settings().warehouse, self._contract, self._name))
-        earlier = [run for run in noted if run < self._todo.run]
-        last = noted[max(earlier)] if earlier else None
-        if last is None or last["definition"] != self._contract.definition(self._name):
-            epoch = 1 if last is None else last["epoch"] + 1
-            return Past(epoch, tables.published(self._kept(epoch)), -1)
-        return Past(last["epoch"], tables.published(self._kept(last["epoch"])), last["upto"])
-
-    def _kept(self, epoch: int) -> Table:
-        return Table(settings().warehouse, self._contract.pipeline, f"kept/{self._name}/{epoch}", "kept")
 
     def _partitions(self, name: str) -> int:
         """How many partitions a topic has, or a kafka view: as many as the input that it is stored beside."""
@@ -154,7 +218,8 @@ class Step:
         """What a live topology would read of a topic, as far as this run goes."""
         fates = F.col("fate").isin(*_READ)
         log = plans.log(settings().warehouse, self._contract.pipeline, name)
-        rows = tables.load(self._spark, log).where(fates & (F.col("run") <= self._todo.run))
+        there = logs.none(self._spark) if tables.opened(log) is None else tables.load(self._spark, log)
+        rows = there.where(fates & (F.col("run") <= self._todo.run))
         if self._previews is None:
             return rows
         new = logs.brought(self._spark, self._contract, self._todo, name, _READ)
@@ -185,11 +250,12 @@ class Step:
     def _of_view(self, name: str) -> DataFrame:
         """What another kafka view has emitted, as records."""
         shape = shapes(self._contract)[name]
-        if self._previews is None:
-            log, epoch = emitted(settings().warehouse, self._contract, name), self._epoch(name)
-            rows = tables.load(self._spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= self._todo.run))
-        else:
+        if self._previews is not None and name in self._previews:
             rows = self._previews[name]
+        else:
+            log = emitted_.log(settings().warehouse, self._contract, name)
+            epoch = _past(self._contract, self._todo, name).epoch
+            rows = tables.load(self._spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= self._todo.run))
         if not self._view.wait:
             rows = rows.where(F.col("_run") > self.past.kept_by)
         rows = self._due(rows.withColumnRenamed("_order", "order"))
@@ -207,9 +273,6 @@ class Step:
             *(F.col(column).alias(alias) for column, alias in zip(place, tasks.PLACE, strict=True)),
         )
 
-    def _epoch(self, name: str) -> int:
-        return Step(self._spark, self._contract, self._todo, name).past.epoch
-
     def _due(self, records: DataFrame) -> DataFrame:
         """With `wait` the records that are processed in this run; else all."""
         if not self._view.wait:
@@ -217,17 +280,17 @@ class Step:
         reached = F.col("order.reached")
         return records.where((reached >= self.past.upto) & (reached < self._upto))
 
-    def _settled(self) -> int:
-        """The time that every partition of every topic behind the view has gone past, in ms; no record of an earlier
-        time will come to stand before one that is there. -1 if a partition has no record yet.
+    def _settled(self) -> tuple[int, tuple[str, int]]:
+        """The time that every partition of every topic behind the view has gone past, in ms: no record of an earlier
+        time will come to stand before one that is there. And the partition that it waits for: the one that is least
+        far, or has no record yet.
         """
-        names, found = [self._name], [self.past.upto]
+        names, reached = [self._name], dict[tuple[str, int], int]()
         for name in names:
             names += [i for i in self._contract.made_of(name) if i not in names]
-        reached: list[int] = []
         for name in (n for n in names if n in self._contract.topics):
-            latest = self._log(name).groupBy("partition").agg(F.max(F.unix_millis("timestamp"))).collect()
-            if len(latest) < self._partitions(name):
-                return max(found)
-            reached += [row[1] for row in latest]
-        return max([*found, min(reached)])
+            latest = self._log(name).groupBy("partition").agg(F.max(F.unix_millis("timestamp")))
+            reached |= {(name, p): -1 for p in self._todo.topics[name].ranges}
+            reached |= {(name, row[0]): row[1] for row in latest.collect()}
+        least = min(reached, key=lambda place: reached[place])
+        return max(self.past.upto, reached[least]), least

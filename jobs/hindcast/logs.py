@@ -34,7 +34,7 @@ from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.topics import Cluster, Offsets, made_anew, records
+from hindcast.topics import HEADERS, Cluster, Offsets, made_anew, records
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
@@ -45,7 +45,10 @@ _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""
 
 _DECODED = {"key": "_key", "value": "_value"}
-_EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, run long"
+_EMPTY = (
+    "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, "
+    f"{HEADERS}, fate string, run long"
+)
 
 
 class Claimed(NamedTuple):
@@ -81,7 +84,7 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     """
     log = plans.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
-        return spark.createDataFrame([], _EMPTY)
+        return none(spark)
     rows = tables.load(spark, log).where(F.col("run") > after)
     return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
 
@@ -95,9 +98,14 @@ def brought(
         held = cluster.available(contract.kafka_topic(name))
     read = [gaps.left(part, gaps.lost(part, held)) for part in share.parts]
     if not read:
-        return spark.createDataFrame([], _EMPTY)
+        return none(spark)
     judged = _union(_judged(spark, contract, todo, name, log, part) for part in read)
     return judged.where(F.col("fate").isin(*fates)).drop(*_DECODED.values()).withColumns(_origin(share, todo))
+
+
+def none(spark: SparkSession) -> DataFrame:
+    """No records, as a log has them."""
+    return spark.createDataFrame([], _EMPTY)
 
 
 def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from jinja2 import Environment, Template
 
 from hindcast.expectations import named
-from hindcast.report import LEFT_OUT
+from hindcast.report import LEFT_OUT, of_emitted
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -230,6 +230,7 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
         opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
         if table.get("closedUpTo") and (opened or closed or notes):
             notes.append(f"windows closed up to {moment(table['closedUpTo'])}")
+        notes += of_emitted(table)
         found.append(Changed(name, opened, closed, corrected, _parts(table, "ages"), notes))
     return found
 

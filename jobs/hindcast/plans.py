@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast import gaps, inputs, journal
+from hindcast import emitted, gaps, inputs, journal
 from hindcast.contracts import Contract
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.journal import Run
@@ -323,7 +323,8 @@ def _moved(since: datetime, before: Share | None, held: Mapping[int, Offsets]) -
 
 
 def _committed(warehouse: str, contract: Contract, run: Run) -> bool:
-    """Whether a run has changed anything: a log, the fates of one, or a table."""
+    """Whether a run has changed anything: a log, the fates of one, what a kafka view has emitted, or a table."""
     topics = [of(warehouse, contract.pipeline, name) for of in (log, fates) for name in contract.topics]
     views = [located(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
-    return any(published(table) >= run.number for table in (*topics, *views))
+    logs = [emitted.log(warehouse, contract, name) for name, it in contract.views.items() if it.semantics == "kafka"]
+    return any(published(table) >= run.number for table in (*topics, *views, *logs))

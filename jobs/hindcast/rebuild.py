@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hindcast import journal, ledger, plans, report, tables
+from hindcast import emitted, journal, ledger, plans, report, tables
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.ledger import Piece
@@ -65,7 +65,7 @@ def _report(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
 def _published(warehouse: str, contract: Contract) -> dict[int, datetime]:
     """The last run that committed to each table, and its known-at: the latest moment of the table's system axis.
 
-    Taken from the statistics of Delta's log, which have milliseconds.
+    Taken from the statistics of Delta's log, which have milliseconds. And the runs that kafka views have emitted in.
     """
     found = {}
     for name in (*contract.topics, *contract.views):
@@ -76,6 +76,9 @@ def _published(warehouse: str, contract: Contract) -> dict[int, datetime]:
             moments = [m for c in _LATEST if c in files.column_names for m in files.column(c).to_pylist() if m]
             if moments:
                 found[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
+    for name in (name for name, it in contract.views.items() if it.semantics == "kafka"):
+        notes = tables.notes(emitted.log(warehouse, contract, name))
+        found |= {run: datetime.fromisoformat(note["knownAt"]) for run, note in notes.items()}
     return found
 
 

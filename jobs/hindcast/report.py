@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import holds, journal, ledger, plans, tables, verdicts, windows
+from hindcast import emitted, holds, journal, ledger, plans, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -57,7 +57,11 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in held:
             changed[name]["held"] = held[name]
-        if name in contract.views and contract.views[name].aggregate is not None:
+        if name not in contract.views:
+            continue
+        if contract.views[name].semantics == "kafka":
+            changed[name] |= _emitted(warehouse, contract, plan.run, name)
+        elif contract.views[name].aggregate is not None:
             # A journal that was made again from the tables has no reports; the tables' own notes tell the same.
             noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
             told = earlier.get(name) or next(noted, {})
@@ -154,6 +158,16 @@ def of_aggregate(
     return found
 
 
+def _emitted(warehouse: str, contract: Contract, run: int, name: str) -> dict[str, Any]:
+    """What a kafka view has emitted in a run; of one that waits, how far it has come by then."""
+    log = emitted.log(warehouse, contract, name)
+    told: dict[str, Any] = {"emitted": emitted.counted(log, run)}
+    note = emitted.noted(log, run)
+    if note is not None and note["waitsFor"] is not None:
+        told["settled"] = emitted.settled(contract, note)
+    return told
+
+
 def text(report: dict[str, Any]) -> str:
     """The report as lines for a terminal or a task's log."""
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
@@ -202,7 +216,22 @@ def _changed(table: dict[str, Any]) -> str:
     changed = ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
     new = table.get("newlyLeftOut", {})
     left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
-    return f"{changed}; left out: {left_out}" if left_out else changed
+    parts = [changed, f"left out: {left_out}" if left_out else "", *of_emitted(table)]
+    return "; ".join(filter(None, parts))
+
+
+def of_emitted(table: dict[str, Any]) -> list[str]:
+    """What a kafka view has emitted, and how far one that waits has come, in words."""
+    told, settled = table.get("emitted") or {}, table.get("settled")
+    found = []
+    if records := told.get("records"):
+        tombstones = f", {told['tombstones']:,} of them tombstones" if told.get("tombstones") else ""
+        found.append(f"emitted: {records:,}{tombstones}")
+    if settled:
+        upto = "nothing" if settled["upTo"] is None else f"all before {settled['upTo']}"
+        place = settled["waitsFor"]
+        found.append(f"processed: {upto}; waits for {place['topic']}, partition {place['partition']}")
+    return found
 
 
 def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:

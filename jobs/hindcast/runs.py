@@ -72,7 +72,7 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     GateError if a gate stopped it; then nothing of it is published.
     """
     contract, todo = _planned(pipeline, run)
-    inputs = [changes.source(contract, todo, name) for name in contract.views[view].inputs]
+    inputs = changes.sources(contract, todo, view)
     if (done := _done(contract, todo, view, *inputs)) is not None:
         return done
     few = sized(spark, sum(map(tables.size, inputs)))

@@ -136,7 +136,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
     found = opened(table)
     if found is None:
         _room(table)
-        partitions = ["_belief"] if "_belief" in schema.names else None
+        partitions = ["_belief"] if "_belief" in schema.names else ["bucket"] if table.kind == "kept" else None
         try:
             return DeltaTable.create(
                 table.path,
@@ -283,7 +283,11 @@ _COMPARED = (NumericType, StringType, DatetimeType)
 
 def _sought(table: Table, schema: StructType) -> list[str]:
     """The columns by which rows are found: of these alone Delta keeps statistics, which cost time."""
-    names = (*table.key, *PERIODS[table.kind], "systemFrom", "systemTo") if table.kind in PERIODS else _RECORDS
+    names: tuple[str, ...] = _RECORDS
+    if table.kind in PERIODS:
+        names = *table.key, *PERIODS[table.kind], "systemFrom", "systemTo"
+    elif table.kind == "emitted":
+        names = *table.key, "timestamp", "_run", "systemFrom"
     types = {field.name: field.dataType for field in schema.fields}
     return [name for name in names if isinstance(types.get(name), _COMPARED)]
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, L
 from hindcast import aggregates, derive, forms
 from hindcast.contracts import Contract, View, shapes
 from hindcast.contracts.expressions import resolve
-from hindcast.contracts.shapes import PERIODS, scope
+from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.emits import measures, murmur2
 from hindcast.emits.task import batches
 
@@ -35,8 +35,10 @@ def given(contract: Contract, name: str, records: Mapping[str, DataFrame], parti
     rows = sides[0]
     for more in sides[1:]:
         rows = rows.unionByName(more, allowMissingColumns=True)
-    rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
-    return rows.select(*(column for column in _COLUMNS if column in rows.columns))
+    if it.aggregate is not None:
+        rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
+    used = [column for column in _COLUMNS if forms.operator(it) in _ONLY.get(column, (forms.operator(it),))]
+    return rows.select(*(column for column in used if column in rows.columns))
 
 
 def processed(contract: Contract, name: str, rows: DataFrame, partitions: int) -> DataFrame:
@@ -54,6 +56,8 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         own = [F.col("key.*"), *_whole(contract, it)]
     else:
         rows = rows.withColumnsRenamed({"first": it.first, "second": it.second or "_second"})
+        if "key" not in rows.columns:
+            rows = rows.withColumn("key", F.struct(*(F.col(f"{it.first}.{c}").alias(c) for c in known[it.first].key)))
         if it.where is not None and it.join is not None:
             rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
         own = derive.chosen(it, known)
@@ -98,6 +102,18 @@ def _whole(contract: Contract, it: View) -> list[Column]:
     return found
 
 
+_OF_JOINS = ("stream", "table", "stream_table", "table_table", "foreign_key", "pairs")
+_ONLY: dict[str, tuple[str, ...]] = {
+    "key": ("table", "table_table", "foreign_key", "pairs", "aggregate", "windows"),
+    "first": _OF_JOINS,
+    "second": _OF_JOINS,
+    "other": ("foreign_key", "aggregate"),
+    "home": ("foreign_key", "aggregate"),
+    "start": ("windows", "pairs"),
+    "end": ("windows",),
+}
+"""Columns that only some operators have a use for: each costs time on its way into a task and back."""
+
 _COLUMNS = (
     "part",
     "side",
@@ -119,6 +135,17 @@ _COLUMNS = (
     "numbers",
     "measures",
 )
+
+
+def _used(contract: Contract, name: str, side: int) -> list[Column]:
+    """The columns of an input's value that what is emitted is made of, and its place where a row is known by that."""
+    it, known = contract.views[name], shapes(contract)
+    source = it.inputs[side]
+    texts = [*resolved(it.key, it, known).values(), *selected(it, known).values(), it.where or ""]
+    own = known[source].key if side == 0 and it.key is None else ()
+    names = [c for c in known[source].columns if c in own or any(c in text for text in texts)] or [*own]
+    placed = side == 0 or known[name].kind == "pairs"
+    return [*(F.col(f"value.{c}").alias(c) for c in names or [*known[source].columns][:1]), *(PLACE if placed else ())]
 
 
 def _side(contract: Contract, name: str, side: int, records: DataFrame, count: int) -> DataFrame:
@@ -176,7 +203,7 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         "order",
         "headers",
         *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
-        F.when(F.col("value").isNotNull(), F.struct("value.*", *PLACE)).alias("first" if side == 0 else "second"),
+        F.when(F.col("value").isNotNull(), F.struct(*_used(contract, name, side))).alias(("first", "second")[side]),
         *(column.alias(n) for n, column in numbers.items()),
     )
 
@@ -218,8 +245,6 @@ def as_json(contract: Contract, name: str) -> bool:
 
 def _measured(contract: Contract, it: View, schema: StructType) -> DataType:
     """The type of what is kept of an aggregate: a field for each part of its measures."""
-    if it.aggregate is None:
-        return StructType([StructField("m0", LongType())])
     numbers = schema["numbers"].dataType
     fields = []
     for n, part in enumerate(measures.parts(forms.measured(it, contract))):

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from hindcast import emitting, read, scan, tables
+from hindcast import emitted, read, scan, tables
 from hindcast.compare import outputs, rules
 from hindcast.compare.differences import KINDS, find, judge, pair
 from hindcast.compare.outputs import PARTITION, Form, Windows, packed
@@ -130,7 +130,7 @@ def _emitted(warehouse: str, contract: Contract, name: str) -> DeltaTable:
             where=where,
             mend="compare a view with semantics: kafka; it can stand beside this one under another name",
         )
-    found = tables.opened(emitting.emitted(warehouse, contract, name))
+    found = tables.opened(emitted.log(warehouse, contract, name))
     if found is None:
         raise QueryError(
             "nothing of the view has been replayed yet", where=where, mend=f"hindcast run {contract.pipeline}"

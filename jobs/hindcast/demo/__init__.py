@@ -16,7 +16,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import emitting, holds, journal, plans, produce, read, report, scan, show, tables
+from hindcast import emitted, holds, journal, plans, produce, read, report, scan, show, tables
 from hindcast.contracts import find
 from hindcast.demo import flights, readings, restaurant, votes
 from hindcast.local import stack
@@ -125,7 +125,7 @@ def _show_votes(now: Settings) -> None:
 def _show_flights(now: Settings) -> None:
     contract = find(now.schemas, "flights")
     found = readings.beside(
-        _rows(emitting.emitted(now.warehouse, contract, "departures_weather_kafka")),
+        _rows(emitted.log(now.warehouse, contract, "departures_weather_kafka")),
         _rows(tables.located(now.warehouse, contract, "departures_weather")),
         _rows(tables.located(now.warehouse, contract, "weather")),
         _rows(plans.log(now.warehouse, "flights", "weather")),

@@ -16,7 +16,8 @@ A row is a record that the operator is given, or something that an earlier run h
 | headers | list of structs: the headers of the record, of what waits those that it will come out with; null: none |
 | numbers, measures | structs: what is aggregated; the parts of an aggregate that is kept |
 
-The same rows come out: what is emitted, `order` being its cause's with one more turn, and what is kept.
+A column that an operator has no use for may be left out. The same rows come out: what is emitted, `order` being its
+cause's with one more turn, and what is kept.
 """
 
 from __future__ import annotations
@@ -88,21 +89,22 @@ class Rows:
     @cached_property
     def _codes(self) -> tuple[Integers, Integers, Integers]:
         """The code of each row's key, of the key that it names, and the partition of each code."""
-        both = pa.concat_arrays([self.column("id").cast(pa.binary()), self.column("other").cast(pa.binary())])
-        known = both.dictionary_encode()
+        names = ["id", "other"] if "other" in self.table.column_names else ["id"]
+        known = pa.concat_arrays([self.column(name).cast(pa.binary()) for name in names]).dictionary_encode()
         ascending = pc.sort_indices(known.dictionary).to_numpy()
         rank = np.empty(len(ascending) + 1, np.int64)
         rank[ascending] = np.arange(len(ascending))
         rank[-1] = NOTHING
         of = rank[known.indices.cast(pa.int64()).fill_null(NOTHING).to_numpy(zero_copy_only=False)]
-        home = np.concatenate((self.partition, self.integers("home")))
+        home = np.concatenate((self.partition, self.integers("home"))) if "other" in names else self.partition
         width = int(home.max(initial=0)) + 1
         pairs = of * width + home
         found = np.zeros(len(ascending) * width, np.bool_)
         found[pairs[of != NOTHING]] = True
         number = np.append(np.cumsum(found) - 1, NOTHING)
         codes = number[np.where(of == NOTHING, len(found), pairs)]
-        return codes[: self.count], codes[self.count :], np.flatnonzero(found) % width
+        others = codes[self.count :] if "other" in names else np.full(self.count, NOTHING)
+        return codes[: self.count], others, np.flatnonzero(found) % width
 
     @property
     def key(self) -> Integers:

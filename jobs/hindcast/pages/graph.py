@@ -15,7 +15,10 @@ WIDE, HIGH, ACROSS, DOWN = 170, 44, 230, 62
 
 @dataclass(frozen=True)
 class Node:
-    """A topic in Kafka, or a table; `column` counts from the left, `after` are the nodes that it is made of."""
+    """A topic in Kafka, or a table; `column` counts from the left, `after` are the nodes that it is made of.
+
+    `reading`: of a view.
+    """
 
     id: str
     name: str
@@ -24,6 +27,7 @@ class Node:
     after: tuple[str, ...] = ()
     pipeline: str | None = None
     table: str | None = None
+    reading: str | None = None
 
 
 def of_contract(contract: Contract, readable: Collection[str]) -> dict[str, Any]:
@@ -38,6 +42,7 @@ def of_contract(contract: Contract, readable: Collection[str]) -> dict[str, Any]
         {
             "name": node.name,
             "kind": node.kind,
+            "reading": node.reading,
             "x": places[node.id][0],
             "y": places[node.id][1],
             "pipeline": node.pipeline if node.pipeline in readable else None,
@@ -65,9 +70,10 @@ def _nodes(contract: Contract, readable: Collection[str]) -> list[Node]:
         nodes.append(Node(name, it.table, kinds[name].kind, 1, (), pipeline, table))
     columns = {node.id: node.column for node in nodes}
     for name in contract.ordered:
-        inputs = tuple(dict.fromkeys(contract.views[name].inputs))
+        view = contract.views[name]
+        inputs = tuple(dict.fromkeys(view.inputs))
         columns[name] = 1 + max(columns[i] for i in inputs)
-        nodes.append(Node(name, name, kinds[name].kind, columns[name], inputs, own, name))
+        nodes.append(Node(name, name, kinds[name].kind, columns[name], inputs, own, name, view.semantics))
     last = max(columns.values()) + 1
     found, _ = catalog.known()
     for pipeline in sorted(name for name in found if name in readable and name != own):

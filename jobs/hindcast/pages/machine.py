@@ -56,6 +56,7 @@ def page(now: Settings, contract: Contract, readable: Collection[str], asked: As
     told: dict[str, Any] = {
         "pipeline": pipeline,
         "tables": {it: shape.kind for it, shape in shapes(contract).items() if it in names},
+        "readings": {it: view.semantics for it, view in contract.views.items()},
         "table": name,
         "keyColumns": list(table.key),
         "asked": asdict(asked) | {"table": name},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hindcast import inputs, journal, questions, read, scan, tables
+from hindcast import inputs, journal, plans, questions, read, scan, tables
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
@@ -68,15 +68,17 @@ class Part:
 def records(contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
     """The records that a row comes from: topic in Kafka (or another pipeline's table), partition, offset.
 
-    None for a row that is made of other tables' rows.
+    Of a kafka view's version the record that it has emitted. None for a row that is made of other tables' rows.
     """
-    joined = contract.views[name].second if name in contract.views else None
-    places = [(name, row.get("_partition"), row.get("_offset"))]
-    if joined:
-        places.append((joined, row.get("_rightPartition"), row.get("_rightOffset")))
+    view = contract.views.get(name)
+    emits = view and view.semantics == "kafka" and not (view.stream and view.aggregate is None)
+    own = f"emitted/{name}" if emits else _topic(contract, name)
+    places = [(own, row.get("_partition"), row.get("_offset"))]
+    if view and view.second:
+        places.append((_topic(contract, view.second), row.get("_rightPartition"), row.get("_rightOffset")))
     return [
-        {"topic": _topic(contract, source), "partition": partition, "offset": offset}
-        for source, partition, offset in places
+        {"topic": topic, "partition": partition, "offset": offset}
+        for topic, partition, offset in places
         if partition is not None
     ]
 
@@ -102,6 +104,23 @@ class Reader:
             return self._part(name)
         condition = f'"_partition" = {place[0]} AND "_offset" = {place[1]}'
         return self.asked(name, condition, [Bound("timestamp", *span)])
+
+    def record(self, name: str, partition: int, offset: int) -> tuple[Row | None, Part]:
+        """A record of a topic: what the topic's log says of it, and the row that it is in the topic's table."""
+        there = tables.opened(plans.log(self.warehouse, self.contract.pipeline, name))
+        found, part = None, self._part(name)
+        if there is not None:
+            with scan.engine() as engine:
+                scan.register(
+                    engine, there, [Bound("partition", partition, partition), Bound("offset", offset, offset)]
+                )
+                told = f'"partition" = {partition} AND "offset" = {offset}'
+                found = next(iter(histories.some(engine, told, "run", 1).rows), None)
+        if found is not None:
+            start, moment = PERIODS[part.source.kind][0], found["timestamp"]
+            place = f'"_partition" = {partition} AND "_offset" = {offset}'
+            part = self.asked(name, place, [Bound(start, moment, moment)])
+        return found, part
 
     def version(self, name: str, key: Sequence[Any], moment: datetime) -> Part:
         """The version of a key that was valid at a moment."""

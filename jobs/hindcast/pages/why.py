@@ -12,11 +12,12 @@ import sqlglot
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
-from hindcast import questions, scan
+from hindcast import emitted, questions, scan
 from hindcast.contracts import Contract, Join, Shape, View, shapes
 from hindcast.contracts.expressions import resolve
 from hindcast.contracts.sensitive import discreet
 from hindcast.contracts.shapes import PERIODS, resolved
+from hindcast.emitted import Cause
 from hindcast.errors import cause
 from hindcast.pages import histories
 from hindcast.pages.drawing import label
@@ -37,12 +38,32 @@ def explain(
         text = f"It is the record of {place['topic']}, partition {place['partition']}, offset {place['offset']}."
         return {"text": text, "parts": []}
     reader = Reader(warehouse, contract, known, frozenset(readable))
+    view, shape = contract.views[name], shapes(contract)[name]
+    if view.semantics == "kafka":
+        by = emitted.cause(emitted.log(warehouse, contract, name), shape.kind, row)
+        if by is not None:
+            text, part = _emitted(contract, reader, by)
+            return {"text": text, "parts": [part.told(contract)]}
     try:
-        text, parts = _Row(contract.views[name], shapes(contract), row, reader).made()
+        text, parts = _Row(view, shapes(contract), row, reader).made()
     except (SqlglotError, duckdb.Error) as error:
         # Spark's SQL is not all DuckDB's: what cannot be asked here is said, not guessed.
         text, parts = f"This page cannot tell: {discreet(contract, name, cause(error))}", []
     return {"text": text[:1].upper() + text[1:], "parts": [part.told(contract) for part in parts]}
+
+
+def _emitted(contract: Contract, reader: Reader, by: Cause) -> tuple[str, Part]:
+    """A row of a kafka view: the record that made the view emit it, and when that was processed."""
+    found, part = reader.record(by.topic, by.cause_partition, by.cause_offset)
+    place = f"{contract.kafka_topic(by.topic)}, partition {by.cause_partition}, offset {by.cause_offset}"
+    told = f"It was emitted in run {by.run}, as offset {by.offset} of partition {by.partition} of its output, when"
+    if found is None:
+        return f"{told} {place} was processed.", part
+    late = found["streamTime"] is not None and found["timestamp"] < found["streamTime"]
+    fate = "; it was late" if late else ""
+    if found["fate"] != "accepted" and not part.total:  # another history retention may have accepted it since
+        fate = f"; it is {found['fate']}, so {by.topic} does not have it"
+    return f"{told} {place}, dated {label(found['timestamp'])}, was processed{fate}.", part
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,124 @@
+"""Trials of wrong readings of the `kafka` reading's operators (kafka_mutations.py).
+
+Each is tried in a process of its own, on the sources as they are but for one text: first the vectors, then the tests
+of the operators. Loops are not compiled then: the machine code would be a mutation's own each time, and vectors are
+short. Tests of what a loop costs are left out for that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+JOBS = HERE.parent / "jobs" / "hindcast"
+TOO_LONG = 60
+"""Seconds after which a mutation is taken for a loop without end."""
+_COSTS = "not cost and not look_at_each and not forgotten"
+_AS_ROWS = dict.fromkeys(("emits.rows", "emits.task", "emits.aggregates"), "test_emits_task.py")
+_TESTS = {**_AS_ROWS, "order": "test_order.py"}
+"""The tests of modules that those of the operators do not touch."""
+_THEIRS = ("hindcast", "conftest", "kafka_adapter")
+
+
+class Wrong(NamedTuple):
+    """A wrong reading: what is misread, the module, the right text, the wrong one."""
+
+    reading: str
+    module: str
+    right: str
+    wrong: str
+
+
+def caught(wrong: Wrong | None) -> str | None:
+    """What notices a wrong reading first: a vector, or a test. None: nothing does. EOFError if the trial fails."""
+    if wrong is not None and _path(wrong).read_text(encoding="utf-8").count(wrong.right) != 1:
+        raise SystemExit(f"no longer once in {wrong.module}: {wrong.right!r}")
+    ours, its = multiprocessing.Pipe(duplex=False)
+    trial = multiprocessing.get_context("fork").Process(target=_try, args=(wrong, its))
+    trial.start()
+    its.close()
+    try:
+        found: str | None = ours.recv() if ours.poll(TOO_LONG) else "(does not end)"
+    finally:
+        trial.join(5)
+        trial.kill()
+    return found
+
+
+def _try(wrong: Wrong | None, told: Connection) -> None:
+    """In the process of a trial: import all anew, and tell what fails first."""
+    for name in [name for name in sys.modules if name.startswith((*_THEIRS, "test_"))]:
+        del sys.modules[name]
+    numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]
+    np.seterr(over="ignore")  # machine code wraps round without a word
+    if wrong is not None:
+        sys.meta_path.insert(0, _Misread(wrong))
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        told.send(_vector() or _test(_TESTS.get(wrong.module) if wrong is not None else None))
+
+
+class _Misread(SourceFileLoader):
+    """Imports the module with its text changed."""
+
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__(f"hindcast.{wrong.module}", str(_path(wrong)))
+        self.wrong = wrong
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> ModuleSpec | None:
+        """The module, if it is the one."""
+        return spec_from_file_location(fullname, self.path, loader=self) if fullname == self.name else None
+
+    def get_code(self, _fullname: str) -> CodeType:
+        """Compiled from the changed text, never from what is cached."""
+        text = Path(self.path).read_text(encoding="utf-8")
+        return compile(text.replace(self.wrong.right, self.wrong.wrong), self.path, "exec")
+
+
+def _path(wrong: Wrong) -> Path:
+    return JOBS / f"{wrong.module.replace('.', '/')}.py"
+
+
+def _vector() -> str | None:
+    from hindcast.conformance.topology import computed
+    from hindcast.conformance.vectors import load
+
+    for vector in load(HERE / "conformance"):
+        if vector.semantics == "kafka":
+            try:
+                found = computed(vector)
+            except Exception as failure:  # noqa: BLE001 - whatever a wrong reading leads to
+                return f"vector {vector.name} ({type(failure).__name__})"
+            if found != vector.expected:
+                return f"vector {vector.name}"
+    return None
+
+
+def _test(its: str | None) -> str | None:
+    """The test that fails; of the module's own file, or of those of the operators."""
+    failed: list[str] = []
+
+    class Listener:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed:
+                failed.append(report.nodeid)
+
+    others = (path for path in sorted(HERE.glob("test_emits_*.py")) if path.name not in _TESTS.values())
+    tests = [HERE / its] if its is not None else others
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-k", _COSTS]
+    code = pytest.main([*options, *map(str, tests)], plugins=[Listener()])
+    if not failed and code != 0:
+        raise RuntimeError(f"pytest ends with {code}")
+    return f"test {failed[0]}" if failed else None
