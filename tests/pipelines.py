@@ -55,8 +55,8 @@ views:
 
 _numbers = itertools.count(1)
 
-Sent = tuple[Any, Any, float | datetime | None]
-"""Key, value (None: null; bytes as they are; else as text or JSON) and the second or moment of a record."""
+Sent = tuple[Any, Any, float | datetime | None] | tuple[Any, Any, float | datetime | None, tuple[str, bytes]]
+"""Key, value (None: null; bytes as they are; else as text or JSON), the second or moment of a record; a header."""
 
 
 def at(second: float | datetime) -> datetime:
@@ -108,7 +108,10 @@ class Pipeline:
 
     def send(self, topic: str, *records: Sent) -> None:
         """Sends to the first partition that Kafka's own hash gives; the topic has one."""
-        told = [produce.Record(_bytes(k), _bytes(v), None if s is None else at(s)) for k, v, s in records]
+        told = [
+            produce.Record(_bytes(k), _bytes(v), None if s is None else at(s), tuple(headers))
+            for k, v, s, *headers in records
+        ]
         produce.send(self.servers, self.kafka(topic), told)
 
     def run(self, run_id: str | None = None, until: float | None = None, **asked: str) -> dict[str, Any]:

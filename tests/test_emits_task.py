@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import oracle
+import topologies
 from hindcast.conformance.topology import windows_of
 from hindcast.emits.closing import Emit
 from hindcast.emits.stream_stream import Window
@@ -29,6 +31,7 @@ ORDER = pa.struct(
         ("turn", pa.list_(pa.int32())),
     ]
 )
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
         ("part", pa.string()),
@@ -44,6 +47,7 @@ SCHEMA = pa.schema(
         ("passes", pa.bool_()),
         ("n", pa.int64()),
         ("order", ORDER),
+        ("headers", HEADERS),
         ("key", TEXT),
         ("first", TEXT),
         ("second", TEXT),
@@ -113,6 +117,7 @@ def rows(vector: Json) -> list[Json]:
         row |= {"put": value is not None, "passes": True, "key": None if keyless else {"json": key}}
         row |= {"first" if row["side"] == 0 else "second": text}
         row["order"] = {"run": 1, "reached": 0, "topic": 0, "partition": 0, "offset": number, "turn": []}
+        row["headers"] = [{"key": "n", "value": str(number).encode()}]
         if operation["type"] == "foreign_key_join" and record["topic"] == "left" and isinstance(value, dict):
             named = value.get(operation["foreignKeyField"])
             row |= {"other": None if named is None else str(named).encode(), "home": 0}
@@ -207,6 +212,116 @@ def test_a_key_that_both_sides_of_a_foreign_key_join_have_keeps_its_results() ->
         some, kept = run(its, [one], kept)
         emitted += some
     assert emitted == whole
+
+
+def headers(row: Json) -> list[int]:
+    """The numbers of the records whose headers an emitted row has."""
+    return [int(header["value"]) for header in row["headers"] or ()]
+
+
+def operation(kind: str, **more: Json) -> Json:
+    plain = {"versioned": False}
+    match kind:
+        case "stream_table_join":
+            table = {"versioned": True, "historyRetentionMs": 100} if "graceMs" in more else plain
+            return {"type": kind, "join": "left", "table": table, **more}
+        case "table_table_join":
+            return {"type": kind, "join": "outer", "left": plain, "right": plain}
+        case "foreign_key_join":
+            return {"type": kind, "join": "left", "left": plain, "right": plain, "foreignKeyField": "fk"}
+        case "table_aggregate":
+            group = {"keyField": "g", "valueField": "n"}
+            return {"type": kind, "aggregation": "sum", "table": plain, "groupBy": group}
+        case "suppress":
+            limit = {"op": "suppressUntilTimeLimit", "timeLimitMs": 5}
+            return {"type": "table_transform", "table": {**plain, "transforms": [limit]}}
+        case "stream_stream_join":
+            return {"type": kind, "join": "outer", "window": {"beforeMs": 5, "afterMs": 5, "graceMs": 0}}
+        case "stream_aggregate":
+            return {"type": kind, "aggregation": "count"}
+    return {"type": "windowed_aggregate", "aggregation": "count", "window": {"kind": kind, "graceMs": 0, **more}}
+
+
+def windowed(kind: str, emit: str) -> Json:
+    length = {"tumbling": "sizeMs", "sliding": "timeDifferenceMs", "session": "inactivityGapMs"}[kind]
+    return {**operation(kind, **{length: 10}, storeRetentionMs=100), "emit": emit}
+
+
+LATER, CLOSES = "suppress_until_window_closes", "on_window_close"
+MEMBERS = [("table", "a", {"g": "x", "n": 1}, 0), ("table", "a", {"g": "y", "n": 1}, 1)]
+THREE = [("stream", "a", 1, 0), ("stream", "a", 2, 5), ("stream", "b", 3, 50)]
+"""Two records of one window or session of ten milliseconds, and one that closes it."""
+
+HAS_HEADERS_OF = [
+    # what; records: topic, key, value, timestamp; the record that causes each result, and those whose headers it has
+    (operation("stream_table_join"), [("table", "a", 1, 0), ("stream", "a", 2, 0)], [(1, [1])]),
+    (operation("stream_table_join", graceMs=5), [("stream", "a", 1, 0), ("stream", "b", 2, 1), ("stream", "b", 3, 9),
+                                                 ("stream", "c", 4, 0)], [(2, [0]), (2, [1]), (3, [3])]),
+    (operation("table_table_join"), [("left", "a", 1, 0), ("right", "a", 2, 0), ("left", "a", None, 1)],
+     [(0, [0]), (1, [1]), (2, [2])]),
+    (operation("foreign_key_join"), [("left", "a", {"fk": "x"}, 0), ("left", "b", {"fk": "x"}, 0),
+                                     ("right", "x", 1, 0)], [(0, [0]), (1, [1]), (2, [2]), (2, [2])]),
+    (operation("table_aggregate"), MEMBERS, [(0, [0]), (1, [1]), (1, [1])]),
+    (operation("stream_aggregate"), THREE, [(0, [0]), (1, [1]), (2, [2])]),
+    (operation("suppress"), [("table", "a", 1, 0), ("table", "b", 2, 1), ("table", "a", None, 2), ("table", "c", 3, 6)],
+     [(3, [2]), (3, [1])]),
+    (operation("stream_stream_join"), [("left", "a", 1, 0), ("right", "a", 2, 1), ("left", "b", 3, 2),
+                                       ("left", "c", 4, 20), ("right", None, 5, 21)],
+     [(1, [1]), (3, [3]), (4, [4])]),
+    *((windowed(kind, "update"), THREE[:2], [(0, [0]), *[(1, [1])] * results])
+      for kind, results in (("tumbling", 1), ("sliding", 2))),
+    (windowed("tumbling", LATER), THREE, [(2, [1])]),
+    (windowed("sliding", LATER), THREE, [(2, [1]), (2, [1]), (2, [2])]),
+    (windowed("tumbling", CLOSES), THREE, [(2, [2])]),
+    (windowed("session", "update"), THREE[:2], [(0, []), (1, []), (1, [])]),
+    (windowed("session", LATER), THREE, [(2, [])]),
+    (windowed("session", CLOSES), THREE, [(2, [2])]),
+]  # fmt: skip
+
+
+def told_by_hand(operation: Json, records: list[tuple[Any, ...]]) -> Json:
+    names = ("topic", "key", "value", "timestamp")
+    found = [dict(zip(names, record, strict=True)) for record in records]
+    return {"name": str(records), "operation": operation, "records": found}
+
+
+@pytest.mark.parametrize(("operation", "records", "wanted"), HAS_HEADERS_OF)
+def test_a_result_has_the_headers_of_one_record_wherever_runs_are_cut(
+    operation: Json, records: list[tuple[Any, ...]], wanted: list[tuple[int, list[int]]]
+) -> None:
+    given, its = rows(told_by_hand(operation, records)), form(operation)
+    assert its is not None
+    for cut in range(len(given) + 1):
+        before, kept = run(its, given[:cut], NONE)
+        after, _ = run(its, given[cut:], kept)
+        assert [(row["order"]["offset"], headers(row)) for row in (*before, *after)] == wanted, cut
+
+
+def test_only_what_waits_keeps_headers() -> None:
+    for vector, its in vectors():
+        _, kept = run(its, rows(vector), NONE)
+        waits = {row["part"] for row in kept.to_pylist() if row["headers"] is not None}
+        assert waits <= {"buffer", "suppressed", "waiting"}, vector["name"]
+
+
+@pytest.mark.long
+def test_every_result_has_the_headers_that_kafka_streams_gives_it() -> None:
+    more = [vector for family in topologies.FAMILIES for vector in topologies.vectors(family, 30)]
+    more += [told_by_hand(operation, records) for operation, records, _ in HAS_HEADERS_OF]
+    every = [*(vector for vector, _ in vectors()), *(vector for vector in more if form(vector["operation"]))]
+    asked = [
+        {**vector, "records": [{**record, "headers": [["n", str(n)]]} for n, record in enumerate(vector["records"])]}
+        for vector in every
+    ]
+    compared = 0
+    for vector, told in zip(every, oracle.expected(asked), strict=True):
+        its = form(vector["operation"])
+        assert its is not None
+        if "error" not in told["expected"]:
+            wanted = [[int(value) for _, value in result["headers"]] for result in told["expected"]["emitted"]]
+            assert [headers(row) for row in run(its, rows(vector), NONE)[0]] == wanted, vector["name"]
+            compared += len(wanted)
+    assert compared > 5000
 
 
 def test_partitions_of_one_task_do_not_see_each_other() -> None:

@@ -101,22 +101,39 @@ RECORDS: dict[str, list[Any]] = {
         ("bob", {"paid": 2}, 19),
     ],
 }
+WITH_HEADERS = {
+    topic: [(*record, ("from", f"{topic} {n}".encode())) for n, record in enumerate(sent)]
+    for topic, sent in RECORDS.items()
+}
+"""Each says which one it is."""
 
 
 def emitted(p: Pipeline, view: str) -> list[tuple[Any, ...]]:
     """What a view has emitted, in order: the columns of its table, and whether it is a tombstone."""
+    rows = log(p, view)
+    shown = [c for c in rows[0] if not c.startswith("_") and c not in ("headers", "systemFrom")] if rows else []
+    return [(*(_plain(row[c]) for c in shown), row["_tombstone"]) for row in rows]
+
+
+def headers(p: Pipeline, view: str) -> list[list[str] | None]:
+    """The values of the headers of what a view has emitted, in order."""
+    return [
+        None if row["headers"] is None else [header["value"].decode() for header in row["headers"]]
+        for row in log(p, view)
+    ]
+
+
+def log(p: Pipeline, view: str) -> list[dict[str, Any]]:
     rows = p.raw(f"emitted/{view}")
     last = max((row["_epoch"] for row in rows), default=0)
-    rows = sorted((row for row in rows if row["_epoch"] == last), key=lambda row: (row["_partition"], row["_offset"]))
-    shown = [c for c in rows[0] if not c.startswith("_") and c != "systemFrom"] if rows else []
-    return [(*(_plain(row[c]) for c in shown), row["_tombstone"]) for row in rows]
+    return sorted((row for row in rows if row["_epoch"] == last), key=lambda row: (row["_partition"], row["_offset"]))
 
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """All records in one run."""
     with pipeline(spark, broker, tmp_path_factory.mktemp("live"), CONTRACT) as made:
-        tell(made, RECORDS)
+        tell(made, WITH_HEADERS)
         made.run("first")
     return made
 
@@ -210,6 +227,19 @@ def test_what_each_operator_emits_in_order(live: Pipeline) -> None:
 
 
 @pytest.mark.slow
+def test_what_is_emitted_has_the_headers_of_its_record_also_in_a_view_of_the_view(live: Pipeline) -> None:
+    of = {
+        "bills": [f"orders {n}" for n in range(7)],
+        "big": ["orders 0", "orders 2", "orders 6"],
+        "both": ["menu 0", "menu 1", "stock 0", "menu 2", "menu 4", "stock 1", "stock 2", "menu 5", "menu 7"],
+        "minutes": ["orders 0", "orders 3", "orders 1"],
+        "dear": [f"menu {n}" for n in (0, 1, 2, 3, 4, 5, 7)],
+    }
+    assert {view: headers(live, view) for view in of} == {view: [[one] for one in its] for view, its in of.items()}
+    assert headers(live, "visits") == [None] * 7
+
+
+@pytest.mark.slow
 def test_the_tables_that_this_amounts_to(live: Pipeline) -> None:
     assert live.believed("both") == [
         ("cake", None, 1, 9, None),
@@ -244,7 +274,8 @@ def test_with_wait_it_does_not_matter_where_runs_cut_the_log(
         with pipeline(spark, broker, tmp_path / str(cuts), WAITING, partitions=2) as p:
             for n in range(cuts):
                 some = {
-                    topic: sent[len(sent) * n // cuts : len(sent) * (n + 1) // cuts] for topic, sent in RECORDS.items()
+                    topic: sent[len(sent) * n // cuts : len(sent) * (n + 1) // cuts]
+                    for topic, sent in WITH_HEADERS.items()
                 }
                 tell(p, some)
                 p.run()
@@ -254,6 +285,6 @@ def test_with_wait_it_does_not_matter_where_runs_cut_the_log(
             }
             tell(p, last)
             p.run()
-            told[cuts] = {view: emitted(p, view) for view in p.contract.views}
+            told[cuts] = {view: [emitted(p, view), headers(p, view)] for view in p.contract.views}
     assert told[3] == told[1]
-    assert all(told[1].values())
+    assert all(map(all, told[1].values()))

@@ -71,6 +71,7 @@ REFUSED = [
      "'a' is a kafka view", "semantics: kafka here too, or in views.a semantics: corrected"),
     ("a: {table: menu, semantics: corrected}\nb: {stream: orders, join: {table: a, on: item}}", "table: a",
      "'a' is a corrected view", "write semantics: kafka in views.a too"),
+    ("b: {table: menu, select: {Headers: price}}", "b:", "a column 'Headers' in a kafka view", "another name"),
     ("b: {table: rates}", "table: rates", "'rates' is another pipeline's table", "under topics:"),
     ("b: {stream: clicks}", "stream: clicks", "'clicks' is another pipeline's table", "topics:"),
     ("b: {stream: orders, join: {table: offers, on: item}}", "table: offers",

@@ -6,6 +6,7 @@
 | _partition, _offset | int, bigint | the place in the output: each partition in the order of emission |
 | the view's columns, timestamp | | as in its table; of a tombstone all but the key's are null |
 | windowStart, windowEnd | timestamp | of windows |
+| headers | array | those of the record that the result has them of (docs/kafka-parity.md); null: none |
 | _tombstone, _filtered | boolean | it ends its key; it does so because the value does not pass the view's condition |
 | _order | struct | the place in processing order: the record that caused it, and its turn (order.processing) |
 | _causeTopic, _causePartition, _causeOffset | | that record |
@@ -240,6 +241,7 @@ class Step:
             "partition",
             tasks.encoded(F.col("key"), topic.key, topic.keyed_as == "json").alias("id"),
             "order",
+            "headers",
             F.lit(True).alias("passes"),
             F.col("partition").alias("_partition"),
             F.col("offset").alias("_offset"),
@@ -266,6 +268,7 @@ class Step:
             F.col("_partition").alias("partition"),
             tasks.encoded(key, shape.key, tasks.as_json(self._contract, name)).alias("id"),
             "order",
+            "headers",
             (~F.col("_filtered")).alias("passes"),
             *(F.col(column).alias(alias) for column, alias in zip(place, tasks.PLACE, strict=True)),
         )

@@ -34,7 +34,7 @@ from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.topics import Cluster, Offsets, made_anew, records
+from hindcast.topics import HEADERS, Cluster, Offsets, made_anew, records
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
@@ -45,7 +45,10 @@ _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""
 
 _DECODED = {"key": "_key", "value": "_value"}
-_EMPTY = "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, fate string, run long"
+_EMPTY = (
+    "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, "
+    f"{HEADERS}, fate string, run long"
+)
 
 
 class Claimed(NamedTuple):

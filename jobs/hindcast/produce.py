@@ -18,11 +18,12 @@ from hindcast.topics import TIMEOUT, millis
 
 
 class Record(NamedTuple):
-    """What is sent: bytes or null, and the record's timestamp (null: now)."""
+    """What is sent: bytes or null, the record's timestamp (null: now), and headers in order."""
 
     key: bytes | None
     value: bytes | None
     timestamp: datetime | None
+    headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
 def create(servers: str, *topics: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -62,7 +63,8 @@ def send(servers: str, topic: str, records: Iterable[Record]) -> int:
             raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, mend=_EPOCH)
         while True:
             try:
-                producer.produce(topic, record.value, record.key, on_delivery=note, timestamp=stamp)
+                headers = list(record.headers)
+                producer.produce(topic, record.value, record.key, on_delivery=note, timestamp=stamp, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.1)

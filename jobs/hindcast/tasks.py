@@ -2,7 +2,7 @@
 
 Records are what an input gives: `key` (struct or null), `value` (struct with the key's columns, or null), `timestamp`,
 `partition`, `id` (the key's bytes), `order` (order.processing), `passes` (false: the input has a value that does not
-pass its own condition), `_partition` and `_offset` (where it stands in its topic).
+pass its own condition), `headers` (as the log has them), `_partition` and `_offset` (where it stands in its topic).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
             for edge, column in zip(("start", "end"), PERIODS["windows"], strict=True)
             if shape.kind == "windows"
         ),
+        F.col("_row.headers").alias("headers"),
         (~there).alias("_tombstone"),
         F.col("_row.passes").alias("_filtered"),
         F.col("_row.order").alias("_order"),
@@ -127,6 +128,7 @@ _COLUMNS = (
     "passes",
     "n",
     "order",
+    "headers",
     "key",
     "first",
     "second",
@@ -199,6 +201,7 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         passes.alias("passes"),
         F.lit(None).cast("long").alias("n"),
         "order",
+        "headers",
         *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
         F.when(F.col("value").isNotNull(), F.struct(*_used(contract, name, side))).alias(("first", "second")[side]),
         *(column.alias(n) for n, column in numbers.items()),

@@ -223,10 +223,8 @@ def millis(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-_RECORD = (
-    "partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
+HEADERS = "headers array<struct<key: string, value: binary>>"
+_RECORD = f"partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, {HEADERS}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _AT_ONCE = 9_999

@@ -74,12 +74,20 @@ def _kafka(name: str, known: Mapping[str, Shape], contract: Contract) -> Iterato
     wrong = [*_inputs(view, contract)]
     yield from wrong
     if not wrong:
+        yield from _columns(known[name])
         yield from _wait(name, view, contract)
         yield from _operators(view, known)
         yield from _history_retention(view, known[name])
         yield from _suppress(view, known[name], contract)
         yield from _grace(view, contract)
         yield from _window(view)
+
+
+def _columns(shape: Shape) -> Iterator[Complaint]:
+    for column in shape.columns:
+        if column.lower() == "headers":
+            found = f"a column '{column}' in a kafka view, which has the headers of its records under that name"
+            yield Complaint((), found, "give the column another name")
 
 
 def _inputs(view: View, contract: Contract) -> Iterator[Complaint]:

@@ -31,7 +31,7 @@ class Emitted(NamedTuple):
     """Results in the order in which they come out. `value` is a node; NOTHING is a tombstone, or the null of a reduce.
 
     `headers` is the `order` of the record whose headers a result has: its `cause`, but of one that was suppressed the
-    record that made it.
+    record that made it. NOTHING: it has none, as of sessions that were not scanned for (KStreamSessionWindowAggregate).
     """
 
     cause: Integers
@@ -60,20 +60,21 @@ def aggregate(
     results, nodes, rows = windows.fold(task)
 
     cause = records.order[results.record]
-    emitted, waiting = Emitted(cause, *results[1:], headers=cause), kept.waiting
+    headers = cause if windows.keeps_headers else np.full_like(cause, NOTHING)
+    emitted, waiting = Emitted(cause, *results[1:], headers), kept.waiting
     written = np.append(kept.written, running(kept.written, results.end if windows.stored_by_end else results.start))
     if emit is Emit.SUPPRESS:
-        emitted, waiting = _suppressed(windows, task, results)
+        emitted, waiting = _suppressed(windows, task, results, headers)
     elif emit is Emit.ON_CLOSE:
         emitted, waiting = _scanned(windows, task, results, written)
     return emitted, nodes, Kept(task.reached, int(written[-1]), rows, waiting)
 
 
-def _suppressed(windows: Windows, task: Task, results: Results) -> tuple[Emitted, Waiting]:
+def _suppressed(windows: Windows, task: Task, results: Results, headers: Integers) -> tuple[Emitted, Waiting]:
     """After each result come out the windows that P, the largest timestamp of results so far, has closed."""
     # A record that moves T is never late, and has a result of this timestamp. So a run leaves P where it leaves T.
     largest = running(task.kept.stream_time, results.timestamp)
-    rows, at = _closed(task, results, np.arange(len(largest)), largest, windows.lag)
+    rows, at = _closed(task, results, headers, np.arange(len(largest)), largest, windows.lag)
     out = np.flatnonzero((at != NOTHING) & (at < len(largest)))
     out = out[np.lexsort((rows.start[out], rows.key[out], rows.end[out], at[out]))]
     cause = task.records.order[results.record[at[out]]]
@@ -86,7 +87,8 @@ def _scanned(windows: Windows, task: Task, results: Results, written: Integers) 
     `written` is W: at first, then at each result.
     """
     close = task.stream_time - windows.lag
-    rows, at = _closed(task, results, results.record, close, int(windows.ends_inclusive))
+    none = np.full_like(results.record, NOTHING)
+    rows, at = _closed(task, results, none, results.record, close, int(windows.ends_inclusive))
     out = np.flatnonzero((at != NOTHING) & (at < len(close)))
     stored = rows.end if windows.stored_by_end else rows.start
     out = out[windows.has(stored[out], written[np.searchsorted(results.record, at[out], "right")])]
@@ -96,15 +98,16 @@ def _scanned(windows: Windows, task: Task, results: Results, written: Integers) 
     return emitted, _left(rows, at == len(close))
 
 
-def _closed(task: Task, results: Results, came: Integers, closing: Integers, after: int) -> tuple[Waiting, Integers]:
+def _closed(
+    task: Task, results: Results, headers: Integers, came: Integers, closing: Integers, after: int
+) -> tuple[Waiting, Integers]:
     """The rows that have waited and those of the results, and when each comes out: after which step.
 
     Results come at steps, and so does time: `closing`, which never goes back. A row comes out as soon as it has got to
     `after` the row's end, `len(closing)` if that is yet to be. NOTHING, if a later row of the window has taken its
     place by then, or if it has no node.
     """
-    cause = task.records.order[results.record]
-    rows = Waiting(*map(np.append, task.kept.waiting, (*results[1:], cause)))
+    rows = Waiting(*map(np.append, task.kept.waiting, (*results[1:], headers)))
     came = np.append(np.full(len(rows.key) - len(came), NOTHING), came)
     at = np.searchsorted(closing, rows.end + after)
     waits = np.flatnonzero(came <= at)

@@ -13,6 +13,7 @@ A row is a record that the operator is given, or something that an earlier run h
 | n | of what is kept: what its part says it is |
 | order | the place of the record in processing order: struct<run, reached, topic, partition, offset, turn> |
 | key, first, second | structs: the key of its results, the value of either side |
+| headers | list of structs: the headers of the record, of what waits those that it will come out with; null: none |
 | numbers, measures | structs: what is aggregated; the parts of an aggregate that is kept |
 
 A column that an operator has no use for may be left out. The same rows come out: what is emitted, `order` being its
@@ -170,10 +171,21 @@ class Rows:
         return pa.table(arrays, schema=self.table.schema)
 
     def left(
-        self, part: str, rows: Integers, *, time: Integers, n: Integers, put: Booleans, **columns: Any
+        self,
+        part: str,
+        rows: Integers,
+        *,
+        time: Integers,
+        n: Integers,
+        put: Booleans,
+        headers: bool = False,
+        **columns: Any,
     ) -> pa.Table:
-        """Rows that are kept, like some of these but for what is given; a tombstone has a key and nothing else."""
-        every = dict.fromkeys(("side", "partition", "id", "key"), rows)
+        """Rows that are kept, like some of these but for what is given; a tombstone has a key and nothing else.
+
+        `headers`: they keep these too, to come out with them.
+        """
+        every = dict.fromkeys(("side", "partition", "id", "key", *(("headers",) if headers else ())), rows)
         valued = dict.fromkeys(("other", "home", "passes", "first", "second", "numbers"), np.where(put, rows, NOTHING))
         return self.take({**every, **valued}, part=pa.repeat(part, len(rows)), time=time, n=n, put=put, **columns)
 

@@ -30,6 +30,7 @@ class SessionWindows:
     ends_inclusive = True
     stored_by_end = True
     takes_nulls = True
+    keeps_headers = False
 
     @property
     def lag(self) -> int:

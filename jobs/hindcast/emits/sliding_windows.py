@@ -31,6 +31,7 @@ class SlidingWindows:
     ends_inclusive = True
     stored_by_end = False
     takes_nulls = False
+    keeps_headers = True
 
     @property
     def lag(self) -> int:

@@ -73,7 +73,10 @@ class Form:
 
 
 class Out(NamedTuple):
-    """What is emitted, in order: the rows that caused it and that its sides are taken from, or its measures."""
+    """What is emitted, in order: the rows that caused it and that its sides are taken from, or its measures.
+
+    `headers`: the row whose headers it has, NOTHING for none; of None, the one that caused it.
+    """
 
     cause: Integers
     key: Integers
@@ -84,6 +87,7 @@ class Out(NamedTuple):
     start: Integers | None = None
     end: Integers | None = None
     measures: pa.Array | None = None
+    headers: Integers | None = None
 
 
 def process(form: Form, table: pa.Table) -> pa.Table:
@@ -116,7 +120,12 @@ def _emitted(form: Form, rows: Rows, out: Out) -> list[pa.Table]:
     return [
         rows.clock("emitted", reached),
         rows.take(
-            {"key": key, "first": out.first, "second": out.second},
+            {
+                "key": key,
+                "first": out.first,
+                "second": out.second,
+                "headers": out.cause if out.headers is None else out.headers,
+            },
             id=named,
             partition=partition,
             time=out.time,
@@ -198,11 +207,10 @@ def _suppressed(form: Form, rows: Rows, changes: Changes, kept: list[pa.Table]) 
         largest = int(rows.reached("reached suppression")[partition])
         out, left = time_limit.suppress(updates, form.suppress or 0, time_limit.Kept(rows.n[held], before, largest))
         nothing = np.full(len(out.key), NOTHING)
-        outs.append(Out(out.cause, out.key, out.value, nothing, out.timestamp, out.value == NOTHING))
-        update = left.update
-        kept.append(
-            rows.left("suppressed", update.order, time=update.timestamp, n=left.place, put=update.value != NOTHING)
-        )
+        tombstone = out.value == NOTHING
+        outs.append(Out(out.cause, out.key, out.value, nothing, out.timestamp, tombstone, headers=out.update))
+        order, put = left.update.order, left.update.value != NOTHING
+        kept.append(rows.left("suppressed", order, time=left.update.timestamp, n=left.place, put=put, headers=True))
         kept.append(_clock(rows, "reached suppression", partition, left.largest))
     return _merged(outs), kept
 
@@ -215,7 +223,8 @@ def _stream_table(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
         events = _released(form, rows, events, kept)
     met = stream_table.stream_table(events, side, form.how, rows.home)
     its = stream_table.Events(*(column[met.event] for column in events))
-    return Out(its.order, its.key, its.value, met.right, its.time, its.value == NOTHING), kept
+    # An event has a value, and its row its headers; the record that lets it out of a buffer is another one.
+    return Out(its.order, its.key, its.value, met.right, its.time, its.value == NOTHING, headers=its.value), kept
 
 
 def _released(form: Form, rows: Rows, events: stream_table.Events, kept: list[pa.Table]) -> stream_table.Events:
@@ -235,7 +244,8 @@ def _released(form: Form, rows: Rows, events: stream_table.Events, kept: list[pa
             raise ValueError(told)
         found.append((out.cause, out.records))
         row = left.records.order
-        kept.append(rows.left("buffer", row, time=rows.time[row], n=np.arange(len(row)), put=rows.put[row]))
+        n = np.arange(len(row))
+        kept.append(rows.left("buffer", row, time=rows.time[row], n=n, put=rows.put[row], headers=True))
         kept.append(_clock(rows, "reached buffer", partition, left.largest))
     cause = np.concatenate([cause for cause, _ in found])
     _, key, value, time = (np.concatenate(columns) for columns in zip(*(records for _, records in found), strict=True))
@@ -377,12 +387,19 @@ def _windowed(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
         nothing = np.full(len(out.key), NOTHING)
         told = _at(computed, out.value)
         tombstone = out.value == NOTHING
-        outs.append(Out(out.cause, out.key, nothing, nothing, out.timestamp, tombstone, out.start, out.end, told))
-        for part, some in (("window", left.windows), ("waiting", left.waiting)):
+        window = (out.start, out.end)
+        outs.append(
+            Out(out.cause, out.key, nothing, nothing, out.timestamp, tombstone, *window, told, headers=out.headers)
+        )
+        no_headers = np.full(len(left.windows.key), NOTHING)
+        for part, some, headers in (
+            ("window", left.windows, no_headers),
+            ("waiting", left.waiting, left.waiting.headers),
+        ):
             at = rows.named(some.key)
             kept.append(
                 rows.take(
-                    {"key": at, "id": at, "partition": at},
+                    {"key": at, "id": at, "partition": at, "headers": headers},
                     part=pa.repeat(part, len(at)),
                     start=some.start,
                     end=some.end,

@@ -33,6 +33,7 @@ class TimeWindows:
     ends_inclusive = False
     stored_by_end = False
     takes_nulls = True
+    keeps_headers = True
 
     @property
     def lag(self) -> int:

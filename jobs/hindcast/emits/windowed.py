@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Rows with the `order` of the records that made them, whose headers they have."""
+    """Rows with the `order` of the records whose headers they come out with; NOTHING: none of their own."""
 
     key: Integers
     start: Integers
@@ -120,6 +120,10 @@ class Windows(Protocol):
     @property
     def takes_nulls(self) -> bool:
         """Whether a null value is aggregated. Else it does not even move T."""
+
+    @property
+    def keeps_headers(self) -> bool:
+        """Whether a change has the headers of the record that makes it; else it has none."""
 
     def has(self, stored: Integers, written: Integers) -> Booleans:
         """Whether a scan still finds windows in the store, by their times there and W."""
