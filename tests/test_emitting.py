@@ -16,7 +16,7 @@ pipeline: live
 start: 2026-01-01
 topics:
   menu: {read: table, key: {item: string}, value: {price: int, dish: string}, history_retention: 10 seconds}
-  dishes: {read: table, key: {dish: string}, value: {name: string}, versioned: false}
+  order: {read: table, key: {dish: string}, value: {name: string}, versioned: false}
   stock: {read: table, key: {item: string}, value: {n: int}, versioned: false}
   orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
   payments: {read: stream, key: {customer: string}, value: {paid: int}}
@@ -34,7 +34,7 @@ views:
   named:
     semantics: kafka
     table: menu
-    join: {table: dishes, on: dish, how: left}
+    join: {table: order, on: dish, how: left}
     select: {price: price, name: name}
   by_dish:
     semantics: kafka
@@ -83,7 +83,7 @@ RECORDS: dict[str, list[Any]] = {
         ("soup", {"price": 4, "dish": "hot"}, 3),
         ("curry", {"price": 12, "dish": None}, 21),
     ],
-    "dishes": [("hot", {"name": "Hot"}, 1), ("bread", {"name": "Bread"}, 5), ("hot", {"name": "HOT"}, 7)],
+    "order": [("hot", {"name": "Hot"}, 1), ("bread", {"name": "Bread"}, 5), ("hot", {"name": "HOT"}, 7)],
     "stock": [("curry", {"n": 5}, 2), ("curry", None, 8), ("cake", {"n": 1}, 9)],
     "orders": [
         ("anna", {"item": "curry", "quantity": 2}, 1),

@@ -52,18 +52,19 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
     """Emitted rows as a view's log has them (emitting.py), without epoch and run."""
     it, known = contract.views[name], shapes(contract)
     shape = known[name]
+    picked = rows.select(F.struct("*").alias("_row"))
     if it.aggregate is not None:
-        own = [F.col("key.*"), *_whole(contract, it)]
+        picked = picked.select("_row", F.struct("_row.key.*", *_whole(contract, it)).alias("_own"))
     else:
-        rows = rows.withColumnsRenamed({"first": it.first, "second": it.second or "_second"})
-        if "key" not in rows.columns:
-            rows = rows.withColumn("key", F.struct(*(F.col(f"{it.first}.{c}").alias(c) for c in known[it.first].key)))
+        sides = zip(it.inputs, ("first", "second"), strict=False)
+        key = F.struct(*(F.col(f"_row.first.{c}").alias(c) for c in known[it.first].key))
+        key = F.col("_row.key") if "key" in rows.columns else key
+        picked = picked.select("_row", key.alias("key"), *(F.col(f"_row.{side}").alias(i) for i, side in sides))
         if it.where is not None and it.join is not None:
-            rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
-        own = derive.chosen(it, known)
-    picked = rows.select(F.struct(*own).alias("_own"), F.struct("*").alias("_row"))
+            picked = picked.where(F.expr(resolve(it.where, scope(it, known))))
+        picked = picked.select("_row", F.struct(*derive.chosen(it, known)).alias("_own"))
     there = F.col("_row.put")
-    sources = {"_source": f"_row.{it.first}", "_right": f"_row.{it.second}"}
+    sources = {"_source": "_row.first", "_right": "_row.second"}
     keys, columns = list(shape.key), list(shape.value)
     return picked.select(
         F.col("_row.partition").alias("_partition"),
@@ -95,7 +96,7 @@ def _whole(contract: Contract, it: View) -> list[Column]:
     """An aggregate's measures of their parts."""
     found, at = [], 0
     for column, function in zip(it.aggregate or {}, forms.measured(it, contract), strict=True):
-        parts = [F.col(f"measures.m{at + n}") for n in range(len(measures.PARTS[function]))]
+        parts = [F.col(f"_row.measures.m{at + n}") for n in range(len(measures.PARTS[function]))]
         at += len(parts)
         whole = parts[0].cast("double") / parts[1] if function == "avg" else parts[0]
         found.append(F.when(parts[-1] > 0, whole).alias(column) if function == "avg" else whole.alias(column))
