@@ -717,21 +717,21 @@ WRONG = (
     ),
     Wrong(
         "the stream time of a result's store begins anew with each run",
-        "emits.task",
+        "emits.joining",
         'empty(rows.partitions)._replace(reached=rows.reached("reached result"))',
         "empty(rows.partitions)",
     ),
     Wrong(
         "windows are aggregated over all partitions",
-        "emits.task",
+        "emits.aggregating",
         "given[(rows.partition[given] == partition) & rows.passes[given]]",
         "given[rows.passes[given]]",
     ),
     Wrong(
         "a task with several partitions emits one after the other",
-        "emits.task",
-        '    merged = np.argsort(cause, kind="stable")\n\n    def column',
-        "    merged = np.arange(len(cause))\n\n    def column",
+        "emits.form",
+        '    by_cause = np.argsort(cause, kind="stable")\n\n    def column',
+        "    by_cause = np.arange(len(cause))\n\n    def column",
     ),
     Wrong(
         "processing order is by timestamp, against offsets",

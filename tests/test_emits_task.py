@@ -16,8 +16,10 @@ import oracle
 import topologies
 from hindcast.conformance.topology import windows_of
 from hindcast.emits.closing import Emit
+from hindcast.emits.form import Form, Store
+from hindcast.emits.joining import NULL_KEY
 from hindcast.emits.stream_stream import Window
-from hindcast.emits.task import NULL_KEY, Form, Store, process
+from hindcast.emits.task import process
 
 VECTORS = Path(__file__).parent / "conformance"
 TEXT = pa.struct([("json", pa.string())])

@@ -16,7 +16,7 @@ import reference
 import topologies
 from hindcast.conformance.topology import computed
 from hindcast.conformance.vectors import Vector
-from hindcast.emits.task import Form
+from hindcast.emits.form import Form
 from histories import history
 from test_emits_task import NONE, form, rows, run
 

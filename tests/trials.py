@@ -27,7 +27,10 @@ JOBS = HERE.parent / "jobs" / "hindcast"
 TOO_LONG = 60
 """Seconds after which a mutation is taken for a loop without end."""
 _COSTS = "not cost and not look_at_each and not forgotten"
-_AS_ROWS = dict.fromkeys(("emits.rows", "emits.task", "emits.aggregates"), "test_emits_task.py")
+_AS_ROWS = dict.fromkeys(
+    ("emits.rows", "emits.task", "emits.form", "emits.joining", "emits.aggregating", "emits.aggregates"),
+    "test_emits_task.py",
+)
 _TESTS = {**_AS_ROWS, "order": "test_order.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")

@@ -9,10 +9,10 @@ from hindcast.contracts import Contract, Join, View, Window, shapes
 from hindcast.contracts.expressions import aggregate
 from hindcast.contracts.shapes import scope
 from hindcast.emits.closing import Emit
+from hindcast.emits.form import Form, Store
 from hindcast.emits.session_windows import SessionWindows
 from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.stream_stream import Window as Span
-from hindcast.emits.task import Form, Store
 from hindcast.emits.time_windows import TimeWindows
 from hindcast.emits.windowed import Windows
 

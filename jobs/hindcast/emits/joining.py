@@ -1,0 +1,192 @@
+"""Views of one input, and joins: the rows of a task through their operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.emits import buffer, foreign_key, stream_stream, stream_table, table_table, tables, time_limit
+from hindcast.emits.compiled import NOTHING
+from hindcast.emits.form import Form, Out, clock_of, kept_of, merged
+from hindcast.emits.rows import Rows
+from hindcast.emits.tables import INSISTS, Changes, Kept, Side, Step
+from hindcast.emits.versioned import empty
+
+if TYPE_CHECKING:
+    pass
+
+NULL_KEY = "a null key in a left join with grace"
+"""What a task fails with, before the place of the record."""
+
+
+def table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.Table]]:
+    """An input that is a table, and what its store keeps."""
+    store = (form.stores or {})[side]
+    kept = Kept(rows.versions(f"store {side}", f"reached {side}"), store.bound)
+    given = rows.records(side)
+    given = given[rows.key[given] != NOTHING]
+    changes, stored = tables.source(given, rows.key[given], rows.time[given], rows.value[given], kept, rows.home)
+    if form.filters or not rows.passes[given].all():
+        leaves_out = tables.leaves_out(
+            [Step(True, False)], source_materialized=True, versioned=[store.versioned], asks=asks
+        )
+        changes = tables.filtered(changes, rows.passes, leaves_out=leaves_out[0])
+    left = stored.left
+    put = left.value != NOTHING
+    at = np.where(put, left.value, rows.named(left.key))
+    # The key of an aggregate's results is the group, which a tombstone has not.
+    more: dict[str, Any] = {"side": np.full(len(at), side)}
+    if form.operator == "aggregate":
+        more["key"] = rows.keys(np.where(put, at, NOTHING))
+    return Side(changes, stored, rows.passes), [
+        rows.left(f"store {side}", at, time=left.time, n=left.latest.astype(np.int64), put=put, **more),
+        rows.clock(f"reached {side}", left.reached),
+    ]
+
+
+def _resulting(form: Form, rows: Rows, changes: Changes) -> tuple[Changes, list[pa.Table]]:
+    """Changes as the store of a join's result passes them on: what it rejects is known from its stream time alone."""
+    if form.result is None or not form.result.versioned:
+        return changes, []
+    kept = Kept(empty(rows.partitions)._replace(reached=rows.reached("reached result")), form.result.bound)
+    passed, stored = tables.materialized(changes, kept, rows.home)
+    return passed, [rows.clock("reached result", stored.left.reached)]
+
+
+def stream(_form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    given = rows.records(0)
+    given = given[rows.put[given] & rows.passes[given]]
+    nothing = np.full(len(given), NOTHING)
+    return Out(given, rows.key[given], given, nothing, rows.time[given], rows.put[given] & False), []
+
+
+def table_alone(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    side, kept = table(form, rows, 0, tables.ASKS_NOTHING)
+    it = side.changes
+    if form.suppress is not None:
+        return _suppressed(form, rows, it, kept)
+    return Out(it.order, it.key, it.value, np.full(len(it.key), NOTHING), it.time, it.value == NOTHING), kept
+
+
+def _suppressed(form: Form, rows: Rows, changes: Changes, kept: list[pa.Table]) -> tuple[Out, list[pa.Table]]:
+    outs = []
+    for partition in range(rows.partitions):
+        its = changes.where(rows.home[changes.key] == partition)
+        held = kept_of(rows, "suppressed", partition)
+        # A tombstone has no row of its own: it is the record's, without a value.
+        updates = time_limit.Updates(its.order, its.key, its.value, its.time)
+        before = time_limit.Updates(held, rows.key[held], rows.value[held], rows.time[held])
+        largest = int(rows.reached("reached suppression")[partition])
+        out, left = time_limit.suppress(updates, form.suppress or 0, time_limit.Kept(rows.n[held], before, largest))
+        nothing = np.full(len(out.key), NOTHING)
+        tombstone = out.value == NOTHING
+        outs.append(Out(out.cause, out.key, out.value, nothing, out.timestamp, tombstone, headers=out.update))
+        order, put = left.update.order, left.update.value != NOTHING
+        kept.append(rows.left("suppressed", order, time=left.update.timestamp, n=left.place, put=put, headers=True))
+        kept.append(clock_of(rows, "reached suppression", partition, left.largest))
+    return merged(outs), kept
+
+
+def stream_with_table(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    side, kept = table(form, rows, 1, tables.ASKS_NOTHING)
+    given = rows.records(0)
+    events = stream_table.Events(given, rows.key[given], rows.value[given], rows.time[given])
+    if form.grace is not None:
+        events = _released(form, rows, events, kept)
+    met = stream_table.stream_table(events, side, form.how, rows.home)
+    its = stream_table.Events(*(column[met.event] for column in events))
+    # An event has a value, and its row its headers; the record that lets it out of a buffer is another one.
+    return Out(its.order, its.key, its.value, met.right, its.time, its.value == NOTHING, headers=its.value), kept
+
+
+def _released(form: Form, rows: Rows, events: stream_table.Events, kept: list[pa.Table]) -> stream_table.Events:
+    """Events in the order in which a grace period lets them out."""
+    found = []
+    for partition in range(rows.partitions):
+        held = kept_of(rows, "buffer", partition)
+        held = held[np.argsort(rows.n[held])]
+        its = rows.partition[events.order] == partition
+        records = buffer.Records(*(column[its] for column in events))
+        before = buffer.Records(held, rows.key[held], rows.value[held], rows.time[held])
+        largest = int(rows.reached("reached buffer")[partition])
+        out, left = buffer.release(records, form.grace or 0, form.how, buffer.Kept(before, largest))
+        if out.failed != NOTHING:
+            place = rows.column("order")[int(out.failed)].as_py()
+            told = f"{NULL_KEY}: input {place['topic']}, partition {place['partition']}, offset {place['offset']}"
+            raise ValueError(told)
+        found.append((out.cause, out.records))
+        row = left.records.order
+        n = np.arange(len(row))
+        kept.append(rows.left("buffer", row, time=rows.time[row], n=n, put=rows.put[row], headers=True))
+        kept.append(clock_of(rows, "reached buffer", partition, left.largest))
+    cause = np.concatenate([cause for cause, _ in found])
+    _, key, value, time = (np.concatenate(columns) for columns in zip(*(records for _, records in found), strict=True))
+    merged = np.argsort(cause, kind="stable")
+    return stream_table.Events(cause[merged], key[merged], value[merged], time[merged])
+
+
+def tables_by_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    left, kept = table(form, rows, 0, INSISTS if form.how != "inner" else tables.ASKS_NOTHING)
+    right, more = table(form, rows, 1, INSISTS if form.how == "outer" else tables.ASKS_NOTHING)
+    return _joined(form, rows, table_table.table_table(left, right, form.how, rows.home), [*kept, *more])
+
+
+def tables_by_foreign_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    left, kept = table(form, rows, 0, INSISTS)
+    right, more = table(form, rows, 1, INSISTS)
+    held = rows.kept("subscribed")
+    before = foreign_key.Subscriptions(rows.other[held], rows.key[held], held)
+    joined, left_over = foreign_key.foreign_key(left.changes, right, rows.other, form.how, before, rows.home)
+    row = left_over.value
+    more.append(rows.left("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row]))
+    return _joined(form, rows, joined, [*kept, *more])
+
+
+def _joined(form: Form, rows: Rows, joined: table_table.Joined, kept: list[pa.Table]) -> tuple[Out, list[pa.Table]]:
+    number = np.arange(len(joined.key))
+    tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
+    nothing = np.full(len(number), NOTHING)
+    value = np.where(tombstone, NOTHING, number)
+    changes = Changes(joined.cause, joined.key, value, nothing, joined.time, nothing == NOTHING)
+    if form.result is not None and form.result.versioned:
+        # Values are the numbers of results here, so that it is seen which ones the store passes on.
+        told, more = _resulting(form, rows, changes._replace(value=number))
+        joined = table_table.Joined(*(column[told.value] for column in joined))
+        tombstone, kept = tombstone[told.value], [*kept, *more]
+    return Out(joined.cause, joined.key, joined.left, joined.right, joined.time, tombstone), kept
+
+
+def streams(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
+    outs, kept = [], []
+    given = np.sort(np.concatenate((rows.records(0), rows.records(1))))
+    for partition in range(rows.partitions):
+        its = given[rows.partition[given] == partition]
+        side = np.where(np.isin(its, rows.records(0)), stream_stream.LEFT, stream_stream.RIGHT)
+        records = stream_stream.Records(its, side, rows.key[its], rows.value[its], rows.time[its])
+        held = kept_of(rows, "joinable", partition)
+        held = held[np.argsort(rows.integers("start")[held])]
+        was_left = rows.integers("side")[held] == 0
+        its_sides = np.where(was_left, stream_stream.LEFT, stream_stream.RIGHT)
+        times = np.array([rows.reached(f"reached {name}")[partition] for name in _TIMES])
+        before = stream_stream.Kept(its_sides, rows.key[held], held, rows.time[held], rows.n[held] > 0, times)
+        out, left = stream_stream.join(records, form.span or stream_stream.Window(0, 0, 0), form.how, before)
+        outs.append(Out(out.cause, out.key, out.left, out.right, out.timestamp, out.cause == NOTHING))
+        kept.append(
+            rows.left(
+                "joinable",
+                left.value,
+                time=left.timestamp,
+                n=left.waiting.astype(np.int64),
+                put=rows.put[left.value],
+                start=np.arange(len(left.value)),
+            )
+        )
+        kept += [
+            clock_of(rows, f"reached {name}", partition, int(at)) for name, at in zip(_TIMES, left.times, strict=True)
+        ]
+    return merged(outs), kept
+
+
+_TIMES = ("stream time", "right", "left", "noted")
