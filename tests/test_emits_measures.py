@@ -27,7 +27,8 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 def evaluated(function: str, nodes: Nodes, values: list[Any], kept: list[Any], kind: pa.DataType) -> list[Any]:
     """A part for each node; `kept` are parts."""
     of_part = pa.int64() if function in ("rows", "count") else kind
-    told = evaluate(Part(function, 0), np.array(nodes).reshape(-1, 3), pa.array(values, kind), pa.array(kept, of_part))
+    its = np.array(nodes, np.int64).reshape(-1, 3)
+    told = evaluate(Part(function, 0), its, pa.array(values, kind), pa.array(kept, of_part))
     return told.to_pylist()  # type: ignore[no-any-return]
 
 
