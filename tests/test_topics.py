@@ -130,9 +130,9 @@ def test_lines_are_records(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert list(produce.lines(path)) == [
-        (b"curry", b'{"price": 8}', T0),
-        (b'{"row": 1}', None, after(hours=2)),
-        (None, b"as it is", None),
+        produce.Record(b"curry", b'{"price": 8}', T0),
+        produce.Record(b'{"row": 1}', None, after(hours=2)),
+        produce.Record(None, b"as it is", None),
     ]
 
 
