@@ -27,7 +27,7 @@ SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.types.framework.enabled": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
