@@ -6,7 +6,8 @@ from typing import Any
 
 from hindcast.conformance.topology import measured, windows_of
 from hindcast.emits.closing import Emit, aggregate
-from hindcast.emits.windowed import Kept, Records, nothing_kept
+from hindcast.emits.records import Records
+from hindcast.emits.windowed import Kept, nothing_kept
 from kafka_adapter_streams import coded, named
 
 Emission = dict[str, Any]

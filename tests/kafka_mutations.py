@@ -147,7 +147,7 @@ WRONG = (
     Wrong(
         "an event meets the latest version, not the one of its time",
         "emits.stream_table",
-        "home, events.time)",
+        "home, events.timestamp)",
         "home)",
     ),
     Wrong("a left join drops events without a row", "emits.stream_table", ' | (how == "left")', ""),

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hindcast.emits.buffer import Kept, Records, nothing_kept, release
+from hindcast.emits.buffer import Kept, nothing_kept, release
+from hindcast.emits.records import Records
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("stream_table_join_grace")

@@ -11,7 +11,8 @@ import pytest
 
 from hindcast.conformance.topology import computed
 from hindcast.conformance.vectors import Vector as Named
-from hindcast.emits.time_limit import Kept, Updates, nothing_kept, suppress
+from hindcast.emits.records import Records
+from hindcast.emits.time_limit import Kept, nothing_kept, suppress
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("table_suppress")
@@ -22,7 +23,7 @@ def replay(records: list[dict[str, Any]], limit: int, *cuts: int) -> tuple[list[
     keys, values, *columns = coded(records)
     emitted, kept = list[dict[str, Any]](), nothing_kept()
     for start, stop in pairwise([0, *cuts, len(records)]):
-        out, kept = suppress(Updates(*(column[start:stop] for column in columns)), limit, kept)
+        out, kept = suppress(Records(*(column[start:stop] for column in columns)), limit, kept)
         for cause, update, key, value, timestamp in zip(*(column.tolist() for column in out), strict=True):
             assert records[update]["timestamp"] == timestamp
             emitted.append(
@@ -84,7 +85,7 @@ def test_what_is_kept_is_one_row_for_each_key_in_the_buffer() -> None:
 def test_cost_grows_with_the_updates_whatever_their_keys_and_times(keys: int, step: int) -> None:
     order = np.arange(1_000_000)
     started = time.process_time()
-    out, kept = suppress(Updates(order, order % keys, order, 2_000_000 + step * order), 5, nothing_kept())
+    out, kept = suppress(Records(order, order % keys, order, 2_000_000 + step * order), 5, nothing_kept())
     assert time.process_time() - started < 5
     assert out.cause.size + kept.place.size > 0
 

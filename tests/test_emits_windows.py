@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from hindcast.emits.closing import Emit, aggregate
+from hindcast.emits.records import Records
 from hindcast.emits.session_windows import SessionWindows
 from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.time_windows import TimeWindows
-from hindcast.emits.windowed import Records, Windows, nothing_kept
+from hindcast.emits.windowed import Windows, nothing_kept
 from kafka_adapter_streams import vectors
 from kafka_adapter_windows import emitted
 

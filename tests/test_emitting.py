@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hindcast import emitting
+from hindcast.errors import RecordError
 from pipelines import Pipeline, _plain, pipeline, tell
 
 CONTRACT = """
@@ -259,6 +260,36 @@ def test_the_tables_that_this_amounts_to(live: Pipeline) -> None:
         ("carl", 1, 3, 3),
     ]
     assert sorted(live.believed("big")) == [("anna", 16, 1), ("bob", 50, 4), ("carl", 27, 3)]
+
+
+FAILS = """
+pipeline: fails
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}, history_retention: 10 seconds}
+  orders: {read: stream, key: {item: string}, value: {quantity: int}}
+views:
+  bills:
+    semantics: kafka
+    stream: orders
+    join: {table: menu, how: left, grace: 1 second}
+    select: {due: quantity * price}
+"""
+
+
+@pytest.mark.slow
+def test_the_record_on_which_kafka_streams_fails_stops_the_view_and_is_named(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, FAILS) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.send("orders", ("curry", {"quantity": 1}, 1), (None, {"quantity": 2}, 2))
+        with pytest.raises(RecordError) as stopped:
+            p.run()
+        found = "a null key in a left join with grace: topic "
+        assert str(stopped.value).startswith(
+            f"fails.bills: {found}{p.contract.kafka_topic('orders')}, partition 0, offset 1;"
+        )
 
 
 WAITING = CONTRACT.replace("semantics: kafka", "semantics: kafka\n    wait: true")

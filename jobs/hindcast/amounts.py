@@ -6,18 +6,17 @@ timestamp to that of the key's next one (plane.versions). Of a window the record
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast import derive, refresh
 from hindcast.contracts import Shape
-from hindcast.contracts.shapes import PERIODS
+from hindcast.contracts.shapes import PERIODS, identity
+from hindcast.emitted import PLACES
 from hindcast.plane import matching
 from hindcast.refresh import Refreshed
 from hindcast.sources import Sources
 from hindcast.tables import Table
-
-_PLACES = {"_source": ("_partition", "_offset"), "_right": ("_rightPartition", "_rightOffset")}
 
 
 def whole(emitted: DataFrame, shape: Shape) -> DataFrame:
@@ -74,8 +73,7 @@ def _windows(emitted: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _events(emitted: DataFrame, shape: Shape) -> DataFrame:
-    columns: list[Column | str] = [*shape.columns, *PERIODS[shape.kind]]
-    for source, names in _PLACES.items():
-        if f"{source}Partition" in emitted.columns:
-            columns += [F.col(f"{source}{n}").alias(m) for n, m in zip(("Partition", "Offset"), names, strict=True)]
-    return emitted.where("NOT _tombstone").select(*columns)
+    carried = [column for place in PLACES[shape.kind] for column in place]
+    places = zip(carried, identity(shape.kind, shape.key), strict=True)
+    told = (F.col(column).alias(its) for column, its in places)
+    return emitted.where("NOT _tombstone").select(*shape.columns, *PERIODS[shape.kind], *told)

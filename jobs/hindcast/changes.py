@@ -119,11 +119,11 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     """What its inputs, as they are believed now or were at their pins, change in a view."""
     table = located(contract, name)
     after = tables.published(table)
-    if contract.views[name].semantics == "kafka":
-        return _of_emitted(spark, sources, contract, todo, name)
     inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
     believed = {i: tables.believed(spark, it) for i, it in inputs.items()}
     analysis.check(spark, contract, name, believed)
+    if contract.views[name].semantics == "kafka":
+        return _of_emitted(spark, sources, contract, todo, name)
     waiting = _waiting(spark, table, todo)
     seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
     seen = None if name == todo.only else seen
@@ -147,8 +147,6 @@ def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo:
     """What a kafka view emits in this run, and the table that this amounts to."""
     table, shape = located(contract, name), shapes(contract)[name]
     after = tables.published(table)
-    flat = {i: tables.believed(spark, source(contract, todo, i)) for i in contract.views[name].inputs}
-    analysis.check(spark, contract, name, flat)
     every, log = emitting.emit(spark, contract, todo, name), emitted.log(table.warehouse, contract, name)
     seen = _seen(contract, table, log)
     if seen is None or name == todo.only or not _same_epoch(log, seen.number, todo.run):

@@ -17,7 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import tables
@@ -39,28 +39,22 @@ def append(
     Returns whether it made the commit; False if the run had made it before, maybe in another process. `part` names the
     commit among several that one run makes to the table. `after`: as `once` takes it.
     """
-    writer = (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", table.app(part))
-        .option("txnVersion", str(run))
-        .option("userMetadata", json.dumps(note))
-        .option("maxRecordsPerFile", _PER_FILE)  # rows come in the order of their time, or nearly: files of their own
-    )
+    # Rows come in the order of their time, or nearly: files of their own.
+    writer = _writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _PER_FILE)
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
 
 
 def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
     """Puts rows in place of those of a table that a condition is true of (None: of all), as `append` adds them."""
-    writer = (
-        rows.write.format("delta")
-        .mode("overwrite")
-        .option("txnAppId", table.app())
-        .option("txnVersion", str(run))
-        .option("userMetadata", json.dumps(note))
-    )
+    writer = _writer(rows, table, run, note).mode("overwrite")
     writer = writer if where is None else writer.option("replaceWhere", where)
     return once(lambda: writer.save(table.path), lambda: tables.published(table), run, None, table.path)
+
+
+def _writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> DataFrameWriter:
+    """Of one commit of a run, which Delta makes once."""
+    writer = rows.write.format("delta").option("txnAppId", table.app(part)).option("txnVersion", str(run))
+    return writer.option("userMetadata", json.dumps(note))
 
 
 def closing(table: Table) -> Column:

@@ -7,9 +7,16 @@ from typing import Any, NamedTuple
 
 from hindcast import scan, tables
 from hindcast.contracts import Contract, shapes
-from hindcast.contracts.shapes import PERIODS
+from hindcast.contracts.shapes import identity
 from hindcast.questions import Bound, literal
 from hindcast.tables import Table
+
+PLACE = ("_partition", "_offset")
+"""Where a record stands in its topic, and a row of events."""
+
+_SOURCE = ("_sourcePartition", "_sourceOffset")
+PLACES = {"events": (_SOURCE,), "pairs": (_SOURCE, ("_rightPartition", "_rightOffset"))}
+"""The columns with the places of the events that an emitted record tells of, by the kind of the view."""
 
 
 def log(warehouse: str, contract: Contract, name: str) -> Table:
@@ -60,8 +67,8 @@ def cause(table: Table, kind: str, row: dict[str, Any]) -> Cause | None:
     found, known = tables.opened(table), row["systemFrom"]
     if found is None:
         return None
-    same = {"versions": _PLACE, "events": _SOURCE, "pairs": {**_SOURCE, **_RIGHT}}.get(kind)
-    same = same or {column: column for column in (*table.key, *PERIODS[kind])}
+    its = PLACE if kind == "versions" else identity(kind, table.key)
+    same = dict(zip([c for place in PLACES[kind] for c in place] if kind in PLACES else its, its, strict=True))
     told = [f'"{column}" IS NOT DISTINCT FROM {_literal(row[of])}' for column, of in same.items()]
     with scan.engine() as engine:
         scan.register(engine, found, [Bound("systemFrom", most=known)])
@@ -72,11 +79,6 @@ def cause(table: Table, kind: str, row: dict[str, Any]) -> Cause | None:
             "ORDER BY _offset DESC LIMIT 1"
         ).fetchall()
     return Cause(*rows[0]) if rows else None
-
-
-_PLACE = {"_partition": "_partition", "_offset": "_offset"}
-_SOURCE = {"_sourcePartition": "_partition", "_sourceOffset": "_offset"}
-_RIGHT = {"_rightPartition": "_rightPartition", "_rightOffset": "_rightOffset"}
 
 
 def _literal(value: Any) -> str:

@@ -57,7 +57,12 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
         kept = step.in_buckets(done.where("part IS NOT NULL").drop("order"))
         tables.ensure(step.kept, tables.nullable(kept.schema))
         commits.replace(kept, step.kept, todo.run, step.note, step.read)
-    return tables.load(spark, log).where((F.col("_epoch") == step.past.epoch) & (F.col("_run") <= todo.run))
+    return _emitted(spark, log, step.past.epoch, todo.run)
+
+
+def _emitted(spark: SparkSession, log: Table, epoch: int, run: int) -> DataFrame:
+    """What a view has emitted in an epoch, up to a run."""
+    return tables.load(spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= run))
 
 
 def previewed(
@@ -71,8 +76,7 @@ def previewed(
     log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
     if tables.opened(log) is None:
         return told
-    before = (F.col("_epoch") == step.past.epoch) & (F.col("_run") <= step.past.kept_by)
-    return tables.load(spark, log).where(before).unionByName(told)
+    return _emitted(spark, log, step.past.epoch, step.past.kept_by).unionByName(told)
 
 
 def _plan(contract: Contract, name: str, run: int) -> Plan:
@@ -255,12 +259,12 @@ class Step:
         else:
             log = emitted_.log(settings().warehouse, self._contract, name)
             epoch = _past(self._contract, self._todo, name).epoch
-            rows = tables.load(self._spark, log).where((F.col("_epoch") == epoch) & (F.col("_run") <= self._todo.run))
+            rows = _emitted(self._spark, log, epoch, self._todo.run)
         if not self._view.wait:
             rows = rows.where(F.col("_run") > self.past.kept_by)
         rows = self._due(rows.withColumnRenamed("_order", "order"))
         key = derive.keyed({column: F.col(column) for column in shape.key})
-        place = ("_sourcePartition", "_sourceOffset") if shape.kind == "events" else tasks.PLACE
+        place = emitted_.PLACES[shape.kind][0] if shape.kind == "events" else emitted_.PLACE
         return rows.select(
             key.alias("key"),
             F.when(~F.col("_tombstone"), F.struct(*shape.columns)).alias("value"),
@@ -270,7 +274,7 @@ class Step:
             "order",
             "headers",
             (~F.col("_filtered")).alias("passes"),
-            *(F.col(column).alias(alias) for column, alias in zip(place, tasks.PLACE, strict=True)),
+            *(F.col(column).alias(alias) for column, alias in zip(place, emitted_.PLACE, strict=True)),
         )
 
     def _due(self, records: DataFrame) -> DataFrame:
@@ -285,10 +289,8 @@ class Step:
         time will come to stand before one that is there. And the partition that it waits for: the one that is least
         far, or has no record yet.
         """
-        names, reached = [self._name], dict[tuple[str, int], int]()
-        for name in names:
-            names += [i for i in self._contract.made_of(name) if i not in names]
-        for name in (n for n in names if n in self._contract.topics):
+        reached = dict[tuple[str, int], int]()
+        for name in (n for n in self._contract.upstream(self._name) if n in self._contract.topics):
             latest = self._log(name).groupBy("partition").agg(F.max(F.unix_millis("timestamp")))
             reached |= {(name, p): -1 for p in self._todo.topics[name].ranges}
             reached |= {(name, row[0]): row[1] for row in latest.collect()}

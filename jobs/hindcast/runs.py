@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from hindcast.changes import located
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
+from hindcast.emits.joining import NULL_KEY, NULL_KEY_MEND
 from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
 from hindcast.plans import Plan
 from hindcast.publish import nothing, publish
@@ -203,6 +205,11 @@ def _told(contract: Contract, name: str) -> Iterator[None]:
             found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
             found = found if discreet(contract, name, "") == "" else f"{found.rpartition(': ')[0]}: {NOT_TOLD}"
             raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
+        if (refused := re.search(rf"{NULL_KEY}: (\d+), (\d+), (\d+)", text)) is not None:
+            number, partition, offset = refused.groups()
+            topic = contract.kafka_topic(list(contract.topics)[int(number)])
+            found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
+            raise RecordError(found, where=where, mend=NULL_KEY_MEND) from None
         if gaps.LOST in text:
             raise TopicError("Kafka lost offsets while they were read", where=where, mend=gaps.LOST_MEND) from None
         told = tables.unwritten(error, where)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegralType, LongType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from hindcast import aggregates, derive, forms
 from hindcast.contracts import Contract, View, shapes
@@ -20,12 +21,7 @@ from hindcast.contracts.expressions import resolve
 from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.emits import measures, murmur2
 from hindcast.emits.task import batches
-
-PLACED = {"events": ("_source",), "pairs": ("_source", "_right")}
-"""The places of events that what is emitted carries, by the kind of the view."""
-
-PLACE = ("_partition", "_offset")
-"""Where a record stands in its topic."""
+from hindcast.emitted import PLACE, PLACES
 
 
 def given(contract: Contract, name: str, records: Mapping[str, DataFrame], partitions: Mapping[str, int]) -> DataFrame:
@@ -64,7 +60,6 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
             picked = picked.where(F.expr(resolve(it.where, scope(it, known))))
         picked = picked.select("_row", F.struct(*derive.chosen(it, known)).alias("_own"))
     there = F.col("_row.put")
-    sources = {"_source": "_row.first", "_right": "_row.second"}
     keys, columns = list(shape.key), list(shape.value)
     return picked.select(
         F.col("_row.partition").alias("_partition"),
@@ -85,9 +80,9 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         F.col("_row.order.partition").alias("_causePartition"),
         F.col("_row.order.offset").alias("_causeOffset"),
         *(
-            F.col(f"{sources[place]}.{part}").alias(f"{place}{part.removeprefix('_').capitalize()}")
-            for place in PLACED.get(shape.kind, ())
-            for part in PLACE
+            F.col(f"_row.{side}.{part}").alias(column)
+            for side, columns_ in zip(("first", "second"), PLACES.get(shape.kind, ()), strict=False)
+            for part, column in zip(PLACE, columns_, strict=True)
         ),
     )
 
@@ -103,6 +98,7 @@ def _whole(contract: Contract, it: View) -> list[Column]:
     return found
 
 
+_JOINED_BY_KEY = ("table_table", "pairs")
 _OF_JOINS = ("stream", "table", "stream_table", "table_table", "foreign_key", "pairs")
 _ONLY: dict[str, tuple[str, ...]] = {
     "key": ("table", "table_table", "foreign_key", "pairs", "aggregate", "windows"),
@@ -144,7 +140,7 @@ def _used(contract: Contract, name: str, side: int) -> list[Column]:
     source = it.inputs[side]
     texts = [*resolved(it.key, it, known).values(), *selected(it, known).values(), it.where or ""]
     own = known[source].key if side == 0 and it.key is None else ()
-    names = [c for c in known[source].columns if c in own or any(c in text for text in texts)] or [*own]
+    names = [c for c in known[source].columns if c in own or any(c in text for text in texts)]
     placed = side == 0 or known[name].kind == "pairs"
     return [*(F.col(f"value.{c}").alias(c) for c in names or [*known[source].columns][:1]), *(PLACE if placed else ())]
 
@@ -179,11 +175,9 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         condition = F.expr(resolve(it.where, scope(it, known), {it.first: "value"}))
         passes = passes & F.coalesce(condition, F.lit(False))
     key = F.col("key")
-    if side == 1:
-        first = shapes(contract)[it.first].key
-        alike = what in ("table_table", "pairs")
-        key = F.struct(*(F.col(f"key.{c}").alias(n) for c, n in zip(known[source].key, first, strict=alike)))
-        key = F.when(F.col("key").isNotNull(), key) if alike else F.lit(None)
+    if side == 1 and what in _JOINED_BY_KEY:
+        names = zip(known[source].key, known[it.first].key, strict=True)
+        key = F.when(key.isNotNull(), F.struct(*(F.col(f"key.{own}").alias(first) for own, first in names)))
     numbers = {}
     if it.aggregate is not None:
         arguments = [measure.argument for measure in derive.measures(it, known).values()]
@@ -203,7 +197,7 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         F.lit(None).cast("long").alias("n"),
         "order",
         "headers",
-        *([key.alias("key")] if side == 0 or what in ("table_table", "pairs") else []),
+        *([key.alias("key")] if side == 0 or what in _JOINED_BY_KEY else []),
         F.when(F.col("value").isNotNull(), F.struct(*_used(contract, name, side))).alias(("first", "second")[side]),
         *(column.alias(n) for n, column in numbers.items()),
     )
@@ -257,8 +251,4 @@ def _part(function: str, of: DataType) -> DataType:
     """The type of a part of a measure."""
     if function in ("rows", "count"):
         return LongType()
-    if function != "sum":
-        return of
-    if isinstance(of, DecimalType):
-        return DecimalType(min(of.precision + 10, 38), of.scale)
-    return LongType() if isinstance(of, IntegralType) else DoubleType()
+    return from_arrow_type(measures.summed_type(to_arrow_type(of))) if function == "sum" else of

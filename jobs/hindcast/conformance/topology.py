@@ -27,6 +27,7 @@ from hindcast.emits import (
 )
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
+from hindcast.emits.records import Records
 from hindcast.emits.session_windows import SessionWindows
 from hindcast.emits.sliding_windows import SlidingWindows
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored
@@ -210,7 +211,7 @@ class Task:
         that comes out is what was before it in the table, whether or not that has come out.
         """
         it = table.changes
-        updates = time_limit.Updates(np.arange(len(it.key)), it.key, it.value, it.time)
+        updates = Records(np.arange(len(it.key)), it.key, it.value, it.time)
         out, _ = time_limit.suppress(updates, limit, time_limit.nothing_kept())
         latest = np.ones(len(out.key), np.bool_)
         changes = Changes(it.order[out.cause], out.key, out.value, it.before[out.update], out.timestamp, latest)
@@ -313,7 +314,7 @@ def _to_table(task: Task) -> Json:
 def _stream_table_join(task: Task) -> Json:
     how, grace = join_of(task.operation), task.operation.get("graceMs")
     table = task.table(task.operation["table"], "table")
-    records = buffer.Records(*task.columns("stream"))
+    records = Records(*task.columns("stream"))
     cause, failed = records.order, NOTHING
     if grace is not None:
         if not table.versioned:
@@ -321,7 +322,7 @@ def _stream_table_join(task: Task) -> Json:
         if grace > table.retention:
             raise Refused("java.lang.IllegalArgumentException", "History retention must be at least grace period.")
         (cause, records, failed), _ = buffer.release(records, grace, how, buffer.nothing_kept())
-    events = stream_table.Events(cause, records.key, records.value, records.timestamp)
+    events = records._replace(order=cause)
     met = stream_table.stream_table(events, table.side, how, task.home)
     pairs = [
         {"left": task.raw[records.value[e]], "right": table.meets(r)}
@@ -404,7 +405,7 @@ def _stream_aggregate(task: Task) -> Json:
 
 
 def _windowed_aggregate(task: Task) -> Json:
-    given, aggregation = windowed.Records(*task.columns("stream")), task.operation["aggregation"]
+    given, aggregation = Records(*task.columns("stream")), task.operation["aggregation"]
     its, kept, emit = (
         windows_of(task.operation["window"]),
         windowed.nothing_kept(),

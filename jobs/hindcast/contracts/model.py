@@ -235,11 +235,7 @@ class Contract(Model):
 
     def definition(self, name: str) -> str:
         """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
-        upstream, wider = [name], True
-        while wider:
-            found = list(dict.fromkeys([*upstream, *(i for n in upstream for i in self.made_of(n))]))
-            wider, upstream = len(found) > len(upstream), found
-        parts = {**self.topics, **self.views}
+        upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(mode="json", exclude_defaults=True, exclude={"expect", "sensitive"})
             for n in parts
@@ -282,6 +278,13 @@ class Contract(Model):
     def made_of(self, name: str) -> tuple[str, ...]:
         """The topics, inputs and views that a table is made of; a topic's is made of none."""
         return self.views[name].inputs if name in self.views else ()
+
+    def upstream(self, name: str) -> tuple[str, ...]:
+        """A table and all that it is made of, and these are made of, each once."""
+        found = [name]
+        for one in found:
+            found += [i for i in self.made_of(one) if i not in found]
+        return tuple(found)
 
     def versioned(self, name: str) -> tuple[bool, timedelta | None]:
         """Whether a `kafka` view meets a topic or `kafka` view as a versioned table, and that one's history retention.

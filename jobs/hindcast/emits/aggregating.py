@@ -11,6 +11,7 @@ from hindcast.emits import aggregates, closing, measures, windowed
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.form import Form, Out, Store, clock_of, kept_of, merged
 from hindcast.emits.joining import table
+from hindcast.emits.records import Records
 from hindcast.emits.rows import Rows
 from hindcast.emits.tables import INSISTS
 
@@ -31,18 +32,18 @@ def aggregate(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     nothing = np.full(len(it.key), NOTHING)
     out = Out(it.order, it.key, nothing, nothing, it.time, it.value == NOTHING, measures=at_nodes(computed, it.value))
     at = rows.named(left.key, others=grouped)
-    names = ("other", "home") if grouped else ("id", "partition")
-    its = [rows.column(name).take(pa.array(at)) for name in names]
+    names = (
+        {"other": "other", "home": "home", "partition": "home"} if grouped else {"id": "id", "partition": "partition"}
+    )
     kept.append(
         rows.take(
             {"key": at},
             part=pa.repeat("aggregate", len(at)),
-            partition=its[1],
             time=left.time,
             n=left.latest.astype(np.int64),
             put=left.value != NOTHING,
             measures=at_nodes(computed, left.value),
-            **dict(zip(names[:1] if not grouped else names, its, strict=False)),
+            **{name: rows.column(source).take(pa.array(at)) for name, source in names.items()},
         )
     )
     kept.append(rows.clock("reached aggregate", left.reached))
@@ -64,13 +65,14 @@ def windows(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
         raise ValueError("a form of windows has no windows")
     given = rows.records(0)
     start, end = rows.integers("start"), rows.integers("end")
-    for partition in range(rows.partitions):
+    stream_time, written = rows.reached("reached T"), rows.reached("reached W")
+    for partition in rows.present:
         its = given[(rows.partition[given] == partition) & rows.passes[given]]
         stored, waiting = (kept_of(rows, part, partition) for part in ("window", "waiting"))
         stored, waiting = (some[np.lexsort((end[some], start[some], rows.key[some]))] for some in (stored, waiting))
         before = windowed.Kept(
-            int(rows.reached("reached T")[partition]),
-            int(rows.reached("reached W")[partition]),
+            int(stream_time[partition]),
+            int(written[partition]),
             windowed.Rows(rows.key[stored], start[stored], end[stored], np.arange(len(stored)), rows.time[stored]),
             windowed.Waiting(
                 rows.key[waiting],
@@ -81,7 +83,7 @@ def windows(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
                 waiting,
             ),
         )
-        records = windowed.Records(its, rows.key[its], rows.value[its], rows.time[its])
+        records = Records(its, rows.key[its], rows.value[its], rows.time[its])
         out, nodes, left = closing.aggregate(form.windows, form.emit, records, before)
         computed = _measured(form, rows, nodes, np.concatenate((stored, waiting)))
         nothing = np.full(len(out.key), NOTHING)

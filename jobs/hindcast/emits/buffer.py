@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING
+from hindcast.emits.records import Records
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Integers
-
-
-class Records(NamedTuple):
-    """Stream records in processing order."""
-
-    order: Integers
-    key: Integers
-    value: Integers
-    timestamp: Integers
 
 
 class Kept(NamedTuple):

@@ -13,7 +13,8 @@ import numpy as np
 
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.places import ranked
-from hindcast.emits.windowed import Kept, Records, Results, Task, Waiting, Windows, running, taken_up
+from hindcast.emits.records import Records
+from hindcast.emits.windowed import Kept, Results, Task, Waiting, Windows, running, taken_up
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers

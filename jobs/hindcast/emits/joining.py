@@ -10,15 +10,18 @@ import pyarrow as pa
 from hindcast.emits import buffer, foreign_key, stream_stream, stream_table, table_table, tables, time_limit
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.form import Form, Out, clock_of, kept_of, merged
+from hindcast.emits.records import Records
 from hindcast.emits.rows import Rows
 from hindcast.emits.tables import INSISTS, Changes, Kept, Side, Step
 from hindcast.emits.versioned import empty
 
 if TYPE_CHECKING:
-    pass
+    from hindcast.emits.compiled import Integers
 
 NULL_KEY = "a null key in a left join with grace"
-"""What a task fails with, before the place of the record."""
+"""What a task fails with, before the place of the record: the number of its topic, partition, offset."""
+
+NULL_KEY_MEND = "give the record a key, or drop grace: a left join without it emits the record with a null right"
 
 
 def table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.Table]]:
@@ -46,15 +49,6 @@ def table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.T
     ]
 
 
-def _resulting(form: Form, rows: Rows, changes: Changes) -> tuple[Changes, list[pa.Table]]:
-    """Changes as the store of a join's result passes them on: what it rejects is known from its stream time alone."""
-    if form.result is None or not form.result.versioned:
-        return changes, []
-    kept = Kept(empty(rows.partitions)._replace(reached=rows.reached("reached result")), form.result.bound)
-    passed, stored = tables.materialized(changes, kept, rows.home)
-    return passed, [rows.clock("reached result", stored.left.reached)]
-
-
 def stream(_form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     given = rows.records(0)
     given = given[rows.put[given] & rows.passes[given]]
@@ -71,14 +65,14 @@ def table_alone(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
 
 
 def _suppressed(form: Form, rows: Rows, changes: Changes, kept: list[pa.Table]) -> tuple[Out, list[pa.Table]]:
-    outs = []
-    for partition in range(rows.partitions):
+    outs, reached = [], rows.reached("reached suppression")
+    for partition in rows.present:
         its = changes.where(rows.home[changes.key] == partition)
         held = kept_of(rows, "suppressed", partition)
         # A tombstone has no row of its own: it is the record's, without a value.
-        updates = time_limit.Updates(its.order, its.key, its.value, its.time)
-        before = time_limit.Updates(held, rows.key[held], rows.value[held], rows.time[held])
-        largest = int(rows.reached("reached suppression")[partition])
+        updates = Records(its.order, its.key, its.value, its.time)
+        before = _records(rows, held)
+        largest = int(reached[partition])
         out, left = time_limit.suppress(updates, form.suppress or 0, time_limit.Kept(rows.n[held], before, largest))
         nothing = np.full(len(out.key), NOTHING)
         tombstone = out.value == NOTHING
@@ -92,39 +86,41 @@ def _suppressed(form: Form, rows: Rows, changes: Changes, kept: list[pa.Table]) 
 def stream_with_table(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     side, kept = table(form, rows, 1, tables.ASKS_NOTHING)
     given = rows.records(0)
-    events = stream_table.Events(given, rows.key[given], rows.value[given], rows.time[given])
+    events = _records(rows, given)
     if form.grace is not None:
         events = _released(form, rows, events, kept)
     met = stream_table.stream_table(events, side, form.how, rows.home)
-    its = stream_table.Events(*(column[met.event] for column in events))
+    its = Records(*(column[met.event] for column in events))
     # An event has a value, and its row its headers; the record that lets it out of a buffer is another one.
-    return Out(its.order, its.key, its.value, met.right, its.time, its.value == NOTHING, headers=its.value), kept
+    return Out(its.order, its.key, its.value, met.right, its.timestamp, its.value == NOTHING, headers=its.value), kept
 
 
-def _released(form: Form, rows: Rows, events: stream_table.Events, kept: list[pa.Table]) -> stream_table.Events:
+def _records(rows: Rows, numbers: Integers) -> Records:
+    return Records(numbers, rows.key[numbers], rows.value[numbers], rows.time[numbers])
+
+
+def _released(form: Form, rows: Rows, events: Records, kept: list[pa.Table]) -> Records:
     """Events in the order in which a grace period lets them out."""
-    found = []
-    for partition in range(rows.partitions):
+    found, reached = [], rows.reached("reached buffer")
+    for partition in rows.present:
         held = kept_of(rows, "buffer", partition)
         held = held[np.argsort(rows.n[held])]
         its = rows.partition[events.order] == partition
-        records = buffer.Records(*(column[its] for column in events))
-        before = buffer.Records(held, rows.key[held], rows.value[held], rows.time[held])
-        largest = int(rows.reached("reached buffer")[partition])
+        records = Records(*(column[its] for column in events))
+        before = _records(rows, held)
+        largest = int(reached[partition])
         out, left = buffer.release(records, form.grace or 0, form.how, buffer.Kept(before, largest))
         if out.failed != NOTHING:
             place = rows.column("order")[int(out.failed)].as_py()
-            told = f"{NULL_KEY}: input {place['topic']}, partition {place['partition']}, offset {place['offset']}"
-            raise ValueError(told)
-        found.append((out.cause, out.records))
+            raise ValueError(f"{NULL_KEY}: {place['topic']}, {place['partition']}, {place['offset']}")
+        found.append(out.records._replace(order=out.cause))
         row = left.records.order
         n = np.arange(len(row))
         kept.append(rows.left("buffer", row, time=rows.time[row], n=n, put=rows.put[row], headers=True))
         kept.append(clock_of(rows, "reached buffer", partition, left.largest))
-    cause = np.concatenate([cause for cause, _ in found])
-    _, key, value, time = (np.concatenate(columns) for columns in zip(*(records for _, records in found), strict=True))
-    merged = np.argsort(cause, kind="stable")
-    return stream_table.Events(cause[merged], key[merged], value[merged], time[merged])
+    together = Records(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    by_cause = np.argsort(together.order, kind="stable")
+    return Records(*(column[by_cause] for column in together))
 
 
 def tables_by_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
@@ -145,32 +141,31 @@ def tables_by_foreign_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
 
 
 def _joined(form: Form, rows: Rows, joined: table_table.Joined, kept: list[pa.Table]) -> tuple[Out, list[pa.Table]]:
-    number = np.arange(len(joined.key))
-    tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
-    nothing = np.full(len(number), NOTHING)
-    value = np.where(tombstone, NOTHING, number)
-    changes = Changes(joined.cause, joined.key, value, nothing, joined.time, nothing == NOTHING)
+    """What a join emits, through the store of its result: what that rejects is known from its stream time alone."""
     if form.result is not None and form.result.versioned:
         # Values are the numbers of results here, so that it is seen which ones the store passes on.
-        told, more = _resulting(form, rows, changes._replace(value=number))
-        joined = table_table.Joined(*(column[told.value] for column in joined))
-        tombstone, kept = tombstone[told.value], [*kept, *more]
+        number = np.arange(len(joined.key))
+        nothing = np.full(len(number), NOTHING)
+        changes = Changes(joined.cause, joined.key, number, nothing, joined.time, nothing == NOTHING)
+        store = Kept(empty(rows.partitions)._replace(reached=rows.reached("reached result")), form.result.bound)
+        passed, stored = tables.materialized(changes, store, rows.home)
+        joined = table_table.Joined(*(column[passed.value] for column in joined))
+        kept = [*kept, rows.clock("reached result", stored.left.reached)]
+    tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
     return Out(joined.cause, joined.key, joined.left, joined.right, joined.time, tombstone), kept
 
 
 def streams(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     outs, kept = [], []
-    given = np.sort(np.concatenate((rows.records(0), rows.records(1))))
-    for partition in range(rows.partitions):
-        its = given[rows.partition[given] == partition]
-        side = np.where(np.isin(its, rows.records(0)), stream_stream.LEFT, stream_stream.RIGHT)
-        records = stream_stream.Records(its, side, rows.key[its], rows.value[its], rows.time[its])
+    side = np.where(rows.side == 0, stream_stream.LEFT, stream_stream.RIGHT)
+    arrival, reached = rows.integers("start"), [rows.reached(f"reached {name}") for name in _TIMES]
+    for partition in rows.present:
+        its = kept_of(rows, "", partition)
+        records = stream_stream.Records(its, side[its], rows.key[its], rows.value[its], rows.time[its])
         held = kept_of(rows, "joinable", partition)
-        held = held[np.argsort(rows.integers("start")[held])]
-        was_left = rows.integers("side")[held] == 0
-        its_sides = np.where(was_left, stream_stream.LEFT, stream_stream.RIGHT)
-        times = np.array([rows.reached(f"reached {name}")[partition] for name in _TIMES])
-        before = stream_stream.Kept(its_sides, rows.key[held], held, rows.time[held], rows.n[held] > 0, times)
+        held = held[np.argsort(arrival[held])]
+        times = np.array([numbers[partition] for numbers in reached])
+        before = stream_stream.Kept(side[held], rows.key[held], held, rows.time[held], rows.n[held] > 0, times)
         out, left = stream_stream.join(records, form.span or stream_stream.Window(0, 0, 0), form.how, before)
         outs.append(Out(out.cause, out.key, out.left, out.right, out.timestamp, out.cause == NOTHING))
         kept.append(

@@ -54,7 +54,8 @@ class Rows:
         self.put = self.booleans("put")
         self.passes = self.booleans("passes")
         self.value = np.where(self.put, np.arange(self.count), NOTHING)
-        self._side = self.integers("side")
+        self.side = self.integers("side")
+        self._parts: dict[str, Booleans] = {}
         self._part = pc.fill_null(self.column("part"), "")
 
     def column(self, name: str) -> Any:
@@ -72,19 +73,17 @@ class Rows:
 
     def records(self, side: int) -> Integers:
         """The numbers of an input's records."""
-        return np.flatnonzero(self.is_part("") & (self._side == side))
+        return np.flatnonzero(self.is_part("") & (self.side == side))
 
     def is_part(self, name: str) -> Booleans:
         """Which rows are a part of what is kept."""
-        return pc.equal(self._part, name).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+        if name not in self._parts:
+            self._parts[name] = pc.equal(self._part, name).to_numpy(zero_copy_only=False)
+        return self._parts[name]
 
     def kept(self, name: str) -> Integers:
         """The numbers of the rows that are a part of what is kept."""
         return np.flatnonzero(self.is_part(name))
-
-    def parts(self, prefix: str) -> bool:
-        """Whether anything is kept."""
-        return bool(pc.any(pc.starts_with(self._part, prefix)).as_py())
 
     @cached_property
     def _codes(self) -> tuple[Integers, Integers, Integers]:
@@ -121,10 +120,15 @@ class Rows:
         """The partition of each code."""
         return self._codes[2]
 
-    @property
+    @cached_property
     def partitions(self) -> int:
         """One more than the largest partition there is."""
         return int(max(self.partition.max(initial=0), self.home.max(initial=0))) + 1
+
+    @cached_property
+    def present(self) -> list[int]:
+        """The partitions that rows are of; the first one if there are no rows."""
+        return np.unique(self.partition).tolist() or [0]
 
     def reached(self, part: str) -> Integers:
         """A number of each partition that is kept, NOTHING where there is none."""

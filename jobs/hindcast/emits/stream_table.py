@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING
+from hindcast.emits.records import Records
 from hindcast.emits.tables import Side, looked_up
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Integers
-
-
-class Events(NamedTuple):
-    """Records of a stream, in the order in which they are looked up; `order` is the record that makes it so."""
-
-    order: Integers
-    key: Integers
-    value: Integers
-    time: Integers
 
 
 class Met(NamedTuple):
@@ -32,14 +24,13 @@ class Met(NamedTuple):
     right: Integers
 
 
-def stream_table(events: Events, table: Side, how: Literal["inner", "left"], home: Integers) -> Met:
+def stream_table(events: Records, table: Side, how: Literal["inner", "left"], home: Integers) -> Met:
     """Each event with the table's value at its timestamp; of a table that is not versioned, with its last one.
 
-    An event without a value gives
-    nothing; without a key nothing (`inner`), or a null (`left`).
+    An event without a value gives nothing; without a key nothing (`inner`), or a null (`left`).
 
         store: 8 @0, 10 @4; history retention 5, stream time 4    ->    event @3: 8    event @-2: nothing
     """
-    right, _ = looked_up(table, events.order, events.key, home, events.time)
+    right, _ = looked_up(table, events.order, events.key, home, events.timestamp)
     met = np.flatnonzero((events.value != NOTHING) & ((right != NOTHING) | (how == "left")))
     return Met(met, right[met])

@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.emits.records import Records
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Integers
-
-
-class Updates(NamedTuple):
-    """A table's updates in processing order; a value is NOTHING for a tombstone."""
-
-    order: Integers
-    key: Integers
-    value: Integers
-    timestamp: Integers
 
 
 class Kept(NamedTuple):
     """The keys in the buffer, in the order in which they come out: their places and last updates; and P."""
 
     place: Integers
-    update: Updates
+    update: Records
     largest: int
 
 
@@ -45,14 +37,14 @@ class Emitted(NamedTuple):
 
 def nothing_kept() -> Kept:
     none = np.empty(0, np.int64)
-    return Kept(none, Updates(none, none, none, none), NOTHING)
+    return Kept(none, Records(none, none, none, none), NOTHING)
 
 
-def suppress(updates: Updates, limit: int, kept: Kept) -> tuple[Emitted, Kept]:
+def suppress(updates: Records, limit: int, kept: Kept) -> tuple[Emitted, Kept]:
     """What comes out when each key's changes wait for `limit` milliseconds of stream time, and what is kept."""
-    updates = Updates(*(column[updates.key != NOTHING] for column in updates))
+    updates = Records(*(column[updates.key != NOTHING] for column in updates))
     largest = np.maximum.accumulate(np.append(kept.largest, updates.timestamp))
-    every = Updates(*(np.concatenate(pair) for pair in zip(kept.update, updates, strict=True)))
+    every = Records(*(np.concatenate(pair) for pair in zip(kept.update, updates, strict=True)))
     place = np.append(kept.place, updates.timestamp)
     known = kept.place.size
     let_out = np.searchsorted(largest[1:] - limit, place)
@@ -61,8 +53,8 @@ def suppress(updates: Updates, limit: int, kept: Kept) -> tuple[Emitted, Kept]:
     rows = np.lexsort((every.key[final], place[first], cause))
     first, final, cause = first[rows], final[rows], cause[rows]
     out = cause < updates.key.size
-    come = Updates(*(column[final[out]] for column in every))
-    stay = Updates(*(column[final[~out]] for column in every))
+    come = Records(*(column[final[out]] for column in every))
+    stay = Records(*(column[final[~out]] for column in every))
     return Emitted(updates.order[cause[out]], *come), Kept(place[first[~out]], stay, int(largest[-1]))
 
 

@@ -13,18 +13,10 @@ import numpy as np
 
 from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import KEPT
+from hindcast.emits.records import Records
 
 if TYPE_CHECKING:
     from hindcast.emits.compiled import Booleans, Integers
-
-
-class Records(NamedTuple):
-    """Of one task, in processing order."""
-
-    order: Integers
-    key: Integers
-    value: Integers
-    timestamp: Integers
 
 
 class Rows(NamedTuple):
