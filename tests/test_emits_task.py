@@ -354,5 +354,5 @@ def test_a_null_key_in_a_left_join_with_grace_stops_at_its_record() -> None:
     vector = next(v for v in json.loads(path.read_text(encoding="utf-8")) if v["name"].endswith("/null-key-left"))
     its = form(vector["operation"])
     assert its is not None
-    with pytest.raises(ValueError, match=f"{NULL_KEY}: input 0, partition 0, offset 2"):
+    with pytest.raises(ValueError, match=f"{NULL_KEY}: 0, 0, 2"):
         run(its, rows(vector), NONE)
