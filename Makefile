@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,9 @@ bench-pages: setup ## what the time machine takes for a key of 10 million rectan
 
 bench-readings: setup ## a join of 10 million events in both readings (seven minutes)
 	@PYTHONPATH=jobs $(BIN)/python bench/readings.py
+
+bench-scale: setup ## plans over 200 partitions, and 5 million records replayed with a heap of 1 GiB (ten minutes)
+	@PYTHONPATH=jobs $(BIN)/python bench/scale.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

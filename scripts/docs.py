@@ -1,4 +1,5 @@
-"""Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md from the contract's model.
+"""Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md and docs/topics.md from the
+contract's model.
 
     .venv/bin/python scripts/docs.py
 
@@ -12,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hindcast import ledger
 from hindcast.cli import _parser
-from hindcast.contracts import Contract
+from hindcast.contracts import Contract, Topic
 from hindcast.contracts.check import RESERVED
+from hindcast.formats import FORMATS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -27,7 +30,7 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """The generated pages by their place."""
-    return {DOCS / "cli.md": cli(), DOCS / "contract.md": contract()}
+    return {DOCS / "cli.md": cli(), DOCS / "contract.md": contract(), DOCS / "topics.md": topics()}
 
 
 def cli() -> str:
@@ -48,6 +51,38 @@ def contract() -> str:
     for name, model in {"Contract": schema, **schema["$defs"]}.items():
         filled = filled.replace(f"<{name}>", "\n".join(_fields(model)))
     return filled
+
+
+def topics() -> str:
+    """docs/topics.md: what a contract can say of a topic, each field with the page that explains it."""
+    head, _, *rows = _fields(Topic.model_json_schema())
+    told = [f"{row.replace('](#', '](contract.md#')} {_explained(row.split('`')[1])} |" for row in rows]
+    fields = [f"{head} more |", "| --- | --- | --- | --- | --- |", *told]
+    formats = [f"| {_summary(module)} |" for module in FORMATS.values()]
+    fates = [f"| `{fate}` | {told} |" for fate, told in _fates()]
+    return (
+        _TOPICS.replace("<fields>", "\n".join(fields))
+        .replace("<formats>", "\n".join(["| format | |", "| --- | --- |", *formats]))
+        .replace("<fates>", "\n".join(["| fate | meaning |", "| --- | --- |", *fates]))
+    )
+
+
+def _explained(field: str) -> str:
+    """The page that explains a field of a topic."""
+    page = next((page for page, fields in _EXPLAINED.items() if field in fields), None)
+    return f"[{page}](topics/{page}.md)" if page else "[contract](contract.md#topic)"
+
+
+def _fates() -> list[tuple[str, str]]:
+    """The fates with their meanings, as the glossary has them."""
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in glossary.splitlines() if line.startswith("| `")]
+    return [(row[0].strip("`"), row[1]) for row in rows if row[0].strip("`") in ledger.FATES]
+
+
+def _summary(module: object) -> str:
+    """A format's name and what it is, from the first line of its module."""
+    return (module.__doc__ or "").partition("\n")[0].rstrip(".").replace(": ", " | ", 1)
 
 
 def _command(name: str, sub: argparse.ArgumentParser) -> Iterator[str]:
@@ -108,7 +143,7 @@ def _default(value: Any) -> str:
 
 
 def _type(name: str, field: dict[str, Any]) -> str:
-    options = [option for option in field.get("anyOf", [field]) if option.get("type") != "null"]
+    options = [option for option in field.get("anyOf") or field.get("oneOf") or [field] if option.get("type") != "null"]
     return " or ".join(_one_type(name, option) for option in options)
 
 
@@ -128,6 +163,10 @@ def _one_type(name: str, field: dict[str, Any]) -> str:
                 "inputs": "name to input",
                 "views": "name to view",
                 "select": "column to expression",
+                "renamed": "column to names",
+                "headers": "column to header",
+                "metadata": "column to path",
+                "encoded": "column to encoding",
             }.get(name, "column to type")
         case "string" if "second" in field.get("pattern", ""):
             return "duration"
@@ -155,6 +194,48 @@ Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01
 moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.
 """
 
+_EXPLAINED = {
+    "formats": (
+        *("key_format", "value_format", "json", "key_schema", "value_schema", "renamed", "headers", "key", "value"),
+    ),
+    "debezium": ("envelope", "metadata", "encoded"),
+    "timestamps": ("valid_time", "from", "max_time_skew"),
+    "poison": ("max_malformed", "max_record_bytes"),
+}
+"""The pages in docs/topics with the fields that they explain."""
+
+_TOPICS = """\
+# Topics
+
+<!-- Written by scripts/docs.py from the contract's model, the formats and the glossary: change it there. -->
+
+What a contract can say of a topic. By what a topic is like:
+
+| a topic has | read |
+| --- | --- |
+| JSON, text, Kafka's own serializers, Avro, headers, fields under old names | [formats](topics/formats.md) |
+| change events of a database | [debezium](topics/debezium.md) |
+| times in its values, no timestamps, clocks that are off | [timestamps](topics/timestamps.md) |
+| records that do not decode, or are too large | [poison](topics/poison.md) |
+| columns that came, went, or have other types now | [evolution](topics/evolution.md) |
+| hundreds of partitions, millions of records | [scale](topics/scale.md) |
+| brokers with TLS, SASL, ACLs | [security](security.md) |
+
+## Every field
+
+<fields>
+
+## Formats
+
+<formats>
+
+## Fates
+
+Every offset that is replayed has exactly one:
+
+<fates>
+"""
+
 _CONTRACT = """\
 # The contract
 
@@ -170,6 +251,8 @@ How values are written:
 | --- | --- |
 | name | lower-case letters, digits and `_`, a letter first; <reserved> are taken |
 | column to type | `{price: "decimal(8,2)"}`: Spark SQL types, also `array<...>` and `struct<...>`, no maps |
+| column to path | `{lsn: source.lsn}`: `op`, `ts_ms`, `ts_us`, `ts_ns`, `source.<field>` or `transaction.<field>` |
+| column to encoding | `{price: Decimal, at: MicroTimestamp}`: see [Debezium](topics/debezium.md) |
 | column to expression | `{amount: quantity * price}`: Spark SQL expressions |
 | duration | a number and a unit: `500 ms`, `10 seconds`, `90 minutes`, `36 hours`, `30 days`, `2 weeks` |
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
@@ -186,9 +269,11 @@ Names of columns are letters, digits and `_`, a letter first. `validFrom`, `vali
 
 <Topic>
 
-A record's value is a JSON object. Fields that the contract does not name are ignored; one that is not there is null.
-A record that does not decode has the fate `malformed`. Up to `max_malformed` of them in a run go into quarantine; with
-more the run stops before it writes anything.
+[Topics](topics.md) says what each is for, by what a topic is like.
+
+`max_time_skew` as an object has two fields; a duration alone is `after`:
+
+<TimeSkew>
 
 ## Input
 

@@ -53,21 +53,21 @@ def parts(place: Place) -> list[Part]:
             "tests/streams, compiled",
             [str(place.root), ivy, *sources],
             (_classes(place) / "Main.class").exists,
-            lambda: _compile(place),
+            lambda: compile_java(place, _sources(place), _jars(place), _classes(place)),
         ),
     ]
 
 
-def _compile(place: Place) -> None:
-    """By Eclipse's compiler, which is a jar: a Java without javac will do."""
-    shutil.rmtree(_classes(place), ignore_errors=True)
-    jars = sorted(map(str, _jars(place).glob("*.jar")))
+def compile_java(place: Place, sources: list[Path], jars_in: Path, classes: Path) -> None:
+    """By Eclipse's compiler, which is one of the jars: a Java without javac will do."""
+    shutil.rmtree(classes, ignore_errors=True)
+    jars = sorted(map(str, jars_in.glob("*.jar")))
     compiler = next(jar for jar in jars if Path(jar).name.startswith("ecj-"))
-    options = [f"-{RELEASE}", "-proc:none", "-nowarn", "-cp", ":".join(jars), "-d", str(_classes(place))]
-    command = [str(place.java), "-jar", compiler, *options, *map(str, _sources(place))]
+    options = [f"-{RELEASE}", "-proc:none", "-nowarn", "-cp", ":".join(jars), "-d", str(classes)]
+    command = [str(place.java), "-jar", compiler, *options, *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SetupError(f"tests/streams does not compile:\n{done.stderr or done.stdout}")
+        raise SetupError(f"{sources[0].parent} does not compile:\n{done.stderr or done.stdout}")
 
 
 def _sources(place: Place) -> list[Path]:

@@ -195,7 +195,8 @@ def retrieve(place: Place, folder: Path, *configurations: str) -> None:
 
 def named_jars(ivy: str, *configurations: str) -> list[str]:
     """The jars that ivy.xml itself names for these configurations, as `conf/name-revision.jar`."""
-    named = ET.fromstring(ivy).iter("dependency")  # noqa: S314  # our own file
+    every = ET.fromstring(ivy).iter("dependency")  # noqa: S314  # our own file
+    named = [it for it in every if it.find("artifact") is None]  # else what it takes is no jar
     with_conf = [(d.get("conf", "").split("->")[0], d) for d in named]
     return [f"{conf}/{d.get('name')}-{d.get('rev')}.jar" for conf, d in with_conf if conf in configurations]
 

@@ -2,8 +2,9 @@
 
 `python tests/mutations.py [WORDS]` applies each (or those that WORDS are in) to the real code (a textual patch, loaded
 in place of the module) and prints what caught it. Those of the `kafka` reading (kafka_mutations.py) are held to its
-vectors and tests, those of `corrected` to the vectors of the operations concerned, then to generated histories. It
-exits with 1 if a wrong reading survives or if its text is no longer in the code.
+vectors and tests, those of when a record is true (valid_time_mutations.py) to theirs, those of `corrected` to the
+vectors of the operations concerned, then to generated histories. It exits with 1 if a wrong reading survives or if its
+text is no longer in the code.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import trials
 from hindcast.conformance import Vector, load, outcomes
 from hindcast.session import ROWS_PER_SLICE, temporarily
 from kafka_mutations import WRONG
+from valid_time_mutations import WRONG as MISDATED
 
 VECTORS = Path(__file__).parent / "conformance"
 TABLES = ("table_transform",)
@@ -509,7 +511,7 @@ def main() -> int:
 
 def _of_kafka(words: str = "") -> Iterator[bool]:
     """Whether each is caught. Before Spark is started: each is tried in a copy of this process."""
-    chosen = [wrong for wrong in WRONG if words in wrong.reading]
+    chosen = [wrong for wrong in (*WRONG, *MISDATED) if words in wrong.reading]
     failed = trials.caught(None) if chosen else None
     if failed is not None:
         raise SystemExit(f"fails with nothing misread: {failed}")

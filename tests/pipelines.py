@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from pyarrow.dataset import Dataset
 
 from hindcast import journal, produce, runs, tables
 from hindcast.contracts import Contract, load
@@ -147,7 +148,7 @@ class Pipeline:
         numbers = {run.known_at: run.number for run in journal.runs(self.warehouse, self.name)}
         table = self.table(name)
         rows = self.raw(name)
-        columns = [c for c in rows[0] if not c.startswith("_")] if rows else []
+        columns = tables.columns(table, known=datetime.min.replace(tzinfo=UTC)) if rows else []
         told = []
         for row in rows:
             plain = [
@@ -164,7 +165,10 @@ class Pipeline:
     def raw(self, name: str) -> list[dict[str, Any]]:
         """The rows of any table of the pipeline as Delta has them; none where there is no table."""
         found = tables.opened(Table(self.warehouse, self.name, name, "log"))
-        rows: list[dict[str, Any]] = found.to_pyarrow_table().to_pylist() if found else []
+        if found is None:
+            return []
+        read = tables.arrow(found)
+        rows: list[dict[str, Any]] = (read.to_table() if isinstance(read, Dataset) else read.read_all()).to_pylist()
         return rows
 
     def fates(self, topic: str) -> list[tuple[int, str]]:

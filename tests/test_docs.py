@@ -125,7 +125,7 @@ def test_the_glossary_has_the_fates_of_the_code() -> None:
     told = [row[0].strip("`") for row in cells(text("docs/glossary.md")) if len(row) == 4 and row[0] != "fate"]
     source = text("jobs/hindcast/order.py") + text("jobs/hindcast/decode.py") + text("jobs/hindcast/gaps.py")
     assert sorted(told) == sorted(
-        ["accepted", "expired", "malformed", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
+        ["accepted", "expired", "malformed", "no_change", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
     )
     assert all(f'"{fate}"' in source for fate in told)
 

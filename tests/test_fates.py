@@ -51,7 +51,7 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
         assert p.believed("menu") == second
         assert [row for row in p.history("menu") if row[-1] is not None] == [("tea", 1, 0, 25, 1, 2)]
         assert told["topics"]["menu"]["decidedAnew"] == {"accepted": 1, "expired": 0}
-        assert "by the contract's history retention now: 1 accepted" in report.text(told)
+        assert "by the contract as it is now: 1 accepted" in report.text(told)
         assert p.fates("menu")[2] == (2, "expired"), "the log keeps the first fate"
         assert tuples(p.raw("quarantine"), "offset", "run") == [(2, 1)], "and the quarantine what was refused"
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from hindcast import gaps, logs, plans, produce, runs
+from hindcast import claims, gaps, logs, plans, produce, runs
 from hindcast.errors import TopicError
 from hindcast.local import broker as brokers
 from hindcast.local import ports, process
@@ -195,14 +195,14 @@ def test_what_kafka_loses_after_the_log_has_it_does_not_matter(
         p.send("menu", ("curry", {"price": 1}, 1))
         p.run("first")
         p.send("menu", ("curry", {"price": 2}, 2), ("soup", {"price": 3}, 3))
-        claim = logs.claim
+        claim = claims.claim
 
         def claimed(*arguments: Any) -> Any:
             found = claim(*arguments)
             retain_from(p, "menu", 3)
             return found
 
-        patch.setattr(logs, "claim", claimed)
+        patch.setattr(claims, "claim", claimed)
         p.run("second")
         assert len(p.believed("menu")) == 3
 

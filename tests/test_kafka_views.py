@@ -171,8 +171,8 @@ def test_a_table_is_versioned_for_a_kafka_view_by_its_own_store_or_as_what_it_is
       held: {table: few, suppress: 1 hour}
       later: {table: held, where: n < 5}
       both: {table: menu, join: {table: recipes}}
-      kept: {table: menu, join: {table: recipes}, history_retention: 1 hour}
-      quick: {table: kept, where: minutes < 5}
+      stored: {table: menu, join: {table: recipes}, history_retention: 1 hour}
+      quick: {table: stored, where: minutes < 5}
       spent: {stream: orders, aggregate: {n: count(*)}}
       counted: {table: stock, aggregate: {m: sum(n)}, history_retention: 2 hours}
     """
@@ -189,7 +189,7 @@ def test_a_table_is_versioned_for_a_kafka_view_by_its_own_store_or_as_what_it_is
         "held": (False, None),
         "later": (False, None),
         "both": (False, None),
-        "kept": (True, hour),
+        "stored": (True, hour),
         "quick": (True, hour),
         "spent": (False, None),
         "counted": (True, 2 * hour),

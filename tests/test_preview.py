@@ -54,7 +54,7 @@ def test_what_a_late_record_and_a_new_definition_would_change(spark: SparkSessio
         assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
 
         p.write(RESTAURANT.replace("amount: quantity * price", "amount: cast(quantity * price AS string)"))
-        with pytest.raises(TableError, match=r"changed: amount from decimal\(19,2\) to string"):
+        with pytest.raises(TableError, match=r"amount changed from decimal\(19,2\) to string"):
             preview.preview(spark, p.name)
         p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
         with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):

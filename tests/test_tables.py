@@ -15,9 +15,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from hindcast import commits, journal, tables
+from hindcast import commits, journal, scan, tables
 from hindcast.errors import PlatformError, TableError
 from hindcast.tables import Table
 from pipelines import RESTAURANT, SEED, T0, pipeline
@@ -105,24 +114,49 @@ def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("columns", "key", "told"),
     [
-        ({"item": StringType()}, ("item",), "missing: price int"),
-        ({"item": StringType(), "price": StringType()}, ("item",), "changed: price from int to string"),
-        (
-            {"item": StringType(), "price": IntegerType(), "size": IntegerType()},
-            ("item",),
-            "new: size int",
-        ),
+        ({"item": StringType(), "price": StringType()}, ("item",), "price changed from int to string"),
+        ({"item": StringType(), "price": LongType(), "Item": LongType()}, ("item",), "item differs from Item by case"),
+        ({"price": IntegerType()}, ("item",), "the key column item is missing"),
         ({"item": StringType(), "price": IntegerType()}, ("item", "price"), "the key was item"),
+        ({"item": StringType(), "price": IntegerType()}, ("price",), "the key was item"),
     ],
 )
-def test_other_columns_or_keys_are_refused(
-    tmp_path: Path, columns: dict[str, StringType | IntegerType], key: tuple[str, ...], told: str
+def test_columns_and_keys_that_a_table_cannot_take_are_refused_with_both_schemas(
+    tmp_path: Path, columns: dict[str, DataType], key: tuple[str, ...], told: str
 ) -> None:
     tables.ensure(menu(tmp_path), SCHEMA)
     wanted = StructType([StructField(name, kind) for name, kind in columns.items()])
-    with pytest.raises(TableError, match=f"has other columns than the contract gives it now: {told}") as caught:
+    with pytest.raises(TableError, match=f"cannot take the columns that it is given now: .*{told}") as caught:
         tables.ensure(menu(tmp_path, *key), wanted)
+    assert "\n  the table: item string, price int\n  the contract: " in caught.value.found
     assert "another name" in caught.value.mend
+
+
+def test_a_table_of_our_own_takes_new_columns_and_loses_none(tmp_path: Path) -> None:
+    """Of those whose columns are ours: a newer Hindcast has more."""
+    log = Table(str(tmp_path), "restaurant", "logs/menu", "log")
+    newer = StructType([*SCHEMA.fields, StructField("recordTimestamp", TimestampType())])
+    before = tables.ensure(log, SCHEMA)
+    write_deltalake(before, pa.table({"item": ["curry"], "price": pa.array([8], pa.int32())}), mode="append")
+    for _ in range(2):
+        found = tables.ensure(log, newer)
+    row = {"item": "curry", "price": 8, "recordTimestamp": None}
+    assert tables.dataset(found).to_table().to_pylist() == [row]
+    assert len(found.file_uris()) == 1
+    assert [commit["operation"] for commit in found.history()][:2] == ["ADD COLUMN", "SET TBLPROPERTIES"]
+    with scan.engine() as engine:
+        scan.register(engine, found)
+        assert engine.sql("SELECT item, price, recordTimestamp FROM rows").to_arrow_table().to_pylist() == [row]
+    assert tables.ensure(log, SCHEMA).schema() == found.schema(), "a log can do without it"
+    other = Table(str(tmp_path), "restaurant", "logs/orders", "log")
+    tables.ensure(other, newer)
+    assert tables.EVOLUTION in tables.ensure(other, SCHEMA).metadata().configuration, "its files differ"
+    gates = Table(str(tmp_path), "restaurant", "gates", "gates")
+    tables.ensure(gates, newer)
+    with pytest.raises(TableError, match="recordTimestamp is missing"):
+        tables.ensure(gates, SCHEMA)
+    with pytest.raises(TableError, match="price changed from int to bigint"):
+        tables.ensure(log, StructType([StructField("item", StringType()), StructField("price", LongType())]))
 
 
 def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

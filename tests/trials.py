@@ -33,7 +33,7 @@ _AS_ROWS = dict.fromkeys(
     ("emits.rows", "emits.task", "emits.form", "emits.joining", "emits.aggregating", "emits.aggregates"),
     "test_emits_task.py",
 )
-_TESTS = {**_AS_ROWS, "order": "test_order.py"}
+_TESTS = {**_AS_ROWS, "order": "test_order.py", "valid_time": "test_valid_time.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 

@@ -15,9 +15,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
 
-from hindcast.contracts import Contract, Shape, View, complain, shapes
+from hindcast.contracts import Contract, Shape, View, complain, shapes, valid_time
 from hindcast.contracts.expressions import aggregate, resolve
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.contracts.shapes import Place, expressions, scope
@@ -49,6 +49,25 @@ def check(spark: SparkSession, contract: Contract, name: str, inputs: Mapping[st
         found = f"{plain['where',]} is {types['where',].simpleString()}, not a condition"
         raise UnfitError(("where",), found, "write a comparison")
     _check_keys(it, inputs, known, {place: (plain[place], types[place]) for place in plain if place[0] == "join"})
+
+
+def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name: str) -> None:
+    """Raises ContractError for a topic's `valid_time` that Spark cannot analyse, or that is not a timestamp."""
+    topic = contract.topics[name]
+    if (text := valid_time.resolved(topic)) is None:
+        return
+    fields = ", ".join(f"`{column}`: {kind}" for column, kind in valid_time.columns(topic).items())
+    rows, place = spark.createDataFrame([], f"`{valid_time.RECORD}` struct<{fields}>"), ("valid_time",)
+    try:
+        kind = _analysed({place: F.expr(text)}, rows.select)[place]
+    except UnfitError as unfit:
+        found = unfit.complaint
+    else:
+        if isinstance(kind, TimestampType):
+            return
+        given = topic.valid_time or "", kind.simpleString()
+        found = Complaint(place, f"{' is '.join(given)}, not a timestamp", valid_time.mend(*given))
+    raise complain(folder, contract.pipeline, found._replace(location=("topics", name, *place)))
 
 
 @contextmanager

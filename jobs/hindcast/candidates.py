@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import changes, derive, expectations, joins, journal, plans, tables, verdicts
+from hindcast import changes, derive, evolution, expectations, joins, journal, requeued, tables, verdicts
 from hindcast.contracts import Contract, Expectation, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.plane import matching, without
@@ -173,10 +173,11 @@ class Candidate:
         return rows.withColumn("systemFrom", F.lit(self.todo.known_at))
 
     def _all(self) -> DataFrame:
-        """What is believed now; nothing where the table is not there yet."""
+        """What is believed now, in the columns of the change; nothing where the table is not there yet."""
+        opened = self._opened()
         if tables.opened(self.table) is None:
-            return self._opened().where("false")
-        return tables.believed(self.change.sparkSession, self.table).drop("systemTo", "_belief")
+            return opened.where("false")
+        return evolution.fitted(tables.believed(self.change.sparkSession, self.table), opened.schema)
 
     def _believed(self, *, near: bool) -> DataFrame:
         """What is believed now of the keys that change, all of it or what lies in the span of the change."""
@@ -197,8 +198,8 @@ class Candidate:
         """The topic's records since a run has published the table, or was completed."""
         past = journal.runs(self.table.warehouse, self.contract.pipeline)
         seen = journal.settled(past, tables.published(self.table))
-        log = plans.log(self.table.warehouse, self.contract.pipeline, self.name)
-        return tables.load(self.change.sparkSession, log).where(F.col("run") > seen)
+        spark, table = self.change.sparkSession, self.table
+        return requeued.records(spark, table.warehouse, table.pipeline, self.name).where(F.col("run") > seen)
 
     def _events(self) -> DataFrame:
         """The stream's events that have come since the last completed run; of each whether the table had its key."""

@@ -19,6 +19,7 @@ from hindcast import (
     derive,
     emitted,
     emitting,
+    evolution,
     holds,
     increments,
     journal,
@@ -27,14 +28,16 @@ from hindcast import (
     plans,
     refresh,
     report,
+    schemas,
     tables,
 )
 from hindcast import inputs as inputs_
+from hindcast.claims import Claimed
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.journal import Run
-from hindcast.logs import Claimed
 from hindcast.plans import Plan
+from hindcast.refresh import Refreshed
 from hindcast.session import sliced
 from hindcast.settings import settings
 from hindcast.sources import Sources
@@ -79,9 +82,11 @@ def of_topic(
     """
     topic, table = contract.topics[name], located(contract, name)
     after, waiting = tables.published(table), _waiting(spark, table, todo)
+    requeues = tables.published(plans.fates(table.warehouse, contract.pipeline, name))
 
     def decoded(records: DataFrame) -> DataFrame:
-        return logs.undisputed(decode(records, topic, logs.latest(topic, todo)), contract.kafka_topic(name))
+        writers = schemas.known(spark, contract, name)
+        return logs.undisputed(decode(records, topic, writers=writers), contract.kafka_topic(name))
 
     def since(run: int) -> DataFrame:
         if waiting is not None:
@@ -90,20 +95,22 @@ def of_topic(
             held = waiting.keys.select(F.col("key").alias("_held"), F.col("since").alias("_since"))
             known = records.join(F.broadcast(held), holds.keyed(*parts) == F.col("_held"), "left")
             return known.where(F.col("run") > F.least(F.lit(run), "_since")).drop("_held", "_since")
-        if claimed is not None and claimed.after <= run:
+        if claimed is not None and claimed.after <= run and requeues <= run:
             return claimed.records
         return decoded(logs.accepted(spark, contract, name, after=run))
 
     if topic.read == "stream":
+        if _decoded_anew(contract, table, name):
+            return Found(_whole(spark, table, derive.events(since(0)), todo), after)
         derived = derive.events(since(after))
-        tables.ensure(table, table_schema(derived))
+        evolution.ensure(spark, table, table_schema(derived), todo.known_at)
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
     if name == todo.only or (waiting is not None and _redefined(contract, table, waiting.since)):
         seen = None  # more than the records since then may be held
     if seen is None:
         whole = derive.versions(since(0), topic.ttl)
-        return Found(_whole(spark, table, whole), after)
+        return Found(_whole(spark, table, whole, todo), after)
     new = since(seen.number)
     earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
 
@@ -112,7 +119,7 @@ def of_topic(
         return decoded(increments.hidden(near, new))
 
     found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
-    return Found(_fitting(table, found.believed, found.right), after)
+    return Found(_fitting(spark, table, found, todo), after)
 
 
 def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
@@ -131,12 +138,13 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins
         changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
-        found = refresh.view(contract, name, changed, sources.near(table), sources.keep)
+        anew = _requeued(contract, name, seen.number)
+        found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
     if seen is None or found is None:
         with sliced(spark, sum(map(tables.size, inputs.values()))):
-            whole = _whole(spark, table, derive.view(contract, name, believed))
+            whole = _whole(spark, table, derive.view(contract, name, believed), todo)
         return Found(whole, after, derive.left_out(contract, name, believed))
-    changes = _fitting(table, found.believed, found.right)
+    changes = _fitting(spark, table, found, todo)
     before = None if waiting else _left_out(table, name, seen)
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
@@ -150,10 +158,10 @@ def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo:
     every, log = emitting.emit(spark, contract, todo, name), emitted.log(table.warehouse, contract, name)
     seen = _seen(contract, table, log)
     if seen is None or name == todo.only or not _same_epoch(log, seen.number, todo.run):
-        return Found(_whole(spark, table, amounts.whole(every, shape)), after)
+        return Found(_whole(spark, table, amounts.whole(every, shape), todo), after)
     new = every.where(F.col("_run") > seen.number)
     found = amounts.refreshed(new, every.where(F.col("_run") <= seen.number), shape, sources, table)
-    return Found(_fitting(table, found.believed, found.right), after)
+    return Found(_fitting(spark, table, found, todo), after)
 
 
 def _same_epoch(log: Table, *runs: int) -> bool:
@@ -171,9 +179,10 @@ def sources(contract: Contract, todo: Plan, name: str) -> list[Table]:
     it, warehouse = contract.views[name], settings().warehouse
     if it.semantics == "corrected":
         return [source(contract, todo, i) for i in it.inputs]
+    topics = [i for i in it.inputs if i in contract.topics]
     return [
-        plans.log(warehouse, contract.pipeline, i) if i in contract.topics else emitted.log(warehouse, contract, i)
-        for i in (*it.inputs, name)
+        *(of(warehouse, contract.pipeline, i) for i in topics for of in (plans.log, plans.fates)),
+        *(emitted.log(warehouse, contract, i) for i in (*it.inputs, name) if i not in topics),
     ]
 
 
@@ -194,6 +203,13 @@ class _Waiting(NamedTuple):
 
     keys: DataFrame
     since: int
+
+
+def _requeued(contract: Contract, name: str, since: int) -> bool:
+    """Whether records of a stream that a view is made of were requeued after a run."""
+    streams = [n for n in contract.upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
+    warehouse = settings().warehouse
+    return any(tables.published(plans.fates(warehouse, contract.pipeline, n)) > since for n in streams)
 
 
 def _redefined(contract: Contract, table: Table, since: int) -> bool:
@@ -233,24 +249,38 @@ def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
     return told if "leftOut" in told else None
 
 
-def _whole(spark: SparkSession, table: Table, derived: DataFrame) -> DataFrame:
+def _decoded_anew(contract: Contract, table: Table, name: str) -> bool:
+    """Whether the records of a stream's table were brought by another contract, which decodes them otherwise."""
+    past = journal.runs(table.warehouse, table.pipeline)
+    last = journal.settled(past, tables.published(table))
+    run = next((run for run in past if run.number == last), None)
+    if run is None or run.plan["contract"] == contract.hash:
+        return False
+    return Plan.from_json(run.plan).decodings.get(name) != contract.topics[name].decoding
+
+
+def _whole(spark: SparkSession, table: Table, derived: DataFrame, todo: Plan) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
-    tables.ensure(table, table_schema(derived))
+    evolution.ensure(spark, table, table_schema(derived), todo.known_at)
     if not tables.size(table):
         return derived.withColumn("change", F.lit("open"))
     return compared(table, tables.believed(spark, table), derived)
 
 
-def _fitting(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
-    """What increments found, compared; TableError where the table has other columns."""
-    tables.ensure(table, table_schema(right))
-    return compared(table, believed, right)
+def _fitting(spark: SparkSession, table: Table, found: Refreshed, todo: Plan) -> DataFrame:
+    """What increments found, compared; TableError where the table cannot have these columns."""
+    evolution.ensure(spark, table, table_schema(found.right), todo.known_at)
+    return compared(table, found.believed, found.right)
 
 
 def compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
-    """What makes believed rows of a table into the right ones (plane.changes)."""
+    """What makes believed rows of a table into the right ones (plane.changes), in the columns of these.
+
+    In what the contract does not name any more rows may differ; in what the table does not have yet, believed ones have
+    null.
+    """
     content = [c for c in right.columns if c not in table.identity and not c.startswith("_")]
-    return plane.changes(believed.select(*right.columns), right, table.identity, content)
+    return plane.changes(evolution.fitted(believed, right.schema), right, table.identity, content)
 
 
 def table_schema(derived: DataFrame) -> StructType:

@@ -192,6 +192,49 @@ def release(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def quarantine(arguments: argparse.Namespace) -> int:
+    """List the records that are refused, each with its fate and the reason."""
+    from hindcast import quarantine
+    from hindcast.errors import nearest
+
+    contract = _contract(arguments.pipeline)
+    if arguments.topic is not None and arguments.topic not in contract.topics:
+        mend = nearest(arguments.topic, contract.topics)
+        raise QueryError(f"no topic '{arguments.topic}'", where=arguments.pipeline, mend=mend)
+    rows = quarantine.listed(settings().warehouse, contract, arguments.topic, everything=arguments.all)
+    _print(rows if arguments.all or arguments.format == "json" else rows.drop(["now"]), arguments.format)
+    return 0
+
+
+def requeue(arguments: argparse.Namespace) -> int:
+    """Decode malformed records anew, by the contract as it is now, in a run of its own; or say what that would give."""
+    from hindcast import report, requeue, runs
+    from hindcast.session import session
+
+    pipeline, warehouse = arguments.pipeline, settings().warehouse
+    contract = _contract(pipeline)
+    asked = requeue.selection(contract, arguments.topic, arguments.reason, arguments.partition, arguments.offset or ())
+    mine = [r for r in _runs_of(pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
+    if mine and not arguments.dry_run:  # one of this command that was left behind is finished as it was asked for
+        asked, run_id = mine[-1].plan["requeues"], mine[-1].run_id
+    else:
+        run_id = f"requeue__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        if not requeue.waiting(warehouse, contract, asked):
+            print(f"{pipeline}: nothing to requeue: no malformed record like that is left; nothing was done")
+            return 0
+    _share_spark()
+    spark = session(f"hindcast {pipeline}")
+    if arguments.dry_run:
+        found = requeue.preview(spark, contract, asked, datetime.now(UTC))
+        lines = [f"{pipeline}: what a requeue would do; nothing was written"]
+        lines += [f"  {name:<20} {requeue.text(topic)}" for name, topic in found.items()]
+        print(json.dumps(found, indent=2) if arguments.format == "json" else "\n".join(lines))
+        return 0
+    told = runs.requeue(spark, pipeline, run_id, asked)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
+    return 0
+
+
 def abandon(arguments: argparse.Namespace) -> int:
     """Give up a run that cannot be finished."""
     from hindcast import plans

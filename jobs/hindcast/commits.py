@@ -28,7 +28,9 @@ from hindcast.tables import Table
 TRIES = 8
 """How often a commit is tried that conflicts with others."""
 
-_CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+|io\.delta\.\w*\.?Concurrent\w+Exception")
+_CONFLICT = re.compile(
+    r"DELTA_CONCURRENT_\w+|DELTA_(METADATA|PROTOCOL)_CHANGED|io\.delta\.\w*\.?(Concurrent|MetadataChanged)\w*Exception"
+)
 
 
 def append(

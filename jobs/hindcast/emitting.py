@@ -25,7 +25,21 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, derive, forms, journal, logs, order, plans, tables, tasks
+from hindcast import (
+    commits,
+    derive,
+    evolution,
+    forms,
+    journal,
+    logs,
+    order,
+    plans,
+    redating,
+    requeued,
+    schemas,
+    tables,
+    tasks,
+)
 from hindcast import emitted as emitted_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
@@ -52,7 +66,7 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
     if step.past.kept_by < todo.run:
         done = step.processed().localCheckpoint(eager=False)
         told = step.told(done)
-        tables.ensure(log, tables.nullable(told.schema))
+        evolution.ensure(spark, log, tables.nullable(told.schema), todo.known_at)
         commits.append(told, log, todo.run, step.note, after=after)
         kept = step.in_buckets(done.where("part IS NOT NULL").drop("order"))
         tables.ensure(step.kept, tables.nullable(kept.schema))
@@ -74,7 +88,7 @@ def previewed(
     """
     step = Step(spark, contract, todo, name, emitting)
     log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
-    if tables.opened(log) is None:
+    if not step.past.emitted_by:
         return told
     return _emitted(spark, log, step.past.epoch, step.past.kept_by).unionByName(told)
 
@@ -218,24 +232,34 @@ class Step:
             return self._partitions(it.join.table)
         return self._partitions(it.first)
 
-    def _log(self, name: str) -> DataFrame:
-        """What a live topology would read of a topic, as far as this run goes."""
+    def _log(self, name: str, after: int = 0) -> DataFrame:
+        """What a live topology would read of a topic, of the runs after `after` up to this one."""
         fates = F.col("fate").isin(*_READ)
         log = plans.log(settings().warehouse, self._contract.pipeline, name)
-        there = logs.none(self._spark) if tables.opened(log) is None else tables.load(self._spark, log)
-        rows = there.where(fates & (F.col("run") <= self._todo.run))
+        there = logs.none(self._spark)
+        if tables.opened(log) is not None:
+            there = redating.log(self._spark, self._contract, name, after)
+        # Kafka Streams skips a record that its TimestampExtractor dates before 1970.
+        readable = fates & (F.col("timestamp") >= F.timestamp_millis(F.lit(0)))
+        rows = there.where(readable & F.col("run").between(after + 1, self._todo.run))
         if self._previews is None:
             return rows
-        new = logs.brought(self._spark, self._contract, self._todo, name, _READ)
+        new = logs.brought(self._spark, self._contract, self._todo, name, _READ).where(readable)
         columns = [column for column in new.columns if column in rows.columns]
         return rows.select(*columns).unionByName(new.select(*columns))
 
     def _of_topic(self, name: str) -> DataFrame:
         topic, waits = self._contract.topics[name], self._view.wait
-        log = self._log(name) if waits else self._log(name).where(F.col("run") > self.past.kept_by)
-        ordered = self._due(order.processing(log, list(self._contract.topics).index(name), waits=waits))
+        log, turn = self._log(name, 0 if waits else self.past.kept_by), None
+        if waits:
+            turn = requeued.turn(self._spark, settings().warehouse, self._contract.pipeline, name)
+        ordered = self._due(order.processing(log, list(self._contract.topics).index(name), waits=waits, turn=turn))
         rows = ordered.where("fate <> 'null_key'") if topic.read == "table" else ordered
-        decoded = decode(rows, topic, logs.latest(topic, self._todo))
+        previews = self._previews is not None
+        writers = (
+            schemas.of(self._contract, name, rows) if previews else schemas.known(self._spark, self._contract, name)
+        )
+        decoded = decode(rows, topic, writers=writers)
         records = logs.undisputed(decoded, self._contract.kafka_topic(name))
         columns = [F.col(f"key.{c}").alias(c) for c in topic.key] + [F.col(f"value.{c}").alias(c) for c in topic.value]
         return records.select(
@@ -243,7 +267,7 @@ class Step:
             F.when(F.col("value").isNotNull(), F.struct(*columns)).alias("value"),
             "timestamp",
             "partition",
-            tasks.encoded(F.col("key"), topic.key, topic.keyed_as == "json").alias("id"),
+            tasks.encoded(F.col("key"), topic.key, tasks.keyed_as(self._contract, name)).alias("id"),
             "order",
             "headers",
             F.lit(True).alias("passes"),
@@ -270,7 +294,7 @@ class Step:
             F.when(~F.col("_tombstone"), F.struct(*shape.columns)).alias("value"),
             "timestamp",
             F.col("_partition").alias("partition"),
-            tasks.encoded(key, shape.key, tasks.as_json(self._contract, name)).alias("id"),
+            tasks.encoded(key, shape.key, tasks.keyed_as(self._contract, name)).alias("id"),
             "order",
             "headers",
             (~F.col("_filtered")).alias("passes"),

@@ -5,6 +5,7 @@
     ├── PlatformError      Java, a port, a process, a disk
     ├── ContractError      a contract that cannot mean anything: file and line
     ├── TopicError         a broker or a topic: topic, partition, offset
+    │   └── AccessError    Kafka refuses us: TLS, who we are, or what we may
     ├── RecordError        records that do not decode: topic, partition, offset, key
     ├── TableError         a table that is not ours, or not of the expected form
     ├── RunError           plans, and runs that do not add up
@@ -52,6 +53,10 @@ class TopicError(HindcastError):
     """A broker that cannot be reached, or a topic that is not as the contract says."""
 
 
+class AccessError(TopicError):
+    """Kafka refuses us: a certificate, who we are, or what we may do."""
+
+
 class RecordError(HindcastError):
     """Records that do not decode; `where` is topic, partition and offset of the first."""
 
@@ -84,7 +89,7 @@ class UnknownError(QueryError):
     """A question that names a pipeline, table, run or key that is not there."""
 
 
-FINAL = (AskedError, ContractError, GateError, RecordError, TableError)
+FINAL = (AccessError, AskedError, ContractError, GateError, RecordError, SettingsError, TableError)
 """Errors that a retry meets again."""
 
 

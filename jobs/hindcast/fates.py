@@ -1,64 +1,104 @@
-"""Fates decided anew: what another history retention makes of records that a log has already.
+"""Fates decided anew: what another history retention or `valid_time`, or a requeue, makes of records that a log has
+already.
 
 The log keeps the fate that a record got when it was replayed; its table takes what the contract in force makes of it
-(`order.judge_again`). A run that finds a record's fate changed enters it here, in one table per topic:
+(`order.judge_again`, redating.py), and what was malformed once it is requeued (requeued.py). A run that finds a
+record's fate changed enters it here, in one table per topic:
 
 | column | type | |
 | --- | --- | --- |
 | partition, offset | int, bigint | the record |
-| timestamp, key, value | timestamp, binary, binary | as the log has them |
+| timestamp, key, value | timestamp, binary, binary | when it is true now; as the log has them |
 | was, fate | string | the fate before this run, and since; docs/glossary.md lists them |
 | reason | string | why it is refused now |
 | run, systemFrom | bigint, timestamp | the run that decided, and its known-at |
 
-What is refused now stands in the quarantine too.
+What is refused now stands in the quarantine too, and what was requeued. The commit of a requeue notes what it has made
+of the records: `requeued`, how many of each fate, and `still` (requeue.still).
 """
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, journal, logs, order, plans, tables
+from hindcast import commits, journal, logs, order, plans, redating, requeue, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan
 from hindcast.settings import settings
+from hindcast.tables import Table
 
 
 def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> None:
-    """Enters the fates that the contract changes, in one commit, and then what it refuses into quarantine.
+    """Enters the fates that the contract changes, and those of what is requeued, in one commit; then what it refuses,
+    and what it no longer does, into quarantine.
 
-    Looks at the log only where runs since the last completed one had another contract. Does nothing that the run did
-    before, and writes nothing where no fate has changed.
+    Looks at the log only where runs since the last completed one had another contract, or the run is a requeue. Does
+    nothing that the run did before, and writes nothing where no fate has changed.
     """
     warehouse, pipeline, topic = settings().warehouse, contract.pipeline, contract.topics[name]
     log, entered = plans.log(warehouse, pipeline, name), plans.fates(warehouse, pipeline, name)
-    if topic.read == "stream" or tables.opened(log) is None or not _changed(contract):
+    requeues = name in todo.requeues.get("topics", ())
+    changed = _changed(contract) and (topic.read == "table" or redating.changed(contract, name))
+    if tables.opened(log) is None or not (requeues or changed):
         return
     after = tables.published(entered)
     if after < todo.run:
-        records = tables.load(spark, log).withColumn("was", F.col("fate"))
-        if tables.opened(entered) is not None:
-            place = ["partition", "offset"]
-            last = tables.load(spark, entered).groupBy(*place).agg(F.max_by("fate", "run").alias("_last"))
-            records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
-        anew = order.judge_again(records, logs.retention(topic)).where("fate <> was")
-        rows = anew.select(
-            *("partition", "offset", "timestamp", "key", "value", "was", "fate"),
-            F.when(F.col("fate") == "expired", logs.too_late(topic)).alias("reason"),
-            F.lit(todo.run).cast("long").alias("run"),
-            F.lit(todo.known_at).alias("systemFrom"),
-        ).persist()
+        found = [_by_contract(spark, contract, name, entered)] if changed else []
+        if requeues:
+            found.append(requeue.decided(spark, contract, name, todo.requeues, todo.known_at, todo))
+        rows = (
+            _union(found)
+            .withColumns({"run": F.lit(todo.run).cast("long"), "systemFrom": F.lit(todo.known_at)})
+            .persist()
+        )
         try:
-            counts = {row["fate"]: row["n"] for row in rows.groupBy("fate").agg(F.count("*").alias("n")).collect()}
-            if counts:
-                tables.ensure(entered, tables.nullable(rows.schema))
-                plans.current(warehouse, pipeline, todo.run)  # one that was given up since does not decide any more
-                note = {"run": todo.run, "refused": counts.get("expired", 0)}
-                commits.append(rows, entered, todo.run, note, after=after)
+            _enter(contract, todo, name, rows, entered, after)
         finally:
             rows.unpersist()
     logs.quarantined(spark, contract, name, entered, f"fates/{name}")
+
+
+def _enter(contract: Contract, todo: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
+    """The commit of the fates that are others, with its note."""
+    counts = {tuple(row)[:2]: row["n"] for row in rows.groupBy("was", "fate").agg(F.count("*").alias("n")).collect()}
+    note: dict[str, Any] = {"run": todo.run}
+    again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed" and fate != was}
+    refused = {to: n for to, n in counts.items() if to[0] != "malformed" and to[1] != "accepted"}
+    note["refused"] = sum(again.values()) + sum(refused.values())
+    if todo.requeues:
+        note |= {"requeued": again, "still": requeue.still(contract, name, rows)}
+    if counts or todo.requeues:
+        tables.ensure(entered, tables.nullable(rows.schema))
+        plans.current(entered.warehouse, contract.pipeline, todo.run)  # one given up since does not decide any more
+        commits.append(rows.where("fate <> was"), entered, todo.run, note, after=after)
+
+
+def _by_contract(spark: SparkSession, contract: Contract, name: str, entered: Table) -> DataFrame:
+    """The records of a log that have another fate under the contract's history retention and `valid_time` than was
+    decided last.
+    """
+    records = redating.log(spark, contract, name)
+    records = records if "was" in records.columns else records.withColumn("was", F.col("fate"))
+    if tables.opened(entered) is not None:
+        place = ["partition", "offset"]
+        last = tables.load(spark, entered).groupBy(*place).agg(F.max_by("fate", "run").alias("_last"))
+        records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
+    topic = contract.topics[name]
+    anew = order.judge_again(records, logs.retention(topic)).where("fate <> was")
+    return anew.select(
+        *("partition", "offset", "timestamp", "key", "value", "was", "fate"),
+        F.when(F.col("fate") == "expired", logs.too_late(topic))
+        .when(F.col("fate") != "accepted", F.col("reason"))
+        .alias("reason"),
+    )
+
+
+def _union(frames: list[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
 
 
 def _changed(contract: Contract) -> bool:

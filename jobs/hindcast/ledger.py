@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,25 +13,36 @@ import pyarrow as pa
 from hindcast import journal, plans, tables
 from hindcast.tables import Table
 
-FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew", "gone", "no_record")
+FATES = (
+    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
+    *("no_change", "gone", "no_record"),
+)
 """Every fate that an offset can have."""
 
 _ANEW = """
-    SELECT run, "partition", any_value(systemFrom), min("offset"), max("offset"),
-           count_if(fate = 'accepted'), count_if(fate = 'expired')
-    FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition" ORDER BY run, "partition"
+    WITH moved AS (
+        SELECT run, "partition", any_value(systemFrom) AS knownAt, min("offset") AS first, max("offset") AS last,
+               was, fate, count(*) AS n
+        FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
+    )
+    SELECT run, "partition", any_value(knownAt), min(first), max(last),
+           list({'was': was, 'fate': fate, 'n': n} ORDER BY was, fate)
+    FROM moved GROUP BY run, "partition" ORDER BY run, "partition"
 """
 _PIECES = """
-    WITH placed AS (
+    WITH slim AS (
+        SELECT run, "partition", "offset", offsets, fate, systemFrom, topicId, epoch,
+               coalesce("timestamp" < streamTime, false) AS late, fate = 'accepted' AND "value" IS NULL AS without
+        FROM log WHERE ? IS NULL OR run = ?
+    ), placed AS (
         SELECT *, "offset" - coalesce(sum(offsets) OVER (
                    PARTITION BY run, "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ), 0) AS piece
-        FROM log WHERE ? IS NULL OR run = ?
+        FROM slim
     ), counted AS (
         SELECT run, "partition", piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
                any_value(epoch) AS epoch, min("offset") AS first, max("offset" + offsets) AS after, sum(offsets) AS n,
-               count_if(coalesce("timestamp" < streamTime, false)) AS late,
-               count_if(fate = 'accepted' AND "value" IS NULL) AS without
+               count_if(late) AS late, count_if(without) AS without
         FROM placed GROUP BY run, "partition", piece, fate
     )
     SELECT run, "partition", any_value(knownAt), any_value(topicId), any_value(epoch), min(first), max(after),
@@ -60,20 +72,36 @@ class Piece:
 
 @dataclass(frozen=True)
 class Anew:
-    """How many records of a partition a run `accepted` that were expired before, and the reverse (fates.py)."""
+    """How many records of a partition had another fate since a run: `moved` from one fate to another (fates.py)."""
 
     run: int
     partition: int
     known_at: datetime
     first: int
     last: int
-    accepted: int
-    expired: int
+    moved: dict[tuple[str, str], int]
+
+    def became(self, fate: str) -> int:
+        """How many have this fate since, without those that were requeued."""
+        return sum(n for (was, now), n in self.moved.items() if now == fate and was != "malformed")
+
+    @property
+    def net(self) -> dict[str, int]:
+        """What is added to the count of each fate, less than 0 where it is taken away."""
+        added = Counter[str]()
+        for (was, now), n in self.moved.items():
+            added[now] += n
+            added[was] -= n
+        return dict(added)
 
 
 def anew(entered: Table, run: int | None = None) -> list[Anew]:
     """What one run, or all have decided anew of a topic's records; by run and partition."""
-    return [Anew(*row) for row in _asked(entered, _ANEW, run)]
+    rows = _asked(entered, _ANEW, run)
+    return [
+        Anew(number, partition, known_at, first, last, {(it["was"], it["fate"]): it["n"] for it in moved})
+        for number, partition, known_at, first, last, moved in rows
+    ]
 
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
@@ -143,5 +171,4 @@ def _told(topic: str, piece: Piece) -> dict[str, object]:
 
 def _changed(topic: str, entry: Anew) -> dict[str, object]:
     place = {"topic": topic, "partition": entry.partition, "first": entry.first, "last": entry.last, "anew": True}
-    net = entry.accepted - entry.expired
-    return place | dict.fromkeys(FATES, 0) | {"accepted": net, "expired": -net}
+    return place | dict.fromkeys(FATES, 0) | entry.net

@@ -14,6 +14,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from hindcast import connections
+from hindcast.errors import SettingsError
+
 FAILURE = "HINDCAST_FAILURE"
 """The variable with the place of the file in which a step under spark-submit tells what has stopped it."""
 
@@ -33,7 +36,15 @@ class SubmittedSpark(SparkSubmitOperator):
     """A step in a JVM of its own."""
 
     def execute(self, context: Context) -> None:
-        """Runs spark-submit; AirflowFailException where a retry would meet the same again."""
+        """Runs spark-submit; AirflowFailException where a retry would meet the same again.
+
+        What Kafka asks of us goes to it in the environment that it inherits from this task: `env_vars` would stand on a
+        command line where Spark runs on YARN or Kubernetes.
+        """
+        try:
+            connections.use()
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from None
         with TemporaryDirectory() as folder:
             failure = Path(folder) / "failure.json"
             self.env_vars = {**(self.env_vars or {}), FAILURE: str(failure)}

@@ -52,14 +52,15 @@ def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> Da
     return events.withColumn("streamTime", _latest(seen, stream_time))
 
 
-def processing(records: DataFrame, topic: int, *, waits: bool = False) -> DataFrame:
+def processing(records: DataFrame, topic: int, *, waits: bool = False, turn: Column | None = None) -> DataFrame:
     """Add `order` to records of one topic: their place in processing order, over all topics and partitions.
 
     `records` has `run`, `partition`, `offset` and `timestamp`; `topic` is the topic's number in its contract. Runs come
     one after the other. Within a run each partition is in offset order, and of several partitions the one goes first
     whose next record has the smallest timestamp, ties by topic and partition: what a Kafka Streams task does that never
     runs out of buffered input (KIP-353). That is the order of `reached`, the largest timestamp of the partition so far.
-    `waits`: all runs are one, so that the order does not depend on where runs cut the log (`settled`).
+    `waits`: all runs are one, so that the order does not depend on where runs cut the log (`settled`). `turn`: what
+    comes before the offset in the order of a partition: a requeued record comes after what was there (requeued.py).
 
     Returns the same columns and `order`: struct<run, reached (ms), topic, partition, offset, turn>; `turn` is empty: it
     tells apart what one record causes.
@@ -67,7 +68,8 @@ def processing(records: DataFrame, topic: int, *, waits: bool = False) -> DataFr
         partition 0: @1, @9, @2    partition 1: @3    ->    @1, @3, @9, @2
     """
     run = F.lit(0).cast("long") if waits else F.col("run")
-    so_far = Window.partitionBy("partition", run).orderBy("offset").rowsBetween(Window.unboundedPreceding, 0)
+    so_far = Window.partitionBy("partition", run).orderBy(*([] if turn is None else [turn]), "offset")
+    so_far = so_far.rowsBetween(Window.unboundedPreceding, 0)
     return records.withColumn(
         "order",
         F.struct(

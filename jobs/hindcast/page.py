@@ -207,10 +207,14 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
         quiet = len(partitions) - len(news) if news else 0
         offsets = topic.get("offsets", read := sum(part.read for part in news))
         anew = ", ".join(f"{n:,} {fate}" for fate, n in _parts(topic, "decidedAnew").items() if n)
+        again = ", ".join(f"{n:,} {fate}" for fate, n in _parts(topic, "requeued").items())
+        still = _parts(topic, "still").get("records") or 0
         notes = {
             f"{topic.get('late') or 0:,} late": topic.get("late"),
             f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
-            f"of earlier records by the contract's history retention now: {anew}": anew,
+            f"of earlier records by the contract as it is now: {anew}": anew,
+            f"requeued: {again or 'none'}": "requeued" in topic,
+            f"{still:,} still malformed": still,
             f"{counted(quiet, 'partition')} brought nothing new": quiet,
             f"✗ {offsets:,} offsets in all, {read:,} in its partitions: does not add up": offsets != read,
         }

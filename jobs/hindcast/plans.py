@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast import emitted, gaps, inputs, journal
+from hindcast import emitted, gaps, inputs, journal, valid_time
 from hindcast.contracts import Contract
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.journal import Run
+from hindcast.settings import settings
 from hindcast.tables import Table, located, published
-from hindcast.topics import Cluster, Offsets, bounded, continued, made_anew
+from hindcast.topics import Cluster, Offsets, bounded, continued, cut, made_anew
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,10 @@ class Share:
 
     `anchors`: per partition the first offset that was or will be replayed, none while no record reached `from`.
     `ranges`: from where the last run ended. `earlier`: what an anchor that moved back adds before them. `epoch` counts
-    the changes of the partition count that runs have seen. `after`: the run that claimed offsets last, 0 before the
-    first. `since`: the `from` that the anchors were found by.
+    the changes of the partition count that runs have seen. `after`: the number that the last commit to the log has, 0
+    before the first. `since`: the `from` that the anchors were found by. `chunk`: about so many offsets each commit
+    claims, 0 for all at once. `left`: of a run that was given up, what it did not come to of `earlier` (`upto`).
+    `valid_time`: the expression that dates the records.
     """
 
     topic_id: str
@@ -32,6 +35,9 @@ class Share:
     ranges: dict[int, Offsets]
     earlier: dict[int, Offsets]
     since: datetime | None = None
+    chunk: int = 0
+    left: dict[int, Offsets] = field(default_factory=dict)
+    valid_time: str | None = None
 
     @property
     def parts(self) -> list[dict[int, Offsets]]:
@@ -47,9 +53,28 @@ class Share:
             counts[partition] += offsets.end - offsets.start
         return counts
 
+    @property
+    def chunks(self) -> list[list[dict[int, Offsets]]]:
+        """What each commit to the log claims, as `parts`: all of them, or in turn about `chunk` offsets of one."""
+        if not self.chunk:
+            return [self.parts] if self.parts else []
+        return [[piece] for part in self.parts for piece in cut(part, self.chunk)]
+
+    def upto(self, count: int) -> Share:
+        """The share as a run has taken it that was given up after the first `count` of its chunks."""
+        if not self.chunk or count >= len(self.chunks):
+            return self
+        reached: dict[tuple[int, bool], int] = {}
+        for partition, offsets in ((p, r) for (piece,) in self.chunks[:count] for p, r in piece.items()):
+            reached[partition, offsets.start < self.ranges[partition].start] = offsets.end
+        ranges = {p: Offsets(r.start, reached.get((p, False), r.start)) for p, r in self.ranges.items()}
+        earlier = {p: Offsets(r.start, reached.get((p, True), r.start)) for p, r in self.earlier.items()}
+        left = {p: Offsets(r.end, self.earlier[p].end) for p, r in earlier.items() if r.end < self.earlier[p].end}
+        return replace(self, ranges=ranges, earlier=earlier, left=left)
+
     def of_nothing(self) -> Share:
         """The share of a run that brings none of the topic's offsets."""
-        return replace(self, ranges={p: Offsets(r.start, r.start) for p, r in self.ranges.items()}, earlier={})
+        return replace(self, ranges={p: Offsets(r.start, r.start) for p, r in self.ranges.items()}, earlier={}, chunk=0)
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""
@@ -59,8 +84,10 @@ class Share:
             partitions.append(
                 {"partition": p, "anchor": self.anchors.get(p), "start": r.start, "end": r.end, **earlier}
             )
-        since = {"from": self.since.isoformat()} if self.since else {}
-        return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **since}
+        more: dict[str, Any] = {"from": self.since.isoformat()} if self.since else {}
+        more |= {"chunk": self.chunk} if self.chunk else {}
+        more |= {"validTime": self.valid_time} if self.valid_time else {}
+        return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **more}
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Share:
@@ -74,16 +101,25 @@ class Share:
             {p["partition"]: Offsets(p["start"], p["end"]) for p in parts},
             {p["partition"]: Offsets(*p["earlier"]) for p in parts if "earlier" in p},
             datetime.fromisoformat(told["from"]) if "from" in told else None,
+            chunk=told.get("chunk", 0),
+            valid_time=told.get("validTime"),
         )
+
+
+_OPTIONAL = ("releases", "requeues", "only", "reason", "decodings")
+"""Fields of a plan that the journal has where they say something."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A run's plan; a retry finishes the same one. `pins`: the known-at at which each input is read.
 
+    A run that claims a topic in chunks takes as many `numbers`, one for each commit to its log; `run` is the last.
     `releases`: of each table whose held changes a person has released: `until` when they were looked at (ISO 8601), the
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
-    `reason`: why there is this run, in a person's words.
+    `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
+    `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
+    (`Topic.decoding`).
     """
 
     pipeline: str
@@ -95,8 +131,16 @@ class Plan:
     topics: dict[str, Share]
     pins: dict[str, datetime] = field(default_factory=dict)
     releases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requeues: dict[str, Any] = field(default_factory=dict)
     only: str | None = None
     reason: str | None = None
+    decodings: dict[str, str] = field(default_factory=dict)
+    numbers: int = 1
+
+    @property
+    def first(self) -> int:
+        """The first number that the run takes."""
+        return self.run + 1 - self.numbers
 
     def concerns(self, contract: Contract, name: str) -> bool:
         """Whether the run has anything to do with a table."""
@@ -113,7 +157,8 @@ class Plan:
             "contract": self.contract,
             "topics": {name: share.as_json() for name, share in self.topics.items()},
             "inputs": {name: pin.isoformat() for name, pin in self.pins.items()},
-            **{name: told for name in ("releases", "only", "reason") if (told := getattr(self, name))},
+            **{name: told for name in _OPTIONAL if (told := getattr(self, name))},
+            **({"numbers": self.numbers} if self.numbers > 1 else {}),
         }
 
     @classmethod
@@ -130,8 +175,11 @@ class Plan:
             {name: Share.from_json(share) for name, share in told["topics"].items()},
             {name: datetime.fromisoformat(pin) for name, pin in told.get("inputs", {}).items()},
             told.get("releases", {}),
+            told.get("requeues", {}),
             told.get("only"),
             told.get("reason"),
+            told.get("decodings", {}),
+            numbers=told.get("numbers", 1),
         )
 
 
@@ -144,12 +192,13 @@ def plan(
     releases: Mapping[str, dict[str, Any]] | None = None,
     only: str | None = None,
     reason: str | None = None,
+    requeues: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
     `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`
-    (`Plan.releases`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the pipeline
-    has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    or `requeues` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the
+    pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -172,11 +221,14 @@ def plan(
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
-    if releases:
+    if releases or requeues:
         made = replace(
             made,
+            run=made.first,
+            numbers=1,
             topics={name: share.of_nothing() for name, share in made.topics.items()},
-            releases=dict(releases),
+            releases=dict(releases or {}),
+            requeues=dict(requeues or {}),
         )
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
@@ -217,8 +269,11 @@ def proposed(
         }
     if only is not None:
         shares = {name: share if name == only else share.of_nothing() for name, share in shares.items()}
-    number = max((run.number for run in past), default=0) + 1
-    return Plan(contract.pipeline, number, run_id, known_at, interval_end, contract.hash, shares, pins, only=only)
+    numbers = max([1, *(len(share.chunks) for share in shares.values())])
+    number = max((run.number for run in past), default=0) + numbers
+    decodings = {name: topic.decoding for name, topic in contract.topics.items()}
+    of = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
+    return Plan(*of, shares, pins, only=only, decodings=decodings, numbers=numbers)
 
 
 def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
@@ -262,10 +317,14 @@ def fates(warehouse: str, pipeline: str, topic: str) -> Table:
 
 
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:
-    """The last run that committed to a topic's log, and what it took."""
+    """The number of the last commit to a topic's log, and what its run had taken by then."""
     last = published(log(warehouse, pipeline, name))
-    run = next((run for run in past if run.number == last), None)
-    return (last, Plan.from_json(run.plan).topics[name]) if run else None
+    made = (Plan.from_json(run.plan) for run in past if run.number >= last)
+    plan = next((plan for plan in made if plan.first <= last), None)
+    if plan is None:
+        return None
+    share = plan.topics[name]
+    return last, share.upto(last - plan.run + len(share.chunks))
 
 
 def _share(
@@ -276,7 +335,10 @@ def _share(
     interval_end: datetime | None,
     known_at: datetime,
 ) -> Share:
-    """What a run takes of a topic, after the run that claimed its offsets last."""
+    """What a run takes of a topic, after the commit that claimed its offsets last.
+
+    If its run was given up amid offsets before the anchor, they come first; only then the anchor moves on.
+    """
     topic, kafka = contract.topics[name], contract.kafka_topic(name)
     held, topic_id = cluster.available(kafka), cluster.topic_id(kafka)
     last, before = claimed or (0, None)
@@ -284,16 +346,22 @@ def _share(
         raise made_anew(kafka, last)
     ends = {p: before.ranges[p].end for p in before.anchors} if before else {}
     continued(kafka, ends, held)
-    latest = known_at + topic.max_time_skew
+    latest = valid_time.latest(topic, known_at)
     since = cluster.reaching(kafka, topic.since, latest) if topic.since and _moved(topic.since, before, held) else {}
     anchors = anchored(held, before, topic.since, since)
     earlier = {p: Offsets(anchors[p], a) for p, a in (before.anchors if before else {}).items() if anchors[p] < a}
+    left = before.left if before else {}
+    anchors |= {p: before.anchors[p] for p in left if before}
+    earlier |= left
     for p in [p for p in earlier if before and ends[p] == before.anchors[p]]:  # nothing of it was replayed yet
         ends[p] = earlier.pop(p).start
     bound = cluster.reaching(kafka, interval_end, latest) if interval_end else {}
     ranges = bounded(held, {p: ends.get(p, anchors.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
-    share = Share(topic_id, epoch, last, anchors, ranges, earlier, topic.since)
+    found_by = before.since if before and left else topic.since
+    share = Share(topic_id, epoch, last, anchors, ranges, earlier, found_by, valid_time=topic.valid_time)
+    chunk = settings().chunk
+    share = replace(share, chunk=chunk) if sum(share.planned.values()) > chunk else share
     for part in share.parts:
         gaps.refuse(contract, name, gaps.lost(part, held), gaps.RETENTION)
     return share
@@ -327,4 +395,4 @@ def _committed(warehouse: str, contract: Contract, run: Run) -> bool:
     topics = [of(warehouse, contract.pipeline, name) for of in (log, fates) for name in contract.topics]
     views = [located(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
     logs = [emitted.log(warehouse, contract, name) for name, it in contract.views.items() if it.semantics == "kafka"]
-    return any(published(table) >= run.number for table in (*topics, *views, *logs))
+    return any(published(table) >= Plan.from_json(run.plan).first for table in (*topics, *views, *logs))

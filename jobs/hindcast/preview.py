@@ -16,7 +16,21 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import ages, amounts, analysis, derive, emitting, gates, inputs, journal, logs, plans, show, tables
+from hindcast import (
+    ages,
+    amounts,
+    analysis,
+    derive,
+    emitting,
+    gates,
+    inputs,
+    journal,
+    logs,
+    plans,
+    schemas,
+    show,
+    tables,
+)
 from hindcast.candidates import Candidate
 from hindcast.changes import compared, located, table_schema
 from hindcast.contracts import Contract, find, shapes
@@ -102,9 +116,12 @@ def _candidate(
             return amounts.whole(emitted[name], shapes(contract)[name])
         return derive.view(contract, name, made_of)
     topic = contract.topics[name]
+    analysis.check_valid_time(spark, settings().schemas, contract, name)
     there, new = logs.accepted(spark, contract, name, after=0), logs.brought(spark, contract, todo, name)
     columns = [column for column in new.columns if column in there.columns]
-    records = decode(there.select(columns).unionByName(new.select(columns)), topic, logs.latest(topic, todo))
+    both = there.select(columns).unionByName(new.select(columns))
+    writers = schemas.of(contract, name, both)
+    records = decode(both, topic, writers=writers)
     decoded = logs.undisputed(records, contract.kafka_topic(name))
     return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
 

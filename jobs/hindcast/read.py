@@ -4,14 +4,15 @@
     read.frame(spark, warehouse, contract, "menu", Question(from_key=["a"], to_key=["c"]))     # a Spark DataFrame
 
 From Spark SQL: `functions`. Rows have the user's columns and the periods; validFrom (timestamp) is when a row became
-true, systemFrom when it was learnt. Windows have `windowClosed` besides: whether they take no further event.
+true, systemFrom when it was learnt. Columns that the contract has dropped since are there as known before. Windows have
+`windowClosed` besides: whether they take no further event.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +56,15 @@ def frame(
                 for c, down in asked.ordering(question.order)
             )
         )
-    return rows.select(*tables.columns(asked.table), *(F.expr(questions.spark(text)) for text in asked.closed))
+    return rows.select(*asked.columns, *(F.expr(questions.spark(text)) for text in asked.closed))
 
 
 def history(warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None) -> pa.Table:
-    """Every row ever believed about a key, with both periods, by valid time and then by system time."""
+    """Every row ever believed about a key, with both periods, by valid time and then by system time; with the columns
+    that the contract has dropped.
+    """
     asked = _Asked.of(warehouse, contract, name, Question(key=key))
-    return asked.believed()
+    return replace(asked, known=datetime.min.replace(tzinfo=UTC)).believed()
 
 
 def of_key(table: Table, found: DeltaTable, key: Sequence[Any]) -> pa.Table:
@@ -182,6 +185,10 @@ class _Asked:
         return pa.schema(self.found.schema().to_arrow())
 
     @property
+    def columns(self) -> list[str]:
+        return tables.columns(self.table, self.found, self.known)
+
+    @property
     def key(self) -> Mapping[str, pa.DataType]:
         return {column: self.schema.field(column).type for column in self.table.key}
 
@@ -221,7 +228,7 @@ class _Asked:
         self, condition: str, bounds: Sequence[Bound], order: Sequence[str] = (), besides: Sequence[str] = ()
     ) -> pa.Table:
         """The rows that meet a condition, by way of DuckDB; they lie within `bounds`."""
-        shown = ", ".join([*(f'"{column}"' for column in tables.columns(self.table, self.found)), *besides])
+        shown = ", ".join([*(f'"{column}"' for column in self.columns), *besides])
         by = ", ".join(
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in self.ordering(order)
         )

@@ -6,6 +6,7 @@ intervals, and whether the last run was completed. It is given up then; the next
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,9 +51,13 @@ def _agrees(run: Run, brought: dict[str, list[Piece]]) -> bool:
     planned = Plan.from_json(run.plan).topics
     for name, pieces in brought.items():
         own = {(piece.partition, piece.start, piece.end) for piece in pieces if piece.run == run.number}
-        parts = planned[name].parts if name in planned else []
-        wanted = {(p, r.start, r.end) for part in parts for p, r in part.items()}
-        if own != wanted and (own or run.state == "completed"):
+        share = planned.get(name)
+        if run.state == "completed" or share is None:
+            taken = [share] if share else []
+        else:
+            taken = [share.upto(count) for count in range(1, len(share.chunks) + 1)]
+        wanted = [{(p, r.start, r.end) for part in it.parts for p, r in part.items()} for it in taken]
+        if own not in (wanted or [set()]) and (own or run.state == "completed"):
             return False
     return True
 
@@ -83,18 +88,24 @@ def _published(warehouse: str, contract: Contract) -> dict[int, datetime]:
 
 
 _LATEST = ("max.systemFrom", "max.systemTo")
+_UNKNOWN = "?"
+"""No expression: a log is dated anew where nobody knows any more what dated it."""
 
 
 def _plan(warehouse: str, contract: Contract, number: int, known_at: datetime, brought: dict[str, list[Piece]]) -> Plan:
     """The plan that a run must have had to bring what the logs have of it; of no known contract."""
-    shares, run_id = {}, f"rebuilt__{number}"
+    shares, run_id, first = {}, f"rebuilt__{number}", number
     for name, pieces in brought.items():
         share = _share([piece for piece in pieces if piece.run <= number], number)
+        log = plans.log(warehouse, contract.pipeline, name)
+        note: dict[str, Any] = tables.notes(log).get(number, {})
         if share:
-            shares[name] = share
-        note: dict[str, Any] = tables.notes(plans.log(warehouse, contract.pipeline, name)).get(number, {})
+            shares[name] = replace(share, valid_time=note.get("validTime") if note else _UNKNOWN)
         run_id = note.get("runId", run_id)
-    return Plan(contract.pipeline, number, run_id, known_at, None, "", shares)
+        if pieces and pieces[-1].run == number:  # it may have been given up amid its chunks
+            first = min(first, tables.published(log))
+    numbers = number + 1 - first
+    return Plan(contract.pipeline, number, run_id, known_at, None, "", shares, numbers=numbers)
 
 
 def _share(pieces: list[Piece], number: int) -> Share | None:

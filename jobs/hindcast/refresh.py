@@ -30,11 +30,18 @@ class Refreshed(NamedTuple):
 
 
 def view(
-    contract: Contract, name: str, inputs: Mapping[str, Source], believed: Near, keep: Keep = as_is
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Source],
+    believed: Near,
+    keep: Keep = as_is,
+    *,
+    requeued: bool = False,
 ) -> Refreshed | None:
     """What a change of its inputs makes of a view; None where only the whole can tell.
 
-    `inputs` and `believed` have flat rows, as `derive.view` takes and gives them.
+    `inputs` and `believed` have flat rows, as `derive.view` takes and gives them. `requeued`: a stream that it is made
+    of has been given events of offsets that it had passed.
     """
     it, known = contract.views[name], shapes(contract)
     sources = {i: _source(inputs[i], known[i]) for i in it.inputs}
@@ -42,7 +49,7 @@ def view(
         case "versions" if it.join is not None or it.aggregate is not None:
             return _over_time(it, name, sources, believed, known, keep)
         case "windows":
-            return _windowed(contract, name, sources, believed, known)
+            return _windowed(contract, name, sources, believed, known, requeued=requeued)
         case "events" if it.join is not None:
             return _looked_up(it, name, sources, believed, known, keep)
         case "pairs":
@@ -100,11 +107,18 @@ def _over_time(
 
 
 def _windowed(
-    contract: Contract, name: str, sources: Mapping[str, Source], believed: Near, known: Mapping[str, Shape]
+    contract: Contract,
+    name: str,
+    sources: Mapping[str, Source],
+    believed: Near,
+    known: Mapping[str, Shape],
+    *,
+    requeued: bool,
 ) -> Refreshed:
     """A windowed aggregate. Only where events are appended the new ones tell what was left out."""
     it = contract.views[name]
-    appended, window = _appended(contract, it.first), derive.lengths(it.window or Window())
+    appended = _appended(contract, it.first) and not requeued
+    window = derive.lengths(it.window or Window())
     unit = {"key": _unit(it, name, known), **{period: F.col(period) for period in PERIODS["windows"]}}
     events = sources[it.first].mapped(lambda rows: derive.members(it, rows, known))
     judged, scope = increments.windowed(

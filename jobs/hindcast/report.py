@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import emitted, holds, journal, ledger, plans, tables, verdicts, windows
+from hindcast import emitted, holds, journal, ledger, plans, requeue, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -39,12 +39,13 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         without = sum(p.pop("without") for p in partitions)
         if contract.topics[name].read == "stream":
             topics[name]["withoutValue"] = without
-        anew = ledger.anew(plans.fates(warehouse, contract.pipeline, name), plan.run)
-        if anew:
-            topics[name]["decidedAnew"] = {
-                "accepted": sum(e.accepted for e in anew),
-                "expired": sum(e.expired for e in anew),
-            }
+        decided = plans.fates(warehouse, contract.pipeline, name)
+        anew = ledger.anew(decided, plan.run)
+        counts = {fate: sum(e.became(fate) for e in anew) for fate in ledger.FATES}
+        if any(counts.values()):
+            topics[name]["decidedAnew"] = {f: n for f, n in counts.items() if n or f in ("accepted", "expired")}
+        if plan.requeues and "requeued" in (note := tables.notes(decided).get(plan.run, {})):
+            topics[name] |= {"requeued": note["requeued"], "still": note["still"]}
     earlier = before(warehouse, contract.pipeline)
     past = journal.completed(warehouse, contract.pipeline)
     last = max((run.number for run in past if run.number < plan.run), default=0)
@@ -183,8 +184,10 @@ def text(report: dict[str, Any]) -> str:
         late = f"; {topic['late']:,} late" if topic["late"] else ""
         without = f"; {topic['withoutValue']:,} without a value" if topic.get("withoutValue") else ""
         anew = ", ".join(f"{n:,} {fate}" for fate, n in topic.get("decidedAnew", {}).items() if n)
-        again = f"; of earlier records by the contract's history retention now: {anew}" if anew else ""
+        again = f"; of earlier records by the contract as it is now: {anew}" if anew else ""
         lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}{again}")
+        if "requeued" in topic:
+            lines.append(f"  {'':<20}   requeued: {requeue.text(topic)}")
     lines.append("")
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")

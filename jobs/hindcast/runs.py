@@ -18,15 +18,40 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from hindcast import analysis, changes, expectations, fates, gaps, journal, logs, page, plans, report, tables
+from hindcast import (
+    analysis,
+    changes,
+    claims,
+    expectations,
+    fates,
+    gaps,
+    journal,
+    logs,
+    page,
+    plans,
+    refusals,
+    report,
+    tables,
+)
+from hindcast import requeue as requeues
 from hindcast.changes import located
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.emits.joining import NULL_KEY, NULL_KEY_MEND
-from hindcast.errors import ContractError, GateError, PlatformError, RecordError, RunError, TopicError, cause
+from hindcast.errors import (
+    AskedError,
+    ContractError,
+    GateError,
+    PlatformError,
+    RecordError,
+    RunError,
+    TopicError,
+    cause,
+)
 from hindcast.plans import Plan
 from hindcast.publish import nothing, publish
+from hindcast.security import security
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.sources import Sources
@@ -57,10 +82,13 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     contract, todo = _planned(pipeline, run)
     log = plans.log(settings().warehouse, pipeline, topic)
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
+    with _noting_stops(pipeline, run, topic):
+        analysis.check_valid_time(spark, settings().schemas, contract, topic)
     with _told(contract, topic), sized(spark, rows), Sources(spark) as sources:
-        claimed = logs.claim(spark, contract, todo, topic)
+        claimed = claims.claim(spark, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
-        if (done := _done(contract, todo, topic, log)) is not None:
+        decided = plans.fates(settings().warehouse, pipeline, topic)
+        if (done := _done(contract, todo, topic, log, decided)) is not None:
             return done
         found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
         with _noting_stops(pipeline, run, topic):
@@ -118,6 +146,22 @@ def release(
     contract, now = find(settings().schemas, pipeline), settings()
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
     planned = plans.plan(now.warehouse, now.kafka, contract, run_id, releases=releases)
+    return carry_out(spark, pipeline, planned.run)
+
+
+def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A run that decodes malformed records anew (`requeue.selection`), and brings nothing else; returns its report.
+
+    AskedError if there are none, and no run `run_id` that has still to be finished.
+    """
+    contract, now = find(settings().schemas, pipeline), settings()
+    found = requeues.waiting(now.warehouse, contract, asked)
+    past = journal.runs(now.warehouse, pipeline)
+    if not found and not any(run.run_id == run_id and not run.finished for run in past):
+        mend = f"hindcast quarantine {pipeline} lists what is refused, and why"
+        raise AskedError("no malformed record like that is left", where=pipeline, mend=mend)
+    asked = {**asked, "topics": list(found)}
+    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, requeues=asked)
     return carry_out(spark, pipeline, planned.run)
 
 
@@ -212,6 +256,9 @@ def _told(contract: Contract, name: str) -> Iterator[None]:
             raise RecordError(found, where=where, mend=NULL_KEY_MEND) from None
         if gaps.LOST in text:
             raise TopicError("Kafka lost offsets while they were read", where=where, mend=gaps.LOST_MEND) from None
+        servers = settings().kafka
+        if (access := refusals.of_spark(text, where, servers, security(servers))) is not None:
+            raise access from None
         told = tables.unwritten(error, where)
         if isinstance(told, PlatformError):
             raise told from None

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast import tables
+from hindcast import tables, widened
 from hindcast.questions import Bound
 
 
@@ -34,8 +34,9 @@ def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Seque
     """Makes `rows` of a table: those that all `bounds` allow, and maybe others; without its partition columns."""
     schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
     fields = [field for field in schema if field.name not in partitions]
-    folder = found.table_uri.removeprefix("file://")
-    if "://" in folder or _GLOB & set(folder) or any(_holds_moments(field.type) for field in fields):
+    folder, evolved = found.table_uri.removeprefix("file://"), tables.EVOLUTION in found.metadata().configuration
+    nested = any(_holds_moments(field.type) for field in fields)
+    if "://" in folder or _GLOB & set(folder) or (nested and not evolved):
         engine.register("rows", tables.arrow(found))
         return
     files = [str(Path(unquote(folder), unquote(name))) for name in holding(found, bounds)]
@@ -50,13 +51,17 @@ def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Seque
         for f in fields
     )
     listed = ", ".join(_literal(file) for file in files)
+    options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
     gone = _gone(found, files) if tables.VECTORS in found.metadata().configuration else None
     if gone is None:
-        read = f"read_parquet([{listed}], hive_partitioning = false)"
+        read = f"read_parquet([{listed}], {options})"
     else:
         engine.register("gone", gone)
-        options = "hive_partitioning = false, filename = '_file', file_row_number = true"
+        options += ", filename = '_file', file_row_number = true"
         read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN gone USING (_file, file_row_number))"
+    if evolved:  # a column is of the table's type, the widest of all, and null where no file has it
+        engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
+        read = f"(FROM form UNION ALL BY NAME FROM {read})"
     engine.execute(f"CREATE TEMP VIEW rows AS SELECT {shown} FROM {read}")  # noqa: S608  # names are quoted
 
 
@@ -102,6 +107,13 @@ def _can_hold(bound: Bound, least: Any, most: Any, nulls: int | None) -> bool:
 def _gone(found: DeltaTable, files: Sequence[str]) -> pa.Table:
     """The rows that deletion vectors mark, by file and number."""
     wanted, names, numbers = set(files), [], []
+    if tables.WIDENING in found.metadata().configuration:
+        folder = unquote(found.table_uri.removeprefix("file://"))
+        paths = {str(Path(path).relative_to(folder)) for path in files}
+        for path, rows in widened.vectors(found, paths).items():
+            names.append(pa.repeat(str(Path(folder, path)), len(rows)))
+            numbers.append(pa.array(rows, pa.int64()))
+        return _as_gone(names, numbers)
     for batch in pa.RecordBatchReader.from_stream(found.deletion_vectors()):
         for uri, vector in zip(batch.column(0).to_pylist(), list(batch.column(1)), strict=True):
             file = str(Path(unquote(uri.removeprefix("file://"))))
@@ -109,6 +121,10 @@ def _gone(found: DeltaTable, files: Sequence[str]) -> pa.Table:
                 marked = pc.indices_nonzero(pc.invert(vector.values)).cast(pa.int64())
                 names.append(pa.repeat(file, len(marked)))
                 numbers.append(marked)
+    return _as_gone(names, numbers)
+
+
+def _as_gone(names: Sequence[pa.Array], numbers: Sequence[pa.Array]) -> pa.Table:
     return pa.table(
         {"_file": pa.chunked_array(names, pa.string()), "file_row_number": pa.chunked_array(numbers, pa.int64())}
     )

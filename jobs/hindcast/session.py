@@ -29,6 +29,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.adaptive.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.types.framework.enabled": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.maxPlanStringLength": "8000",
@@ -43,7 +44,8 @@ SETTINGS = {
 """Holds for every session. AQE joins small shuffle partitions; a snapshot's log is small, so one partition reads it;
 what is kept in memory is read three times, soon: compressing it would take longer. Without debugging no Python call
 looks up the line that made it: errors name the contract's. Without a UI nothing asks for past plans, which are large.
-The types framework is off by default, but Spark 4.2 would look for that default in the environment at each comparison.
+Files have timestamps as microseconds: what Spark writes by default, others read wrong before 1678 and after 2262. The
+types framework is off by default, but Spark 4.2 would look for that default in the environment at each comparison.
 """
 
 SMALL = {
@@ -66,6 +68,15 @@ MANY, SLICES = 2_000_000, 256
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseParallelGC")
 """For JVMs that live minutes: the second compiler would take a third of both cores and give it back too late. The first
 alone gets 48 MB for its code by itself, and then compiles nothing any more.
+"""
+
+
+AVRO_LIMITS = tuple(
+    f"-Dorg.apache.avro.limits.{what}.maxLength={most}"
+    for what, most in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 10_000_000))
+)
+"""For JVMs that decode: a record that claims to hold more is malformed. Avro would make room for all that it claims,
+which can be more than the JVM has.
 """
 
 
@@ -128,6 +139,7 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
         "spark.driver.extraClassPath": f"{jars}/*",
         "spark.executor.extraClassPath": f"{jars}/*",
         "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
+        "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
     }
 
 
@@ -160,7 +172,7 @@ def archive() -> Path:
 def _java_options(*, small: bool) -> list[str]:
     logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
     shared = [f"-XX:SharedArchiveFile={archive()}", "-Xshare:auto", "-Xlog:cds*=off"] if archive().is_file() else []
-    return [logging, *shared, *(BRIEF if small else ())]
+    return [logging, *AVRO_LIMITS, *shared, *(BRIEF if small else ())]
 
 
 def _places(now: Settings) -> dict[str, str]:

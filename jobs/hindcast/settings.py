@@ -8,11 +8,13 @@
 | HINDCAST_REPORTS      | <HINDCAST_VAR>/reports          | a page and its JSON for each run                          |
 | HINDCAST_SCHEMAS      | <HINDCAST_ROOT>/schemas         | the contracts                                             |
 | HINDCAST_KAFKA        | 127.0.0.1:<HINDCAST_KAFKA_PORT> | bootstrap servers                                         |
+| HINDCAST_SCHEMA_REGISTRY | none                         | URL of the schema registry, for Avro records |
 | HINDCAST_KAFKA_PORT   | 19392                           | port of the broker that `make up` starts                  |
 | HINDCAST_AIRFLOW_PORT | 18380                           | port of the Airflow UI that `make up` starts              |
 | HINDCAST_SPARK_PORT   | 15392                           | port of the Spark Connect server that `make up` starts    |
 | HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit`        |
 | HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m`                 |
+| HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
 | HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
 | HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
 """
@@ -43,11 +45,13 @@ class Settings:
     reports: Path
     schemas: Path
     kafka: str
+    schema_registry: str
     kafka_port: int
     airflow_port: int
     spark_port: int
     spark: Literal["connect", "submit"]
     spark_memory: str
+    chunk: int
     pool: str
     users: str
 
@@ -66,11 +70,13 @@ class Settings:
             "HINDCAST_REPORTS": str(self.reports),
             "HINDCAST_SCHEMAS": str(self.schemas),
             "HINDCAST_KAFKA": self.kafka,
+            "HINDCAST_SCHEMA_REGISTRY": self.schema_registry,
             "HINDCAST_KAFKA_PORT": str(self.kafka_port),
             "HINDCAST_AIRFLOW_PORT": str(self.airflow_port),
             "HINDCAST_SPARK_PORT": str(self.spark_port),
             "HINDCAST_SPARK": self.spark,
             "HINDCAST_SPARK_MEMORY": self.spark_memory,
+            "HINDCAST_CHUNK": str(self.chunk),
             "HINDCAST_POOL": self.pool,
             "HINDCAST_USERS": self.users,
         }
@@ -90,11 +96,13 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         reports=_path(env, "HINDCAST_REPORTS", var / "reports"),
         schemas=_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
         kafka=env.get("HINDCAST_KAFKA") or f"127.0.0.1:{kafka_port}",
+        schema_registry=_registry(env),
         kafka_port=kafka_port,
         airflow_port=_port(env, "HINDCAST_AIRFLOW_PORT", 18380),
         spark_port=_port(env, "HINDCAST_SPARK_PORT", 15392),
         spark=_spark(env),
         spark_memory=_memory(env),
+        chunk=_chunk(env),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
     )
@@ -109,6 +117,17 @@ def _port(env: Mapping[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
         raise SettingsError(f"{name} is '{text}', not a port", mend=f"set {name} to a number from 1 to 65535")
     return int(text)
+
+
+def _registry(env: Mapping[str, str]) -> str:
+    text = env.get("HINDCAST_SCHEMA_REGISTRY") or ""
+    if text and not re.fullmatch(r"https?://[^@\s]+", text):
+        raise SettingsError(
+            "HINDCAST_SCHEMA_REGISTRY is not the URL of a schema registry without credentials",
+            mend="write https://host:port; user and password belong into HINDCAST_SCHEMA_REGISTRY_USER and "
+            "HINDCAST_SCHEMA_REGISTRY_PASSWORD",
+        )
+    return text.rstrip("/")
 
 
 def _spark(env: Mapping[str, str]) -> Literal["connect", "submit"]:
@@ -134,6 +153,14 @@ def _memory(env: Mapping[str, str]) -> str:
             mend="write a number of gibibytes or mebibytes, as 4g or 900m",
         )
     return text
+
+
+def _chunk(env: Mapping[str, str]) -> int:
+    text = env.get("HINDCAST_CHUNK") or "2000000"
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        mend = "set it to about how many offsets a run may commit at a time, as 2000000"
+        raise SettingsError(f"HINDCAST_CHUNK is '{text}', not a number of offsets", mend=mend)
+    return int(text)
 
 
 def _users(env: Mapping[str, str]) -> str:

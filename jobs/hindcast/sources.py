@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import tables
+from hindcast import tables, valid_time
 from hindcast.islands import Near, Source
 from hindcast.tables import Table
 
@@ -57,8 +57,8 @@ class Sources:
         if span is None:
             return rows.where("false")
         if span.high is not None:
-            rows = rows.where(F.col(start) <= F.lit(span.high))
-        return rows.where(F.col(end).isNull() | (F.col(end) >= F.lit(span.low)))
+            rows = rows.where(F.col(start) <= valid_time.moment(span.high))
+        return rows.where(F.col(end).isNull() | (F.col(end) >= valid_time.moment(span.low)))
 
     def _span(self, periods: DataFrame) -> _Span | None:
         """From the earliest start to the latest end; asked once of the same periods."""

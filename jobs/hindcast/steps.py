@@ -66,11 +66,12 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     from airflow.sdk import PokeReturnValue
     from airflow.sdk.exceptions import AirflowSkipException
 
-    from hindcast import journal, priority, runs
+    from hindcast import connections, journal, priority, runs
     from hindcast.settings import settings
 
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
     with _failing_for_good():
+        connections.use()
         todo = asked(context, datetime.now(UTC))  # type: ignore[arg-type]  # Airflow gives it so
         ti.xcom_push("only", todo.only or "")
         if context["params"]["preview"]:
@@ -109,8 +110,9 @@ def concerned(pipeline: str, name: str, context: Context) -> None:
 def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
     """Replays one topic into its log and its table."""
     with _failing_for_good():
-        from hindcast import runs
+        from hindcast import connections, runs
 
+        connections.use()
         return runs.replay(spark, pipeline, int(run), name)
 
 
@@ -125,8 +127,10 @@ def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, 
 def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
     """Says what a run would change, up to a moment or about a table alone (empty: all); writes nothing."""
     with _failing_for_good():
+        from hindcast import connections
         from hindcast import preview as previews
 
+        connections.use()
         end = datetime.fromisoformat(until) if until else None
         print(previews.text(previews.preview(spark, pipeline, end, only or None)))
 
@@ -174,9 +178,10 @@ def held(pipeline: str) -> dict[str, str]:
 def release(pipeline: str, name: str, until: str, by: str, spark: SparkSession) -> None:
     """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
     with _failing_for_good():
-        from hindcast import holds, report, runs
+        from hindcast import connections, holds, report, runs
         from hindcast.settings import settings
 
+        connections.use()
         looked_at = datetime.fromisoformat(until)
         keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
         print(report.text(runs.release(spark, pipeline, name, keys, by, looked_at)))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,12 +34,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField, StructType
 
+from hindcast import widened
+from hindcast.columns import Difference, difference, shown
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
+from hindcast.contracts.types import PERIOD_COLUMNS
 from hindcast.errors import HindcastError, PlatformError, TableError
 
 Kind = Literal[
-    "log", "events", "versions", "windows", "pairs", "emitted", "kept", "quarantine", "runs", "gates", "failing"
+    "log",
+    "events",
+    "versions",
+    "windows",
+    "pairs",
+    "emitted",
+    "kept",
+    "quarantine",
+    "runs",
+    "gates",
+    "failing",
+    "schemas",
 ]
 FORMAT = 1
 """The store format that this code writes."""
@@ -50,6 +63,15 @@ LARGE = 1_000_000
 
 VECTORS = "delta.enableDeletionVectors"
 """The table property that says so."""
+
+WIDENING = "delta.enableTypeWidening"
+"""The table property of one that has files with a narrower type of a column. delta-rs reads no rows of it, we do."""
+
+EVOLUTION = "hindcast.evolution"
+"""The table property of one whose columns have changed: its files differ in theirs. JSON: the `dropped` ones, when."""
+
+_OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates", "failing"})
+"""The kinds whose columns are ours alone."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +145,30 @@ def opened(table: Table) -> DeltaTable | None:
     return found
 
 
-def columns(table: Table, found: DeltaTable | None = None) -> list[str]:
-    """The columns of a table that is there without layout and lineage: the user's, then the periods."""
+def columns(table: Table, found: DeltaTable | None = None, known: datetime | None = None) -> list[str]:
+    """The columns of a table that is there without layout and lineage: the user's, then the periods.
+
+    Without those that the contract had dropped by the known-at that is asked for (None: now).
+    """
     found = found or opened(table)
     names = [field.name for field in found.schema().fields] if found else []
     last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
-    return [*(name for name in names if not name.startswith("_") and name not in last), *last]
+    gone = {name for name, at in dropped(found).items() if known is None or at <= known} if found else set()
+    return [*(name for name in names if not name.startswith("_") and name not in {*last, *gone}), *last]
+
+
+def dropped(found: DeltaTable) -> dict[str, datetime]:
+    """The columns that a table keeps and the contract does not name any more, each with the known-at since when."""
+    told = json.loads(found.metadata().configuration.get(EVOLUTION, "{}"))
+    return {name: datetime.fromisoformat(at) for name, at in told.get("dropped", {}).items()}
 
 
 def ensure(table: Table, schema: StructType) -> DeltaTable:
-    """The table, made if it is not there; TableError where it has other columns than `schema`."""
+    """The table, made if it is not there; TableError where it cannot have the columns of `schema` (`fit`).
+
+    A table of our own takes new columns at once, without Spark; of a topic's or view's table `evolution.ensure` sees to
+    it.
+    """
     found = opened(table)
     if found is None:
         _room(table)
@@ -150,26 +186,68 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
             found = opened(table)
             if found is None:
                 raise unwritten(error, table.path) from None
-    fit(found, table, schema)
+    change = fit(found, table, schema)
+    return _taken(found, table, schema) if (change.added or change.dropped) and table.kind in _OURS else found
+
+
+def fit(found: DeltaTable, table: Table, schema: StructType) -> Difference:
+    """What a table that is there has to take to have the columns of `schema` (columns.py); they are all nullable.
+
+    TableError where it cannot: it has another kind or key, or other types; or one of our own columns is missing. Logs
+    and the quarantine have null in columns that a topic has no use for any more.
+    """
+    marks, there = marked(found) or {}, spark_schema(found)
+    change = difference(there, schema, table.key)
+    told = list(change.refused.values())
+    own = [c for c in change.dropped if table.kind in _OURS or c.startswith("_") or c in PERIOD_COLUMNS]
+    told += [f"{name} is missing" for name in own if table.kind not in ("log", "quarantine")]
+    told += [f"the key column {name} is missing" for name in change.dropped if name in marks.get("key", ())]
+    if table.kind in _OURS:
+        told += [f"{name} changed from {old} to {new}" for name, (old, new) in change.widened.items()]
+    if marks.get("kind") != table.kind:
+        told.append(f"it has {marks.get('kind')}, not {table.kind}")
+    if tuple(marks.get("key", ())) != table.key:
+        told.append(f"the key was {', '.join(marks.get('key', []))}")
+    if told:
+        raise TableError(
+            f"cannot take the columns that it is given now: {'; '.join(told)}\n"
+            f"  the table: {_shown(table, there)}\n  the contract: {_shown(table, schema)}",
+            where=table.path,
+            mend="put the type or key back; or give the changed column another name (the table keeps the old one), or "
+            "the topic or view another name (a new table)",
+        )
+    return change
+
+
+def _shown(table: Table, schema: StructType) -> str:
+    """Columns as a contract has them: of a topic or view without those that we add."""
+    given = [f for f in schema.fields if not f.name.startswith("_") and f.name not in PERIOD_COLUMNS]
+    return shown(schema if table.kind in _OURS else StructType(given))
+
+
+def spark_schema(found: DeltaTable) -> StructType:
+    """The columns of a table as Spark has them."""
+    return StructType.fromJson(json.loads(found.schema().to_json()))
+
+
+def _taken(found: DeltaTable, table: Table, schema: StructType) -> DeltaTable:
+    """A table of our own with the columns that it lacks, all nullable; its files stay as they are, and differ now."""
+    names = {field.name for field in found.schema().fields}
+    lacking = StructType([field for field in nullable(schema).fields if field.name not in names])
+    try:
+        if EVOLUTION not in found.metadata().configuration:
+            found.alter.set_table_properties({EVOLUTION: "{}"}, raise_if_not_exists=False)
+        if lacking.fields:
+            found.alter.add_columns(Schema.from_json(lacking.json()).fields)
+    except (DeltaError, OSError) as error:
+        raise unwritten(error, table.path) from None
     return found
 
 
-def fit(found: DeltaTable, table: Table, schema: StructType) -> None:
-    """TableError where a table that is there has another key, or other columns than `schema`."""
-    there, wanted = types(found), _types(schema)
-    marks = marked(found) or {}
-    if there != wanted or tuple(marks.get("key", ())) != table.key:
-        told = _difference(there, wanted) or f"the key was {', '.join(marks.get('key', []))}"
-        raise TableError(
-            f"has other columns than the contract gives it now: {told}",
-            where=table.path,
-            mend="give the changed topic or view another name: other columns or keys make a new table",
-        )
-
-
 def types(found: DeltaTable) -> dict[str, str]:
-    """The columns of a table with their types, as Spark writes them."""
-    return _types(StructType.fromJson(json.loads(found.schema().to_json())))
+    """The columns of a table with their types, as Spark writes them; without those that the contract has dropped."""
+    gone = dropped(found)
+    return {f.name: f.dataType.simpleString() for f in spark_schema(found).fields if f.name not in gone}
 
 
 def marked(found: DeltaTable) -> dict[str, Any] | None:
@@ -222,6 +300,8 @@ def dataset(found: DeltaTable) -> Dataset:
 
 def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
     """All rows of a table for DuckDB, without Spark; of one with deletion vectors as a stream, to be read once."""
+    if WIDENING in found.metadata().configuration:
+        return widened.rows(found)
     if VECTORS not in found.metadata().configuration:
         return dataset(found)
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
@@ -290,24 +370,6 @@ def _sought(table: Table, schema: StructType) -> list[str]:
         names = *table.key, "timestamp", "_run", "systemFrom"
     types = {field.name: field.dataType for field in schema.fields}
     return [name for name in names if isinstance(types.get(name), _COMPARED)]
-
-
-def _types(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema.fields}
-
-
-def _difference(there: dict[str, str], wanted: dict[str, str]) -> str:
-    def told(names: Iterable[str], of: dict[str, str]) -> str:
-        return ", ".join(f"{n} {of[n]}" for n in sorted(names))
-
-    parts = {
-        "new": told(wanted.keys() - there.keys(), wanted),
-        "missing": told(there.keys() - wanted.keys(), there),
-        "changed": ", ".join(
-            f"{n} from {there[n]} to {wanted[n]}" for n in sorted(there.keys() & wanted.keys()) if there[n] != wanted[n]
-        ),
-    }
-    return "; ".join(f"{word}: {names}" for word, names in parts.items() if names)
 
 
 def _room(table: Table) -> None:

@@ -8,7 +8,7 @@ pass its own condition), `headers` (as the log has them), `_partition` and `_off
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,6 +22,7 @@ from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.emits import measures, murmur2
 from hindcast.emits.task import batches
 from hindcast.emitted import PLACE, PLACES
+from hindcast.formats import primitive
 
 
 def given(contract: Contract, name: str, records: Mapping[str, DataFrame], partitions: Mapping[str, int]) -> DataFrame:
@@ -152,14 +153,14 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
     named, sent = F.lit(None).cast("binary"), F.lit(None).cast("int")
     what, on = forms.operator(it), derive.looked_up(it, known)
     if side == 0 and on is not None:
-        its = encoded(on, known[it.second or ""].key, as_json(contract, it.second or ""))
+        its = encoded(on, known[it.second or ""].key, keyed_as(contract, it.second or ""))
         if what == "stream_table":
             records = _sent(records, its, count)
         else:
             named, sent = its, _partition(its, count)
     if it.aggregate is not None:
         columns = it.group_by or known[source].key
-        its = encoded(F.col("key"), columns, as_json(contract, name))
+        its = encoded(F.col("key"), columns, keyed_as(contract, name))
         if it.table:
             measurable = F.col("value").isNotNull() & aggregates.measurable(derive.measures(it, known))
             records = records.withColumn("key", F.when(measurable, derive.group(it, known)))
@@ -168,7 +169,7 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
             records = _sent(records.withColumn("key", derive.group(it, known)), its, count)
     elif what == "stream" and it.key is not None:
         new = {c: F.expr(resolve(text, scope(it, known), {it.first: "value"})) for c, text in it.key.items()}
-        its = encoded(F.col("key"), it.key, as_json(contract, name))
+        its = encoded(F.col("key"), it.key, keyed_as(contract, name))
         records = _sent(records.withColumn("key", derive.keyed(new)), its, count)
     passes = F.col("passes")
     if side == 0 and it.where is not None and it.join is None:
@@ -221,21 +222,28 @@ def _partition(encoded: Column, count: int) -> Column:
     return sent
 
 
-def encoded(key: Column, columns: Iterable[str], as_json: bool) -> Column:
-    """A key as the bytes that a serializer would make of it: the text of its one column, or a JSON object."""
-    if as_json:
+def encoded(key: Column, columns: Mapping[str, str | None], form: str) -> Column:
+    """A key as the bytes that a serializer would make of it: a JSON object, or its one column as text or primitive.
+
+    Only of a primitive key the types of `columns` matter.
+    """
+    if form == "json":
         return F.to_json(key).cast("binary")
-    (name,) = columns
-    return key.getField(name).cast("string").cast("binary")
+    ((name, kind),) = columns.items()
+    value = key.getField(name)
+    return primitive.written(value, kind or "string") if form == "primitive" else value.cast("string").cast("binary")
 
 
-def as_json(contract: Contract, name: str) -> bool:
-    """Whether the key of a topic or view is a JSON object."""
+def keyed_as(contract: Contract, name: str) -> str:
+    """How the key of a topic or view is written here: json, string or primitive. One that a topic has in Avro is JSON:
+    its bytes would have an id that only a serializer knows.
+    """
     if name in contract.topics:
-        return contract.topics[name].keyed_as == "json"
+        form = contract.topics[name].keyed_as
+        return "json" if form == "avro" else form
     it = contract.views[name]
     own = it.key or it.group_by
-    return len(own) > 1 if own is not None else as_json(contract, it.first)
+    return ("json" if len(own) > 1 else "string") if own is not None else keyed_as(contract, it.first)
 
 
 def _measured(contract: Contract, it: View, schema: StructType) -> DataType:

@@ -157,7 +157,8 @@ def _load(
         key = {column: types[column] for column in shapes(contract)[name].key if column in types}
         if not key or not types.keys() >= _WANTED:
             raise TableError("is not what a kafka view emits", where=found.table_uri, mend="run the pipeline anew")
-        value = {c: kind for c, kind in types.items() if not c.startswith("_") and c not in {*key, *_OWN}}
+        gone = tables.dropped(found)
+        value = {c: kind for c, kind in types.items() if not c.startswith("_") and c not in {*key, *_OWN, *gone}}
         start = "epoch_ms(windowStart)" if window else "NULL::BIGINT"
         end = "epoch_ms(windowEnd)" if window and window.session else "NULL::BIGINT"
         keyed = " OR ".join(f'"{column}" IS NOT NULL' for column in key)
@@ -176,7 +177,7 @@ def _load(
 
 def _keyed_as(contract: Contract, name: str) -> str:
     """How a view's key is written: as that of the topic that it is from; a new one by the number of its columns."""
-    if name in contract.topics:
+    if name in contract.topics and contract.topics[name].keyed_as in ("string", "json"):
         return contract.topics[name].keyed_as
     view = contract.views.get(name)
     if view is not None and not view.key and not view.group_by:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.contracts import gates, kafka
+from hindcast.contracts import envelope, formats, gates, kafka, valid_time
 from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract, Topic
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
@@ -25,6 +25,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
         )
     for name, topic in contract.topics.items():
         yield from _topic(("topics", name), topic)
+        yield from envelope.complaints(("topics", name), topic)
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is a topic too", "give the view another name")
         if name in RESERVED:
@@ -47,7 +48,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
     yield from kafka.unread(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs", "fates", "gates", "failing")
+RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing")
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
@@ -68,10 +69,7 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
             found = f"column '{name}' stands in the {seen[name.lower()]} already (case does not count)"
             yield Complaint((*location, part, name), found, "rename or remove one")
         seen[name.lower()] = part
-    if topic.keyed_as == "string" and len(topic.key) != 1:
-        yield Complaint(
-            (*location, "key_format"), f"a string key has one column, found {len(topic.key)}", "write key_format: json"
-        )
+    yield from formats.complaints(location, topic)
     for field in ("history_retention", "ttl"):
         if topic.read == "stream" and getattr(topic, field) is not None:
             yield Complaint((*location, field), f"{field} is for tables, this topic is a stream", "remove it")
@@ -79,6 +77,7 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
         yield Complaint(
             (*location, "from"), "from is for streams, this topic is a table", "remove it: a table needs all"
         )
+    yield from valid_time.complaints(location, topic)
     if topic.ttl is not None and not topic.ttl:
         yield Complaint((*location, "ttl"), "a version of no duration is none", "write for example 7 days")
 

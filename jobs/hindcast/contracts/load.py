@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hindcast.contracts.check import check
-from hindcast.contracts.model import Contract, Input, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Input, Join, TimeSkew, Topic, View, Window
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError, nearest
 
@@ -53,7 +53,7 @@ def load(path: Path) -> Contract:
             "holds no contract", where=f"{path}:1", mend="write pipeline:, start: and topics: (see README.md)"
         )
     try:
-        contract = Contract.model_validate(data)
+        contract = Contract.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
         raise _first(path, node, error) from None
     for complaint in check(contract):
@@ -132,8 +132,8 @@ class _Schema(GenerateJsonSchema):
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
     """The first of pydantic's complaints in our words."""
     problem = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", _line(node, e["loc"])))
-    location = tuple(problem["loc"])
-    dotted = ".".join(str(part) for part in location if part != "[key]")
+    location = tuple(part for part in problem["loc"] if not str(part).startswith("["))  # pydantic's own
+    dotted = ".".join(map(str, location))
     if problem["type"] == "extra_forbidden":
         found = f"unknown field '{dotted}'"
         mend = nearest(str(location[-1]), _fields(location[:-1]))
@@ -175,6 +175,7 @@ def _fields(location: tuple[Any, ...]) -> list[str]:
         "views": View,
         "join": Join,
         "window": Window,
+        "max_time_skew": TimeSkew,
     }
     model: type[BaseModel] = Contract
     if len(location) >= 2:

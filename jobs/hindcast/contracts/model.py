@@ -10,15 +10,41 @@ import json
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from hindcast.contracts.avro import SchemaFile
 from hindcast.contracts.expectation import Expectation, Gate, gate_schema
-from hindcast.contracts.types import ColumnName, ColumnType, Duration, Model, Moment, Name
+from hindcast.contracts.types import Allowance, ColumnName, ColumnType, Duration, Model, Moment, Name
 
 Columns = dict[ColumnName, ColumnType]
+Format = Literal["json", "string", "primitive", "avro"]
+EnvelopePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timestamp", "MicroTimestamp", "NanoTimestamp"]
 Sensitive = Annotated[
     bool | tuple[ColumnName, ...],
     Field(description="Columns whose values, and what is computed of them, no report and no log shows; true is all."),
+]
+
+_NO_DECODING = {
+    *("history_retention", "versioned", "ttl", "since"),
+    *("on_gap", "max_time_skew", "max_malformed", "sensitive", "expect"),
+}
+
+
+class TimeSkew(Model):
+    """How far from the run's known-at a record may be dated."""
+
+    before: Duration | None = Field(
+        None, description="How long before the run's known-at a record may be dated; without limit if left out."
+    )
+    after: Duration = Field(
+        "1 day", validate_default=True, description="How long after the run's known-at a record may be dated."
+    )
+
+
+_Skew = Annotated[
+    Annotated[Duration, Tag("[duration]")] | Annotated[TimeSkew, Tag("[object]")],
+    Discriminator(lambda told: "[object]" if isinstance(told, dict | TimeSkew) else "[duration]"),
 ]
 
 
@@ -30,10 +56,56 @@ class Topic(Model):
         description="table: records are versions of their key, a null value ends the key. stream: records are events."
     )
     key: Columns = Field(description="Columns of the record's key.", min_length=1)
-    key_format: Literal["string", "json"] | None = Field(
-        None, description="string: the key is the text of its one column. json: an object. By default by their number."
+    key_format: Format | None = Field(
+        None,
+        description="How the key is written, as value_format says it. By default string for one column, else json.",
     )
-    value: Columns = Field(description="Columns of the record's value, a JSON object.", min_length=1)
+    value: Columns = Field(description="Columns of the record's value.", min_length=1)
+    value_format: Format = Field(
+        "json",
+        description="json: an object. string: the text of its one column. primitive: its one column as Kafka's own "
+        "serializers write it. avro: with the schema of value_schema, or of the schema registry.",
+    )
+    as_json: Literal["typed", "strict", "lenient"] = Field(
+        "typed",
+        alias="json",
+        description="How JSON is read. typed: missing fields are null, others are passed over. strict: exactly the "
+        "columns must be there. lenient: also numbers and booleans as text, comments, single quotes, bare names.",
+    )
+    key_schema: SchemaFile | None = Field(
+        None,
+        description="The Avro schema of all keys: a file beside the contract. If left out, each names one of the "
+        "schema registry.",
+    )
+    value_schema: SchemaFile | None = Field(None, description="The same of the values.")
+    renamed: dict[ColumnName, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="Fields that once had other names: the column is read from the first of its name and these that "
+        "is there. Of JSON objects and Avro records.",
+    )
+    headers: dict[ColumnName, str] = Field(
+        default_factory=dict,
+        description="Columns of the value that are read from the record's header of this name, the last one if there "
+        "are several; UTF-8 text of the column's type, of a binary one its bytes.",
+    )
+    valid_time: str | None = Field(
+        None,
+        description="Spark SQL expression over the columns of key and value, and `record_timestamp` (Kafka's own), "
+        "that gives the timestamp at which a record is true: timestamp_millis(ts). Kafka's own if left out.",
+    )
+    envelope: Literal["debezium"] | None = Field(
+        None,
+        description="debezium: records are change events of a database's table. `value` describes its rows, `key` its "
+        "primary key; a row is true from when the database changed it (docs/topics/debezium.md).",
+    )
+    metadata: dict[ColumnName, EnvelopePath] = Field(
+        {}, description="Columns of `value` that are read from the envelope: `{lsn: source.lsn, tx: transaction.id}`."
+    )
+    encoded: dict[ColumnName, Encoding] = Field(
+        {},
+        description="How an envelope's decimals, dates and timestamps are encoded in JSON where the records have no "
+        "schemas that say it: `{price: Decimal, day: Date, at: MicroTimestamp}`.",
+    )
     history_retention: Duration | None = Field(
         None, description="How far behind stream time a table still takes versions; without limit if left out."
     )
@@ -56,21 +128,44 @@ class Topic(Model):
         description="Offsets that retention or compaction took before they were replayed. stop: the run stops and says "
         "which. record: it goes on, and the ledger has them with the fate gone.",
     )
-    max_time_skew: Duration = Field(
+    max_time_skew: _Skew = Field(
         "1 day",
         validate_default=True,
-        description="Records dated later than the run's known-at plus this are refused (fate time_skew).",
+        description="Records dated later than the run's known-at plus this are refused (fate time_skew); "
+        "`{before: 30 days, after: 1 hour}` bounds both sides.",
     )
-    max_malformed: int = Field(
-        0, ge=0, description="How many records of a run may fail to decode before the run stops."
+    max_malformed: Allowance = Field(
+        0,
+        description="How many records of a run may be malformed before the run stops; or which share of those that it "
+        "brings: 1%.",
+    )
+    max_record_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Records whose key, value and headers have more bytes than this are malformed (oversized); without "
+        "limit if left out.",
     )
     sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     @property
+    def time_skew(self) -> TimeSkew:
+        """`max_time_skew` with both its sides."""
+        skew = self.max_time_skew
+        return skew if isinstance(skew, TimeSkew) else TimeSkew(after=skew)
+
+    @property
     def keyed_as(self) -> str:
         """The key's format in force."""
-        return self.key_format or ("string" if len(self.key) == 1 else "json")
+        return self.key_format or ("string" if len(self.key) == 1 and self.envelope is None else "json")
+
+    @property
+    def decoding(self) -> str:
+        """How a record's bytes become a row, as 16 hex digits: all fields but those that say which records are taken,
+        how long versions last, and what guards or hides rows.
+        """
+        told = self.model_dump(mode="json", exclude_defaults=True, exclude=_NO_DECODING)
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Input(Model):
@@ -237,7 +332,9 @@ class Contract(Model):
         """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
-            n: parts[n].model_dump(mode="json", exclude_defaults=True, exclude={"expect", "sensitive"})
+            n: parts[n].model_dump(
+                mode="json", exclude_defaults=True, exclude={"expect", "sensitive", "max_record_bytes"}
+            )
             for n in parts
             if n in upstream
         }

@@ -24,6 +24,8 @@ _UNITS = {
     "week": timedelta(weeks=1),
 }
 _DURATION = re.compile(r"(\d+)\s*(ms|second|minute|hour|day|week)s?")
+_SHARE = re.compile(r"\d+(\.\d+)?%")
+_ALL = 100
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _PIPELINE = re.compile(r"[a-z][a-z0-9_]*")
 _SCALARS = {
@@ -60,6 +62,14 @@ def duration(text: object) -> timedelta:
         raise ValueError(
             f"'{text}' is longer than a duration can be; write at most {timedelta.max.days} days"
         ) from None
+
+
+def allowance(told: object) -> object:
+    """A number of records, or a share of them (`1%`), as it is; ValueError says what would do."""
+    share = isinstance(told, str) and _SHARE.fullmatch(told) is not None and float(told[:-1]) <= _ALL
+    if not share and (not isinstance(told, int) or isinstance(told, bool) or told < 0):
+        raise ValueError(f"'{told}' is neither a number of records nor a share of them; write for example 10, or 1%")
+    return told
 
 
 def written(length: timedelta) -> str:
@@ -141,6 +151,14 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(duration),
     _schema(pattern=r"^\d+\s*(ms|second|minute|hour|day|week)s?$", examples=["30 days", "90 minutes", "500 ms"]),
+]
+Allowance = Annotated[
+    int | str,
+    BeforeValidator(allowance),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?%$"}]}
+        | {"examples": [10, "1%"]}
+    ),
 ]
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
 ColumnName = Annotated[str, AfterValidator(_column), _schema(pattern=f"^{_NAME.pattern}$")]

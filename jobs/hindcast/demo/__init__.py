@@ -16,7 +16,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import emitted, holds, journal, plans, produce, read, report, scan, show, tables
+from hindcast import emitted, holds, journal, plans, produce, read, report, scan, security, show, tables
 from hindcast.contracts import find
 from hindcast.demo import flights, readings, restaurant, votes
 from hindcast.local import stack
@@ -34,6 +34,7 @@ _PORTS_AWAY = 100
 def main() -> int:
     """The demo, in a folder and on ports of its own (<var>/demo, the configured ports + 100), which it makes anew."""
     now = _own(settings())
+    security.forget()  # its broker is its own
     os.environ.update({**now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)})
     if now.var.exists():
         stack.down(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hindcast.errors import PlatformError
@@ -16,12 +16,17 @@ from hindcast.session import environment, home
 _JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
-def start(folder: Path, port: int, log: Path) -> process.Process:
-    """Start a broker that keeps its data in `folder`, formatted first where that is new; `wait` until it answers."""
-    config = _configure(folder, port)
+def start(
+    folder: Path, port: int, log: Path, more: Mapping[str, object] | None = None, java: Sequence[str] = ()
+) -> process.Process:
+    """Start a broker that keeps its data in `folder`, formatted first where that is new; `wait` until it answers.
+
+    `more` goes over its properties, `java` to its JVM: what tests have of their own.
+    """
+    config = _configure(folder, port, more or {})
     if not (folder / "data" / "meta.properties").exists():
         _format(config)
-    command = [*_java(), "kafka.Kafka", str(config)]
+    command = [*_java(), *java, "kafka.Kafka", str(config)]
     return process.start("broker", f"{HOST}:{port}", command, log=log, env=environment(), cwd=folder)
 
 
@@ -33,10 +38,12 @@ def wait(started: process.Process, seconds: float = 60) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, port: int | None = None) -> Iterator[str]:
-    """A broker for as long as the context lasts: its bootstrap servers."""
+def running(
+    folder: Path, port: int | None = None, more: Mapping[str, object] | None = None, java: Sequence[str] = ()
+) -> Iterator[str]:
+    """A broker for as long as the context lasts (`start`): its bootstrap servers."""
     port = port or ports.free()
-    started = start(folder, port, folder / "broker.log")
+    started = start(folder, port, folder / "broker.log", more, java)
     try:
         wait(started)
         yield started.where
@@ -44,12 +51,12 @@ def running(folder: Path, port: int | None = None) -> Iterator[str]:
         process.stop([started])
 
 
-def _configure(folder: Path, port: int) -> Path:
+def _configure(folder: Path, port: int, more: Mapping[str, object]) -> Path:
     controller = f"{HOST}:{ports.free()}"
-    settings = {
+    settings: dict[str, object] = {
         "node.id": 1,
         "process.roles": "broker,controller",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{controller}",
+        "listeners": f"PLAINTEXT://{HOST}:{port}",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{controller}",
         "log.dirs": folder / "data",
@@ -70,7 +77,9 @@ def _configure(folder: Path, port: int) -> Path:
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
         "log.cleaner.dedupe.buffer.size": 2**23,
+        **more,
     }
+    settings["listeners"] = f"{settings['listeners']},CONTROLLER://{controller}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")

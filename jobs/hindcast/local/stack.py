@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from hindcast import security
 from hindcast.contracts import paths
 from hindcast.errors import PlatformError
 from hindcast.local import airflow, broker, ports, process, spark
@@ -95,6 +96,7 @@ def _parts(now: Settings) -> dict[str, Part]:
         parts["spark"] = Part(where, now.spark_port, "HINDCAST_SPARK_PORT", partial(spark.start, now))
     ours = f"{ports.HOST}:{now.kafka_port}"
     if now.kafka == ours:
+        security.own_broker()
         start = partial(broker.start, now.var / "kafka", now.kafka_port, now.logs / "broker.log")
         parts["broker"] = Part(ours, now.kafka_port, "HINDCAST_KAFKA_PORT", start)
     for name in airflow.PARTS:

@@ -119,7 +119,9 @@ class Reader:
         if found is not None:
             start, moment = PERIODS[part.source.kind][0], found["timestamp"]
             place = f'"_partition" = {partition} AND "_offset" = {offset}'
-            part = self.asked(name, place, [Bound(start, moment, moment)])
+            # By another valid_time the row has another date than the log knows.
+            fixed = self.contract.topics[name].valid_time is None and found.get("recordTimestamp") is None
+            part = self.asked(name, place, [Bound(start, moment, moment)] if fixed else [])
         return found, part
 
     def version(self, name: str, key: Sequence[Any], moment: datetime) -> Part:
@@ -145,7 +147,8 @@ class Reader:
             condition = f"{questions.known_at(literal(part.known))} AND {condition}"
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
             some = histories.some(engine, condition, order, SHOWN, name)
-        return Part(name, part.source, part.known, part.open, part.marked, some.rows, some.total)
+        marked = part.marked | tables.dropped(found).keys()  # who knows whether they were sensitive
+        return Part(name, part.source, part.known, part.open, marked, some.rows, some.total)
 
     def _part(self, name: str) -> Part:
         """An input, as yet without rows: one of another pipeline as the run that was known then had pinned it."""

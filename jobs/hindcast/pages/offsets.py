@@ -62,7 +62,9 @@ def pieces(warehouse: str, run: Run, name: str) -> list[Piece]:
     }
     share = plans.Share.from_json(run.plan["topics"][name])
     planned = [Piece(p, offsets.start, offsets.end, {}) for part in share.parts for p, offsets in part.items()]
-    return [found.pop((it.partition, it.start), it) for it in planned] + list(found.values())
+    done = [found.pop((it.partition, it.start), it) for it in planned]
+    left = [Piece(it.partition, own.end, it.end, {}) for it, own in zip(planned, done, strict=True) if own.end < it.end]
+    return [*done, *left, *found.values()]
 
 
 def gaps(told: list[list[Piece]]) -> list[dict[int, tuple[int, int]]]:

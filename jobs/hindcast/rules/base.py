@@ -21,7 +21,7 @@ from hindcast.metrics import RowsWhere
 WHICH = {
     "late": "`timestamp` < streamTime",
     "expired": "fate = 'expired'",
-    "quarantined": "fate IS DISTINCT FROM 'accepted'",
+    "quarantined": "coalesce(fate NOT IN ('accepted', 'no_change'), true)",
 }
 """Of which of the records that were read a share can be."""
 

@@ -9,7 +9,10 @@ from statistics import median
 
 from hindcast.rules.base import WHICH, ShareRule, length, moment, quoted
 
-FATES = ("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew", "gone", "no_record")
+FATES = (
+    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
+    *("no_change", "gone", "no_record"),
+)
 
 
 class ExpectTableToBeFresh(ShareRule):

@@ -1,0 +1,146 @@
+"""What partitions cost a plan, and what a large topic takes of memory when it is replayed in chunks.
+
+    PYTHONPATH=jobs .venv/bin/python bench/scale.py [--records 5000000] [--chunk 2000000] [--memory 1g]
+
+Starts a broker of its own. Plans a run over topics of one and of 200 partitions, a third of these empty, in turns, and
+gives the medians of seven. Then replays a topic of so many records into log and table with a Spark driver of so much
+heap, and gives the peaks: the heap's, and the resident memory of Spark's JVM and of Python. Checks that every offset
+has one fate. Writes bench/results/scale.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hindcast import journal, ledger, plans, produce, runs, tables
+from hindcast.contracts import load
+from hindcast.local.broker import running
+from hindcast.session import session
+from hindcast.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+ONE, MANY, ROUNDS, KEYS = 1, 200, 7, 100_000
+CONTRACT = """
+pipeline: {name}
+start: 2026-01-01
+topics:
+  prices:
+    topic: {name}
+    read: table
+    key: {{item: string}}
+    value: {{price: bigint, note: string}}
+    history_retention: 1 day
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--chunk", type=int, default=2_000_000)
+    parser.add_argument("--memory", default="1g")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "broker") as servers:
+        (Path(folder) / "schemas").mkdir()
+        os.environ |= {"HINDCAST_VAR": f"{folder}/var", "HINDCAST_SCHEMAS": f"{folder}/schemas"}
+        os.environ |= {"HINDCAST_KAFKA": servers, "HINDCAST_CHUNK": str(args.chunk)}
+        told = {"planning": planning(servers), "replay": replayed(servers, args.records, args.memory)}
+        told["replay"] |= {"records": args.records, "chunk": args.chunk, "driver memory": args.memory}
+    (Path(__file__).parent / "results" / "scale.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def planning(servers: str) -> dict[str, Any]:
+    """Seconds that a plan takes of a first run, without a bound and with one."""
+    seconds: dict[str, list[float]] = {}
+    for partitions in (ONE, MANY):
+        contract(f"of{partitions}")
+        produce.create(servers, f"of{partitions}", partitions=partitions)
+        produce.send(servers, f"of{partitions}", records(220))
+    for _ in range(ROUNDS):
+        for partitions in (ONE, MANY):
+            for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
+                made, started = load(settings().schemas / f"of{partitions}.yaml"), time.monotonic()
+                plan = plans.proposed(settings().warehouse, servers, made, "bench", end, [])
+                took = time.monotonic() - started
+                seconds.setdefault(f"{partitions}, {bound}", []).append(took)
+    empty = sum(r.end == r.start for r in plan.topics["prices"].ranges.values())
+    medians = {name: round(statistics.median(took), 3) for name, took in seconds.items()}
+    print(f"plans over {ONE} and {MANY} partitions, {empty} of these empty: {medians} s", flush=True)
+    return {"partitions": MANY, "empty": empty, "seconds": medians}
+
+
+def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
+    """A run that brings so many records of four partitions."""
+    contract("large")
+    produce.create(servers, "large", partitions=4)
+    started = time.monotonic()
+    produce.send(servers, "large", records(count))
+    print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
+    spark = session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
+    started = time.monotonic()
+    number = runs.plan("large", "bench")
+    runs.replay(spark, "large", number, "prices")
+    took = time.monotonic() - started
+    report = runs.finish("large", number)
+    log = plans.log(settings().warehouse, "large", "prices")
+    pieces = ledger.pieces(log)
+    assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
+    assert tables.size(log) == count
+    assert len(journal.completed(settings().warehouse, "large")) == 1
+    peaks = {"heap": heap(spark), "resident, JVM": resident(spark), "resident, Python": _own()}
+    chunks = len(plans.Share.from_json(journal.runs(settings().warehouse, "large")[0].plan["topics"]["prices"]).chunks)
+    rows = report["tables"]["prices"]["opened"]
+    print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
+    spark.stop()
+    return {"chunks": chunks, "rows": rows, "seconds": round(took), "peaks in MiB": peaks}
+
+
+def contract(name: str) -> None:
+    (settings().schemas / f"{name}.yaml").write_text(CONTRACT.format(name=name), encoding="utf-8")
+
+
+def records(count: int) -> Iterator[produce.Record]:
+    """Prices of 100,000 items over a day, a hundredth of them up to a minute late."""
+    note = "x" * 80
+    for n in range(count):
+        late = n * 7919 % 60_000 if n % 100 == 0 else 0
+        at = T0 + timedelta(milliseconds=60_000 + n * 86_400_000 // count - late)
+        yield produce.Record(
+            b"item-%d" % (n * 2_654_435_761 % KEYS), b'{"price":%d,"note":"%s"}' % (n, note.encode()), at
+        )
+
+
+def heap(spark: SparkSession) -> int:
+    """The peak of what the JVM's heap held, in MiB."""
+    jvm: Any = spark._jvm  # noqa: SLF001  # there is no other way
+    factory = jvm.java.lang.management.ManagementFactory
+    pools = [pool for pool in factory.getMemoryPoolMXBeans() if pool.getType().toString() == "Heap memory"]
+    return int(sum(pool.getPeakUsage().getUsed() for pool in pools)) >> 20
+
+
+def resident(spark: SparkSession) -> int:
+    """The peak of the JVM's resident memory, in MiB."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
+
+
+def _own() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+if __name__ == "__main__":
+    main()

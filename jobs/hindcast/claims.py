@@ -1,0 +1,139 @@
+"""Claiming offsets: the commits by which a run appends a topic's records to its log, each made once.
+
+A run that brings more of a topic than `HINDCAST_CHUNK` claims it in chunks, one commit each, so that it holds one chunk
+at a time. A chunk has its share of every partition, in offset order: what has been claimed of a partition is always one
+range, wherever a run ends. The log's commits are numbered (plans.Plan): a retry goes on with the chunk after the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import commits, far, gaps, logs, plans, tables
+from hindcast.contracts import Contract
+from hindcast.plans import Plan, Share
+from hindcast.settings import settings
+from hindcast.tables import Table
+from hindcast.topics import Cluster, Offsets, made_anew
+
+
+class Claimed(NamedTuple):
+    """What a step has just appended to a log, all that it has of the runs after `after`: its accepted records, decoded.
+
+    Held apart from Kafka, which may have lost some of them meanwhile: what is no longer held fails, and a retry reads
+    the log.
+    """
+
+    after: int
+    records: DataFrame
+
+
+def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Claimed | None:
+    """Claims a topic's planned offsets: a commit to its log for each chunk, then what it refused into quarantine.
+
+    Returns what it has appended, if that was one chunk; None if they were several, if there was nothing to do, or the
+    run did it before. Before anything of a chunk is written, TopicError if Kafka has lost offsets that the contract
+    does not do without, and RecordError if more records of the run are malformed than it allows. Chunks before it stay.
+    """
+    log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
+    chunks, done = share.chunks, tables.published(log)
+    first = todo.run + 1 - len(chunks)
+    left = {number: parts for number, parts in enumerate(chunks, first) if number > done}
+    claimed = None
+    if left:
+        counted = _counted(log, todo) if done >= first else Counter[str]()
+        with Cluster(settings().kafka) as cluster:
+            step = _Step(spark, cluster, contract, todo, name, log)
+            for number, parts in left.items():
+                claimed = None  # of several chunks one at a time is held
+                if number > first:
+                    plans.current(log.warehouse, contract.pipeline, todo.run)  # it may have been given up meanwhile
+                claimed = step.append(parts, number, share.after if number == first else number - 1, counted)
+    logs.quarantined(spark, contract, name, log, name, limit=100 + len(chunks))
+    return claimed if len(chunks) == 1 else None
+
+
+def _counted(log: Table, todo: Plan) -> Counter[str]:
+    """How many records the chunks that a run has claimed so far refused, and how many of these are malformed."""
+    note = tables.notes(log, limit=100).get(todo.run, {})
+    return Counter({what: note.get(what, 0) for what in ("refused", "malformed")})
+
+
+class _Step(NamedTuple):
+    """What a commit to a topic's log needs to know."""
+
+    spark: SparkSession
+    cluster: Cluster
+    contract: Contract
+    todo: Plan
+    name: str
+    log: Table
+
+    def append(self, parts: list[dict[int, Offsets]], number: int, after: int, counted: Counter[str]) -> Claimed | None:
+        """The commit `number`: a row for each record that there is, and one for each gap between them.
+
+        `counted`: what the run has refused before, to which this is added.
+        """
+        spark, contract, todo, name = self.spark, self.contract, self.todo, self.name
+        topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
+        held = self.cluster.available(kafka)
+        lost = [gaps.lost(part, held) for part in parts]
+        for missing in lost:
+            gaps.refuse(contract, name, missing, gaps.RETENTION)
+        read = [gaps.left(part, missing) for part, missing in zip(parts, lost, strict=True)]
+
+        def judge(by_client: Collection[int]) -> DataFrame:
+            rows = logs.union(logs.judged(spark, contract, todo, name, self.log, part, by_client) for part in read)
+            # No persist: a commit to the log would drop what was kept of a plan that reads it.
+            return rows.localCheckpoint(eager=False)
+
+        field, written = f"topics.{name}.max_malformed", self._written(number)
+        judged, came = far.tried(judge, lambda rows: logs.account(rows, kafka, topic, field, counted, written))
+        if self.cluster.topic_id(kafka) != share.topic_id:
+            raise made_anew(kafka, todo.run)
+        empty = [gaps.rows(spark, missing).withColumns(logs.why("gone", gaps.RETENTION)) for missing in lost if missing]
+        empty += self._between(judged, read, came)
+        rows = logs.union([judged.drop(*logs.DECODED.values()), *empty]).withColumns(logs.origin(share, todo))
+        tables.ensure(self.log, tables.nullable(rows.schema))
+        note: dict[str, Any] = {"run": todo.run, "runId": todo.run_id, "refused": counted["refused"]}
+        note |= {"validTime": topic.valid_time}
+        if share.chunk:
+            note |= {"malformed": counted["malformed"], "chunk": len(share.chunks) - (todo.run - number)}
+        if not commits.append(rows, self.log, number, note, after=after):
+            return None
+        return Claimed(share.after, _decoded(judged, share, todo))
+
+    def _written(self, number: int) -> str:
+        """What a run has written before the commit `number`, in words."""
+        chunks = len(self.todo.topics[self.name].chunks)
+        done = chunks - 1 - (self.todo.run - number)
+        if not done:
+            return "nothing was written"
+        again = f"give the run up (hindcast abandon {self.contract.pipeline}), and the next one goes on after them"
+        return f"{done} of its {chunks} chunks are in the log and stay: {again}"
+
+    def _between(self, judged: DataFrame, read: list[dict[int, Offsets]], came: dict[int, int]) -> list[DataFrame]:
+        """The offsets of what was read that have no record, with their fate; nothing where all have one."""
+        wanted = Counter({p: r.end - r.start for part in read for p, r in part.items()})
+        short = {p for p, n in wanted.items() if came.get(p, 0) < n}
+        if not short:
+            return []
+        name, compacted = self.name, self.cluster.compacted(self.contract.kafka_topic(self.name))
+        between = logs.union(gaps.between(judged, {p: r for p, r in part.items() if p in short}) for part in read)
+        if compacted and self.contract.topics[name].on_gap == "stop":
+            found = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
+            gone = {p: Offsets(row["offset"], row["offset"] + row["offsets"]) for p, row in found.items()}
+            gaps.refuse(self.contract, name, gone, gaps.COMPACTION)
+        why = logs.why("gone", gaps.COMPACTION) if compacted else logs.why("no_record", gaps.NO_RECORD)
+        return [between.withColumns(why)]
+
+
+def _decoded(judged: DataFrame, share: Share, todo: Plan) -> DataFrame:
+    """The accepted ones of judged records, with `key` and `value` decoded."""
+    taken = judged.where("fate = 'accepted'").withColumns({name: F.col(it) for name, it in logs.DECODED.items()})
+    return taken.drop(*logs.DECODED.values()).withColumns(logs.origin(share, todo))

@@ -1,0 +1,82 @@
+"""The columns of a table over time: Delta's schema evolution and type widening, as the contract asks for it.
+
+A commit of metadata, never of data: the files that are there stay as they are, and what was believed before is read as
+it was. `columns` says what a table can take; what changes in its rows, a run finds out as ever: it derives the table
+whole, and a row that is the same in the contract's columns is neither closed nor opened.
+
+    added price            null in the rows that are there; those whose record has it are corrected
+    widened n to bigint    rows that are the same stay
+    dropped note           the table keeps it; rows that are opened from then on have null
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+
+from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from hindcast import columns, commits, tables
+from hindcast.columns import Difference
+from hindcast.tables import EVOLUTION, WIDENING, Table
+
+
+def ensure(spark: SparkSession, table: Table, schema: StructType, known_at: datetime) -> DeltaTable:
+    """The table of a topic or view, made if it is not there, with all columns of `schema`; other ones it keeps.
+
+    `known_at`: that of the run, since when columns that `schema` lacks are dropped. TableError where the table cannot
+    take them (`tables.fit`). Safe to repeat: nothing is written where nothing changes.
+    """
+    found = tables.ensure(table, schema)
+    change, before = tables.fit(found, table, schema), tables.dropped(found)
+    dropped = {name: before.get(name, known_at) for name in change.dropped}
+    if not change.grows and dropped == before:
+        return found
+    told = {name: at.isoformat() for name, at in dropped.items()}
+    properties = {EVOLUTION: json.dumps({"dropped": told} if told else {})}
+    if change.widened:
+        properties[WIDENING] = "true"
+    _set(spark, table, found, properties)
+    if change.grows:
+        _grow(spark, table, schema, change)
+    return DeltaTable(table.path)
+
+
+def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Rows of a table with exactly the columns and types of `schema`: null for those that they lack."""
+    if rows.schema.simpleString() == schema.simpleString():
+        return rows
+    return rows.select(*columns.selected(rows.schema, schema))
+
+
+def _set(spark: SparkSession, table: Table, found: DeltaTable, properties: dict[str, str]) -> None:
+    there = found.metadata().configuration
+    new = {name: value for name, value in properties.items() if there.get(name) != value}
+    if new:
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in new.items())
+        _committed(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
+
+
+def _grow(spark: SparkSession, table: Table, schema: StructType, change: Difference) -> None:
+    """One commit without rows that brings the columns: Delta merges them into the table's schema."""
+    none = spark.createDataFrame([], tables.nullable(schema)).write.format("delta").mode("append")
+    note = json.dumps({"columns": str(change)})
+    writer = none.option("mergeSchema", "true").option("userMetadata", note)
+    _committed(lambda: writer.save(table.path))
+
+
+def _committed(commit: Callable[[], object]) -> None:
+    """Makes a commit of metadata; tries again while it conflicts with others."""
+    for tried in range(1, commits.TRIES + 1):
+        try:
+            commit()
+        except (PySparkException, Py4JJavaError) as error:
+            if tried == commits.TRIES or not commits.conflicting(error):
+                raise
+        else:
+            return

@@ -1,0 +1,158 @@
+"""`avro`: a record of the columns, by the schema that wrote it.
+
+Plain Avro has its schema in a file beside the contract. In the schema registry's wire format each value names its own:
+a byte 0, the schema's id in four bytes, then Avro. `contracts.avro` says which types fit which columns.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from hindcast.contracts import avro
+from hindcast.contracts.avro import Array, Map, Record, Scalar, Type
+from hindcast.formats.part import Part, result, shown_bytes
+
+HEADER = 5
+"""The bytes before the Avro of a value that names its schema."""
+
+_END = secrets.token_bytes(16)
+"""What nobody who sends a record can know."""
+
+_OPTIONS = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
+
+
+def schema_id(raw: Column) -> Column:
+    """The id of the schema that a value names; null if it is not in the schema registry's wire format."""
+    wire = (F.length(raw) >= HEADER) & (F.hex(F.substring(raw, 1, 1)) == "00")
+    return F.when(wire, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("bigint"))
+
+
+def parsed(raw: Column, part: Part) -> Column:
+    """What each schema makes of the bytes that name it.
+
+    The bytes are read as a record of the value and what follows it, so that the value takes all of them: from_avro
+    alone passes over what comes after it, and of bytes that are no Avro it gives a record of nulls.
+    """
+    if part.schema is not None:
+        return F.struct(_whole(raw, part.schema).alias("w0"))
+    id_ = schema_id(raw)
+    body = F.substring(raw, HEADER + 1, F.length(raw))
+    named = [
+        F.when(id_.isin(*ids), _whole(body, schema)).alias(f"w{n}") for n, (schema, ids) in enumerate(_schemas(part))
+    ]
+    return F.struct(id_.alias("id"), *named)
+
+
+def read(raw: Column, parsed: Column, part: Part) -> Column:
+    """The record as a struct of the columns, and what is wrong with it."""
+    none = F.lit(None).cast(f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in part.columns.items())}>")
+    schemas = [part.schema] if part.schema is not None else [schema for schema, _ in _schemas(part)]
+    structs = [_struct(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
+    struct = F.coalesce(*structs, none)
+    if part.schema is not None:
+        told = F.lit(f"the {part.name} is not Avro of the contract's {part.name}_schema: ")
+    else:
+        known = [id_ for _, ids in _schemas(part) for id_ in ids]
+        id_ = parsed["id"]
+        told = (
+            F.when(id_.isNull(), f"the {part.name} is not in the schema registry's wire format (0, schema id, Avro): ")
+            .when(
+                ~id_.isin(*known) if known else F.lit(True),
+                F.concat(F.lit(f"the {part.name} names schema "), id_, F.lit(", which the schema registry has not: ")),
+            )
+            .otherwise(F.concat(F.lit(f"the {part.name} is not Avro of schema "), id_, F.lit(": ")))
+        )
+    # Of an array of one: else Spark would put the struct together again to see whether it is null.
+    given = F.transform(
+        F.array(struct), lambda it: result(it, F.when(raw.isNotNull() & it.isNull(), F.concat(told, shown_bytes(raw))))
+    )
+    return F.get(given, F.lit(0))
+
+
+def _schemas(part: Part) -> list[tuple[str, list[int]]]:
+    """The writers' schemas, each once, with the ids that name it."""
+    found: dict[str, list[int]] = {}
+    for id_, schema in sorted(part.writers.items()):
+        found.setdefault(schema, []).append(id_)
+    return list(found.items())
+
+
+def _whole(raw: Column, schema: str) -> Column:
+    end = {"type": "fixed", "name": "hindcast_end", "size": len(_END)}
+    parts = [{"name": "value", "type": avro.numbered(json.loads(schema))}, {"name": "end", "type": end}]
+    record = {"type": "record", "name": "hindcast_whole", "fields": parts}
+    return from_avro(F.concat(raw, F.lit(bytearray(_END))), json.dumps(record), _OPTIONS)
+
+
+def _struct(whole: Column, schema: str, part: Part) -> Column:
+    """The columns of what a schema wrote; null if the bytes are not of it, or hold text that is not UTF-8."""
+    given = avro.written(json.loads(schema))
+    value, columns = whole["value"], list(part.columns)
+    offered = avro.fields(given, columns)
+    taken: dict[str, Column] = {}
+    right = [whole["end"] == F.lit(bytearray(_END))]
+    if isinstance(given, Record):
+        right.append(value.isNotNull())
+    for column, kind in part.columns.items():
+        name, wanted = avro.source(column, part.renamed, offered), avro.declared(kind)
+        if name is None:
+            taken[column] = F.lit(None).cast(kind)
+            continue
+        field = value.getField(name) if isinstance(given, Record) else value
+        taken[column] = _as(field, offered[name], wanted)
+        right += [_utf8(taken[column], wanted)] if _has_text(wanted) else []
+    struct = F.struct(*(it.alias(column) for column, it in taken.items()))
+    return F.when(F.coalesce(reduce(and_, right), F.lit(False)), struct)
+
+
+def _as(field: Column, given: Type, wanted: Type) -> Column:
+    """What a field holds as a column's type: parts of nested ones by their names, a map's in the order of its keys."""
+    match given, wanted:
+        case Array(), Array() if given != wanted:
+            return F.transform(field, lambda it: _as(it, given.of, wanted.of))
+        case Map(), Array(Record(parts)):
+            pair = F.transform(
+                F.map_entries(field),
+                lambda it: F.struct(it["key"].alias("key"), _as(it["value"], given.of, parts["value"]).alias("value")),
+            )
+            return F.array_sort(pair, lambda a, b: F.when(a["key"] < b["key"], -1).otherwise(1))
+        case Record(), Record():
+            fields = [_part(field, name, given.fields, kind).alias(name) for name, kind in wanted.fields.items()]
+            return F.when(field.isNotNull(), F.struct(*fields))
+        case _:
+            return field if given == wanted else field.cast(str(wanted))
+
+
+def _part(field: Column, name: str, given: Mapping[str, Type], wanted: Type) -> Column:
+    return _as(field.getField(name), given[name], wanted) if name in given else F.lit(None).cast(str(wanted))
+
+
+def _has_text(kind: Type) -> bool:
+    match kind:
+        case Scalar():
+            return kind.name == "string"
+        case Array() | Map():
+            return _has_text(kind.of)
+        case Record():
+            return any(_has_text(it) for it in kind.fields.values())
+
+
+def _utf8(value: Column, kind: Type) -> Column:
+    """Whether all text in a value is UTF-8; of null it is."""
+    match kind:
+        case Array():
+            right = F.forall(value, lambda it: _utf8(it, kind.of))
+        case Record():
+            parts = {name: it for name, it in kind.fields.items() if _has_text(it)}
+            right = reduce(and_, (_utf8(value.getField(name), it) for name, it in parts.items()))
+        case _:
+            right = F.is_valid_utf8(value)
+    return F.coalesce(right, F.lit(True))

@@ -1,0 +1,148 @@
+"""Requeue: malformed records are decoded anew under the contract in force, in a run that brings nothing else.
+
+Their bytes are in the log. What decodes now gets a new fate, judged at its own offset's stream time as the log has it,
+and enters its table as a late record, with the run's known-at. What still does not, stays in quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import limits, logs, order, plans, requeued, schemas, tables, valid_time
+from hindcast.contracts import Contract
+from hindcast.contracts.sensitive import NOT_TOLD
+from hindcast.decode import decode
+from hindcast.errors import QueryError, nearest
+from hindcast.plans import Plan
+from hindcast.settings import settings
+
+SHOWN = 5
+"""Of so many records that still do not decode the reason is told."""
+
+
+def selection(
+    contract: Contract,
+    topic: str | None = None,
+    reason: str | None = None,
+    partition: int | None = None,
+    offsets: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Which malformed records to requeue, as a plan keeps it (`Plan.requeues`): all if nothing is given.
+
+    `reason`: a part of what the log says is wrong with them. QueryError for what names nothing.
+    """
+    if topic is not None and topic not in contract.topics:
+        raise QueryError(f"no topic '{topic}'", where=contract.pipeline, mend=nearest(topic, contract.topics))
+    if (offsets and partition is None) or (partition is not None and topic is None and len(contract.topics) > 1):
+        asked = "hindcast requeue PIPELINE --topic T --partition P --offset O"
+        raise QueryError("an offset is one of a partition, a partition one of a topic", mend=asked)
+    told = {"topics": [topic] if topic else list(contract.topics), "reason": reason, "partition": partition}
+    return {name: it for name, it in {**told, "offsets": sorted(set(offsets))}.items() if it not in (None, [])}
+
+
+def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dict[str, int]:
+    """How many malformed records each topic has that are asked for; topics without any are left out."""
+    found = {}
+    for name in asked["topics"]:
+        log = tables.opened(plans.log(warehouse, contract.pipeline, name))
+        entered = tables.opened(plans.fates(warehouse, contract.pipeline, name))
+        if log is None:
+            continue
+        with duckdb.connect() as engine:
+            engine.register("log", tables.dataset(log))
+            decided = "false"
+            if entered is not None:
+                engine.register("entered", tables.dataset(entered))
+                decided = """("partition", "offset") IN
+                             (SELECT ("partition", "offset") FROM entered WHERE was = 'malformed')"""
+            row = engine.execute(
+                f"SELECT count(*) FROM log WHERE fate = 'malformed' AND NOT {decided} "  # noqa: S608  # our own columns
+                'AND ($reason IS NULL OR contains(reason, $reason)) AND ($p IS NULL OR "partition" = $p) '
+                'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
+                {"reason": asked.get("reason"), "p": asked.get("partition"), "offsets": asked.get("offsets", [])},
+            ).fetchone()
+        if row and row[0]:
+            found[name] = int(row[0])
+    return found
+
+
+def decided(
+    spark: SparkSession,
+    contract: Contract,
+    name: str,
+    asked: Mapping[str, Any],
+    known_at: datetime,
+    todo: Plan | None = None,
+) -> DataFrame:
+    """The malformed records of a topic that are asked for, as rows of `fates/<topic>` without the run's columns.
+
+    `fate` is what they are by the contract in force; malformed where they still do not decode. `todo`: the run that
+    decides it, which stores the schemas that they name.
+    """
+    topic, warehouse = contract.topics[name], settings().warehouse
+    rows = requeued.waiting(spark, warehouse, contract.pipeline, name).where(_asked(asked))
+    own = F.coalesce("recordTimestamp", "timestamp") if "recordTimestamp" in rows.columns else F.col("timestamp")
+    bytes_ = rows.drop("reason").withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own})
+    span, writers = valid_time.span(topic, known_at), schemas.of(contract, name, bytes_, todo)
+    decoded = limits.within(bytes_, topic, lambda some: decode(some, topic, *span, writers))
+    taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
+    judged = order.judge_again(taken, logs.retention(topic))
+    return judged.select(
+        *("partition", "offset", "timestamp"),
+        F.col("_rawKey").alias("key"),
+        F.col("_rawValue").alias("value"),
+        F.lit("malformed").alias("was"),
+        "fate",
+        F.coalesce("reason", F.when(F.col("fate") == "expired", logs.too_late(topic))).alias("reason"),
+    )
+
+
+def still(contract: Contract, name: str, decided: DataFrame) -> dict[str, Any]:
+    """How many `records` still do not decode, and the `first` of them with their reasons."""
+    rows = decided.where("fate = 'malformed'")
+    first = rows.sort("partition", "offset").select("partition", "offset", "reason").limit(SHOWN).collect()
+    hidden = bool(contract.topics[name].sensitive)
+    told = [row.asDict() | ({"reason": NOT_TOLD} if hidden else {}) for row in first]
+    return {"records": rows.count() if len(first) == SHOWN else len(first), "first": told}
+
+
+def preview(spark: SparkSession, contract: Contract, asked: Mapping[str, Any], known_at: datetime) -> dict[str, Any]:
+    """What a requeue would make of the records, by topic: how many of each fate, and `still`; nothing is written."""
+    told = {}
+    for name in waiting(settings().warehouse, contract, asked):
+        rows = decided(spark, contract, name, asked, known_at).persist()
+        counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
+        told[name] = {"requeued": _without(counts), "still": still(contract, name, rows)}
+        rows.unpersist()
+    return told
+
+
+def text(topic: Mapping[str, Any]) -> str:
+    """What became of the malformed records of a topic, in words."""
+    counts, left = topic["requeued"], topic["still"]
+    told = [f"{n:,} {fate}" for fate, n in counts.items()]
+    told += [f"{left['records']:,} still malformed"] if left["records"] else []
+    lines = [", ".join(told) or "none"]
+    lines += [f"partition {it['partition']}, offset {it['offset']}: {it['reason']}" for it in left["first"]]
+    return "\n      ".join(lines)
+
+
+def _without(counts: Mapping[str, int]) -> dict[str, int]:
+    return {fate: n for fate, n in sorted(counts.items()) if fate != "malformed"}
+
+
+def _asked(asked: Mapping[str, Any]) -> Column:
+    condition = F.lit(True)
+    if "reason" in asked:
+        condition = condition & F.contains("reason", F.lit(asked["reason"]))
+    if "partition" in asked:
+        condition = condition & (F.col("partition") == asked["partition"])
+    if "offsets" in asked:
+        condition = condition & F.col("offset").isin(*asked["offsets"])
+    return condition

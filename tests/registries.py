@@ -1,0 +1,135 @@
+"""Schema registries for tests.
+
+`peer` speaks the part of Confluent's REST protocol that its client uses here, over HTTP, in this process. It is no real
+registry, so the same tests run against `apicurio`, which is one, in `make test-long`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from hindcast.local import ports
+
+
+@contextmanager
+def peer(login: str | None = None) -> Iterator[str]:
+    """The URL of a registry that keeps what it is told in memory; read only by who has the `login` (user:password)."""
+    server = ThreadingHTTPServer((ports.HOST, 0), _Peer)
+    server.daemon_threads = True
+    server.subjects = {}  # type: ignore[attr-defined]
+    server.schemas = []  # type: ignore[attr-defined]
+    server.login = login and f"Basic {base64.b64encode(login.encode()).decode()}"  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{ports.HOST}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Peer(BaseHTTPRequestHandler):
+    """GET /schemas/ids/N, GET and POST /subjects/S/versions[/V]."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        login = self.server.login  # type: ignore[attr-defined]
+        if login and self.headers.get("Authorization") != login:
+            return self._answer({"error_code": 401, "message": "unauthorized"}, 401)
+        if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
+            place = int(found[1]) - 1
+            schemas = self.server.schemas  # type: ignore[attr-defined]
+            return self._answer(schemas[place]) if 0 <= place < len(schemas) else self._missing(40403)
+        if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
+            versions = self.server.subjects.get(found[1], [])  # type: ignore[attr-defined]
+            place = int(found[2]) - 1
+            if place >= len(versions):
+                return self._missing(40402)
+            id_ = versions[place]
+            told = {"subject": found[1], "version": place + 1, "id": id_}
+            return self._answer({**told, **self.server.schemas[id_ - 1]})  # type: ignore[attr-defined]
+        return self._missing(404)
+
+    def do_POST(self) -> None:
+        subject = re.fullmatch(r"/subjects/([^/]+)/versions", self.path.partition("?")[0])
+        if not subject:
+            return self._missing(404)
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        kept = {name: told[name] for name in ("schema", "schemaType", "references") if told.get(name)}
+        schemas = self.server.schemas  # type: ignore[attr-defined]
+        if kept not in schemas:
+            schemas.append(kept)
+        id_ = schemas.index(kept) + 1
+        self.server.subjects.setdefault(subject[1], []).append(id_)  # type: ignore[attr-defined]
+        return self._answer({"id": id_})
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is told."""
+
+    def _answer(self, told: Any, status: int = 200) -> None:
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _missing(self, code: int) -> None:
+        self._answer({"error_code": code, "message": "not found"}, 404)
+
+
+@contextmanager
+def apicurio(folder: Path) -> Iterator[str]:
+    """The URL of Apicurio Registry's Confluent API; it is fetched when it is not there yet."""
+    import schema_registry
+
+    port = ports.free()
+    with (folder / "registry.log").open("wb") as log:
+        started = subprocess.Popen(
+            schema_registry.command(), stdout=log, stderr=log, cwd=folder, env=_environment(port)
+        )
+        url = f"http://{ports.HOST}:{port}/apis/ccompat/v7"
+        try:
+            _wait(started, url)
+            yield url
+        finally:
+            started.terminate()
+            started.wait(timeout=60)
+
+
+def _environment(port: int) -> dict[str, str]:
+    return {"QUARKUS_HTTP_PORT": str(port), "QUARKUS_HTTP_HOST": ports.HOST, "PATH": "/usr/bin:/bin"}
+
+
+def _wait(started: subprocess.Popen[bytes], url: str, seconds: float = 180) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/subjects", timeout=2):  # noqa: S310  # our own
+                return
+        except OSError:
+            assert started.poll() is None, "the registry has ended"
+            assert time.monotonic() < end, "the registry does not answer"
+            time.sleep(0.2)
+
+
+def register(url: str, subject: str, schema: Any, *references: tuple[str, str]) -> int:
+    """Registers an Avro schema; its id. `references`: names of types, and the subject that has each as version 1."""
+    from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+
+    refers = [SchemaReference(name, other, 1) for name, other in references]
+    with SchemaRegistryClient({"url": url}) as client:
+        id_: int = client.register_schema(subject, Schema(json.dumps(schema), "AVRO", refers))
+    return id_

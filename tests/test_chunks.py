@@ -1,0 +1,278 @@
+"""Topics that are claimed in chunks: what each takes, and that it does not matter where a run ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crashes
+from hindcast import claims, journal, ledger, plans, rebuild, runs, tables
+from hindcast.errors import RecordError, RunError, SettingsError
+from hindcast.pages import offsets
+from hindcast.plans import Plan, Share
+from hindcast.settings import settings
+from hindcast.tables import Table
+from hindcast.topics import Offsets, cut
+from pipelines import Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CrashError(Exception):
+    """What a step fails with here."""
+
+
+RANGES = st.dictionaries(
+    st.integers(0, 300), st.tuples(st.integers(0, 9), st.integers(1, 500)).map(lambda it: Offsets(it[0], sum(it)))
+)
+
+
+@given(RANGES, st.integers(1, 700))
+def test_pieces_are_the_ranges_in_order_and_of_about_one_size(ranges: dict[int, Offsets], size: int) -> None:
+    pieces = cut(ranges, size)
+    for partition, offsets_ in ranges.items():
+        own = [piece[partition] for piece in pieces if partition in piece]
+        assert [own[0].start, *(r.end for r in own)] == [*(r.start for r in own), offsets_.end]
+        assert own[0].start == offsets_.start
+        assert all(r.end > r.start for r in own)
+    sizes = [sum(r.end - r.start for r in piece.values()) for piece in pieces]
+    assert all(0 < n <= size + len(ranges) for n in sizes)
+    assert len(pieces) <= -(-sum(sizes) // size)
+
+
+def test_many_partitions_of_few_offsets_take_turns() -> None:
+    pieces = cut({p: Offsets(0, 3) for p in range(200)}, 50)
+    assert [sum(r.end - r.start for r in piece.values()) for piece in pieces] == [50] * 12
+
+
+def share() -> Share:
+    ranges, earlier = {0: Offsets(4, 10), 1: Offsets(0, 2)}, {0: Offsets(0, 2)}
+    return Share("id", 0, 4, {0: 0, 1: 0}, ranges, earlier, chunk=4)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "ranges", "earlier", "left"),
+    [
+        (0, {0: (4, 4), 1: (0, 0)}, {0: (0, 0)}, {0: (0, 2)}),
+        (1, {0: (4, 4), 1: (0, 0)}, {0: (0, 2)}, {}),
+        (2, {0: (4, 7), 1: (0, 1)}, {0: (0, 2)}, {}),
+        (3, {0: (4, 10), 1: (0, 2)}, {0: (0, 2)}, {}),
+    ],
+)
+def test_what_a_run_has_taken_that_was_given_up_after_some_chunks(
+    chunks: int, ranges: dict[int, Any], earlier: dict[int, Any], left: dict[int, Any]
+) -> None:
+    assert share().chunks == [[{0: (0, 2)}], [{0: (4, 7), 1: (0, 1)}], [{0: (7, 10), 1: (1, 2)}]]
+    taken = share().upto(chunks)
+    assert (taken.ranges, taken.earlier, taken.left) == (ranges, earlier, left)
+
+
+def test_a_plan_takes_a_number_for_each_commit_to_a_log() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    plan = Plan("p", 7, "seven", now, None, "c0ffee", {"menu": share()}, numbers=3)
+    assert plan.first == 5
+    assert Plan.from_json(plan.as_json()) == plan
+    alone = dataclasses.replace(plan, numbers=1, topics={"menu": dataclasses.replace(share(), chunk=0)})
+    assert not {"numbers", "chunk"} & {*alone.as_json(), *alone.as_json()["topics"]["menu"]}
+
+
+CONTRACT = """
+pipeline: chunks
+start: 2026-01-01
+topics:
+  prices:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    history_retention: 60 seconds
+    max_malformed: 2
+  orders:
+    read: stream
+    key: {item: string}
+    value: {n: int}
+views:
+  bills:
+    stream: orders
+    join: {table: prices}
+    select: {amount: n * price}
+"""
+STORY = ((0, 130), (130, 40), (170, 0))
+"""Which records each run brings of either topic: the first two take three chunks of 50 or one, the last brings none."""
+
+
+def brought(first: int, count: int) -> list[Any]:
+    """Prices, with late ones, expired ones, tombstones and one that is malformed."""
+    told: list[Any] = []
+    for n in range(first, first + count):
+        late = 100 if n % 17 == 3 else 5 if n % 7 == 1 else 0
+        value = b"{" if n == first + 33 else None if n % 23 == 5 else {"price": n, "n": n}
+        told.append((f"item{n % 9}", value, max(n - late, 0)))
+    return told
+
+
+def tell(p: Pipeline, first: int, count: int) -> None:
+    p.send("prices", *brought(first, count))
+    p.send("orders", *((key, value, at) for key, value, at in brought(first, count // 2) if value != b"{"))
+
+
+@contextmanager
+def chunked(spark: SparkSession, broker: str, folder: Path, chunk: int, text: str = CONTRACT) -> Iterator[Pipeline]:
+    with pipeline(spark, broker, folder, text, partitions=2) as p, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HINDCAST_CHUNK", str(chunk))
+        yield p
+
+
+def told(p: Pipeline) -> dict[str, Any]:
+    """What all tables say, with the place of a run among the runs in place of its number."""
+    places = {run.number: n for n, run in enumerate(journal.runs(p.warehouse, p.name), 1)}
+    histories = {
+        name: sorted(((*row[:-2], *map(places.get, row[-2:])) for row in p.history(name)), key=str)
+        for name in ("prices", "orders", "bills")
+    }
+    logs = {
+        f"log of {name}": sorted(
+            (row["partition"], row["offset"], row["fate"], places[row["run"]], str(row["streamTime"]))
+            for row in p.raw(f"logs/{name}")
+        )
+        for name in ("prices", "orders")
+    }
+    refused = sorted((row["partition"], row["offset"], row["fate"], places[row["run"]]) for row in p.raw("quarantine"))
+    reports = [run.detail["topics"] for run in journal.completed(p.warehouse, p.name)]
+    for topic in (topic for report in reports for topic in report.values()):
+        topic["topic"] = topic["topic"].split(".")[1]
+    return {**histories, **logs, "refused": refused, "reports": reports}
+
+
+@pytest.mark.slow
+def test_a_run_in_chunks_that_fails_at_each_commit_tells_what_one_commit_does(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with chunked(spark, broker, tmp_path / "whole", 10_000) as whole:
+        for number, (first, count) in enumerate(STORY, 1):
+            tell(whole, first, count)
+            whole.run(f"run {number}")
+        expected = told(whole)
+        assert {fate for _, _, fate, _, _ in expected["log of prices"]} == {"accepted", "expired", "malformed"}
+    failed: list[str] = []
+
+    def fail(place: str) -> None:
+        if "committing to logs/" in place and place not in failed:
+            failed.append(place)
+            raise CrashError(place)
+
+    with chunked(spark, broker, tmp_path / "chunks", 50) as p, pytest.MonkeyPatch.context() as patch:
+        crashes.watched(fail, patch.setattr)
+        for number, (first, count) in enumerate(STORY, 1):
+            tell(p, first, count)
+            while True:
+                try:
+                    p.run(f"run {number}")
+                    break
+                except CrashError:
+                    pass
+        assert told(p) == expected
+        assert [number for number, _ in p.states()] == [3, 4, 5]
+        places = [f"logs/prices in run {n}" for n in (1, 2, 3)] + [f"logs/orders in run {n}" for n in (2, 3)]
+        places += [f"logs/{name} in run 4" for name in ("prices", "orders")]
+        assert failed == [f"{when} committing to {place}" for place in places for when in ("before", "after")]
+        log = plans.log(p.warehouse, p.name, "prices")
+        assert [note["malformed"] for run, note in tables.notes(log).items() if run == 3] == [1]
+
+
+@pytest.mark.slow
+def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    text = CONTRACT.replace("max_malformed: 2", "max_malformed: 1")
+    with chunked(spark, broker, tmp_path, 50, text) as p:
+        p.send("prices", *brought(0, 100), ("item1", b"[", 100), *brought(101, 20))
+        with pytest.raises(RecordError, match="2 of the run's records do not decode, 1 may") as refused:
+            p.run("first")
+        assert "2 of its 3 chunks are in the log and stay" in refused.value.mend
+        assert p.raw("prices") == []
+        first = plans.current(p.warehouse, p.name, 3)
+        there = sum(row["offsets"] for row in p.raw("logs/prices"))
+        assert there in (80, 81)
+        shown = offsets.pieces(p.warehouse, first, "prices")
+        assert sum(it.end - it.start for it in shown) == 121
+        assert sum(it.end - it.start for it in shown if it.fates) == there
+        p.write(text.replace("max_malformed: 1", "max_malformed: 3"))
+        with pytest.raises(RunError, match="the contract was changed while the run was under way"):
+            p.run("first")
+        plans.abandon(p.warehouse, first, "by a test")
+        assert rebuild.rebuild(p.warehouse, p.contract) == []
+        with pytest.raises(RunError, match="run 3 is abandoned"):
+            claims.claim(spark, p.contract, Plan.from_json(first.plan), "prices")  # the process of run 3 is still there
+        runs.plan(p.name, "second")
+        second = Plan.from_json(plans.current(p.warehouse, p.name, 4).plan)
+        assert sum(second.topics["prices"].planned.values()) == 121 - there
+        p.run("second")
+        log = plans.log(p.warehouse, p.name, "prices")
+        pieces = [(it.partition, it.run, it.start, it.end) for it in ledger.pieces(log)]
+        for partition in (0, 1):
+            (_, _, start, cut_), (_, _, again, _) = [it for it in pieces if it[0] == partition]
+            assert (start, again) == (0, cut_)
+        assert (
+            len({(row["partition"], row["offset"]) for row in p.raw("logs/prices")}) == 121 == len(p.raw("logs/prices"))
+        )
+        assert sorted(row["run"] for row in p.raw("quarantine") if row["fate"] == "malformed") == [3, 4]
+        believed = p.believed("prices")
+        Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
+        assert rebuild.rebuild(p.warehouse, p.contract) == [3, 4]
+        p.send("prices", ("item1", {"price": 1}, 130))
+        p.run("third")
+        assert len(p.raw("logs/prices")) == 122
+        assert len(p.believed("prices")) == len(believed) + 1
+
+
+MOVED = """
+pipeline: moved
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {item: string}
+    value: {n: int}
+    from: 2026-01-01T00:00:40
+"""
+
+
+@pytest.mark.slow
+def test_offsets_before_the_anchor_are_gone_on_with_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with chunked(spark, broker, tmp_path, 10, MOVED) as p, pytest.MonkeyPatch.context() as patch:
+        p.send("orders", *((f"item{n}", {"n": n}, n) for n in range(50)))
+        p.run("first")
+        assert sorted(row["n"] for row in p.raw("orders")) == list(range(40, 50))
+
+        def fail(place: str) -> None:
+            if place == "after committing to logs/orders in run 3":
+                raise CrashError(place)
+
+        for run_id, moment in (("second", "00:00:10"), ("third", "00:00:00")):
+            p.write(MOVED.replace("00:00:40", moment))
+            crashes.watched(fail, patch.setattr)
+            with pytest.raises(CrashError) if run_id == "second" else nullcontext():
+                p.run(run_id)
+            patch.undo()
+            for run in journal.runs(p.warehouse, p.name):
+                if not run.finished:
+                    plans.abandon(p.warehouse, run, "by a test")
+        assert sorted(row["n"] for row in p.raw("orders")) == list(range(10, 50))
+        p.run("fourth")
+        assert sorted(row["n"] for row in p.raw("orders")) == list(range(50))
+        assert len(p.raw("logs/orders")) == 50
+
+
+def test_a_chunk_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", "many")
+    with pytest.raises(SettingsError, match="HINDCAST_CHUNK is 'many', not a number of offsets"):
+        settings()

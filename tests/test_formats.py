@@ -1,0 +1,463 @@
+"""Keys and values in every format: bytes in, columns or a reason out."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import fastavro
+import pytest
+from pyspark.sql import functions as F
+
+from hindcast.contracts import avro
+from hindcast.contracts.avro import AvroFile
+from hindcast.formats import FORMATS, Part, headers
+from hindcast.formats.avro import _OPTIONS
+from hindcast.formats.primitive import written
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+BAD = "malformed"
+NAN = float("nan")
+
+
+class Case(NamedTuple):
+    """Bytes, and the columns that they give; or BAD, and a part of the reason."""
+
+    raw: bytes | None
+    gives: tuple[Any, ...] | str | None
+    because: str = ""
+
+
+def read(spark: SparkSession, table: Sequence[tuple[Part, Sequence[Case]]]) -> list[tuple[Part, Case, Any, Any]]:
+    """What every case of every part became, in one Spark job."""
+    rows = [(p, c, case.raw) for p, (_, cases) in enumerate(table) for c, case in enumerate(cases)]
+    sent = spark.createDataFrame(rows, "p int, c int, value binary").coalesce(1)
+    raw = F.col("value")
+    once: list[Column] = []
+    for n, (part, _) in enumerate(table):
+        found = FORMATS[part.format].parsed(raw, part)
+        once.append((F.lit(0) if found is None else F.when(F.col("p") == n, found)).alias(f"p{n}"))
+    parsed = sent.withColumn("_parsed", F.explode(F.array(F.struct(*once))))
+    told = parsed.select("p", "c", *_each(table, raw)).collect()
+    return [
+        (table[row["p"]][0], table[row["p"]][1][row["c"]], row[f"v{row['p']}"], row[f"r{row['p']}"]) for row in told
+    ]
+
+
+def _each(table: Sequence[tuple[Part, Sequence[Case]]], raw: Column) -> list[Column]:
+    columns = []
+    for n, (part, _) in enumerate(table):
+        found = F.when(F.col("p") == n, FORMATS[part.format].read(raw, F.col(f"_parsed.p{n}"), part))
+        columns += [found["struct"].alias(f"v{n}"), found["problem"].alias(f"r{n}")]
+    return columns
+
+
+def check(spark: SparkSession, *table: tuple[Part, Sequence[Case]]) -> None:
+    wrong = []
+    for part, case, value, reason in read(spark, table):
+        gave = BAD if reason is not None else _plain(value)
+        if repr(gave) != repr(case.gives) or case.because not in (reason or ""):
+            wrong.append(f"{part.format} {dict(part.columns)} {case.raw!r}: {gave!r} {reason!r}, not {case.gives!r}")
+        assert (value is None) == (case.raw is None or reason is not None)
+    assert not wrong, "\n".join(wrong)
+
+
+def _plain(value: Any) -> Any:
+    """Rows as tuples."""
+    if isinstance(value, tuple):
+        return tuple(_plain(it) for it in value)
+    if isinstance(value, list):
+        return [_plain(it) for it in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def of(form: str, columns: dict[str, str], **more: Any) -> Part:
+    return Part("value", columns, form, **more)
+
+
+def test_text_and_primitives(spark: SparkSession) -> None:
+    check(
+        spark,
+        (of("string", {"s": "string"}), [Case("Käse\n".encode(), ("Käse\n",)), Case(b"", ("",)), Case(None, None)]),
+        (of("string", {"s": "string"}), [Case(b"\xff", BAD, "the value is not string: \ufffd")]),
+        (
+            of("string", {"n": "int"}),
+            [Case(b"42", (42,)), Case(b"4x", BAD, "the value is not int: 4x"), Case(b"", BAD)],
+        ),
+        (of("string", {"d": "date"}), [Case(b"2026-02-28", (date(2026, 2, 28),)), Case(b"2026-02-30", BAD)]),
+        (of("string", {"d": "decimal(4,2)"}), [Case(b"4.20", (Decimal("4.20"),)), Case(b"100", BAD)]),
+        (of("string", {"b": "binary"}), [Case(b"\xff", (b"\xff",))]),
+        (
+            of("primitive", {"n": "smallint"}),
+            [Case(struct.pack(">h", n), (n,)) for n in (0, 1, -1, 32767, -32768)]
+            + [Case(b"", BAD, "not smallint in 2 bytes: 0x"), Case(b"\0\0\0", BAD)],
+        ),
+        (
+            of("primitive", {"n": "int"}),
+            [Case(struct.pack(">i", n), (n,)) for n in (0, 42, -42, 2**31 - 1, -(2**31))]
+            + [Case(b"\0\0\0", BAD, "0x000000"), Case(b"\0" * 8, BAD), Case(b"42", BAD), Case(None, None)],
+        ),
+        (
+            of("primitive", {"n": "bigint"}),
+            [Case(struct.pack(">q", n), (n,)) for n in (0, 42, -42, 2**63 - 1, -(2**63))]
+            + [Case(b"\0\0\0\x2a", BAD), Case(b"\0" * 9, BAD)],
+        ),
+        (
+            of("primitive", {"x": "float"}),
+            [Case(struct.pack(">f", x), (x,)) for x in (0.0, -0.0, 1.5, float("inf"), NAN)] + [Case(b"\0" * 8, BAD)],
+        ),
+        (
+            of("primitive", {"x": "double"}),
+            [Case(struct.pack(">d", x), (x,)) for x in (0.0, -0.0, 0.1, 5e-324, -float("inf"), NAN)]
+            + [Case(b"\0" * 4, BAD, "not double in 8 bytes: 0x00000000")],
+        ),
+        (
+            of("primitive", {"b": "boolean"}),
+            [Case(b"\0", (False,)), Case(b"\1", (True,)), Case(b"\2", BAD, "in 1 byte: 0x02"), Case(b"", BAD)],
+        ),
+        (of("primitive", {"s": "string"}), [Case("ü".encode(), ("ü",)), Case(b"\xc3", BAD)]),
+        (of("primitive", {"b": "binary"}), [Case(b"", (b"",)), Case(b"\xff\0", (b"\xff\0",))]),
+    )
+
+
+def test_json_strict_and_lenient(spark: SparkSession) -> None:
+    columns = {"price": "decimal(8,2)", "n": "int", "x": "double", "b": "boolean", "s": "string"}
+    nothing = (None,) * 4
+    check(
+        spark,
+        (
+            of("json", {"price": "decimal(8,2)", "n": "int"}, json="strict"),
+            [
+                Case(b'{"price": 8, "n": 1}', (Decimal("8.00"), 1)),
+                Case(b'{"n": null, "price": null}', (None, None)),
+                Case(b'{"price": 8}', BAD, "not a JSON object of exactly `price` decimal(8,2), `n` int: "),
+                Case(b'{"price": 8, "n": 1, "more": 1}', BAD),
+                Case(b'{"price": 8, "n": 1, "n": 1}', BAD),
+                Case(b'{"price": 8, "more": 1}', BAD),
+                Case(b'{"price": 8, "n": "1"}', BAD),
+                Case(b'{"price": 8, "n": 1} more', BAD),
+                Case(b"{}", BAD),
+                Case(None, None),
+            ],
+        ),
+        (
+            of("json", columns, json="lenient"),
+            [
+                Case(b'{"n": "5"}', (None, 5, None, None, None)),
+                Case(b'{"n": " 5 "}', (None, 5, None, None, None)),
+                Case(b'{"x": "1.5", "b": "true"}', (None, None, 1.5, True, None)),
+                Case(b"{'s': 'it'}", (*nothing, "it")),
+                Case(b'{s: "it"}', (*nothing, "it")),
+                Case(b'{"s": 8}', (*nothing, "8")),
+                Case(b'{"x": NaN}', (None, None, NAN, None, None)),
+                Case(b'{"x": -Infinity}', (None, None, -float("inf"), None, None)),
+                Case(b'{"n": 007}', (None, 7, None, None, None)),
+                Case(b'{"n": 1 /* one */} // of it', (None, 1, None, None, None)),
+                Case(b'{"price": 0.12}', (Decimal("0.12"), None, None, None, None)),
+                Case(b'{"n": null}', (None, None, None, None, None)),
+                Case(b'{"n": "five"}', BAD, "not a JSON object of `price`"),
+                Case(b'{"n": ""}', BAD),
+                Case(b'{"n": 1.5}', BAD),
+                Case(b'{"n": 3000000000}', BAD),
+                Case(b'{"n": true}', BAD),
+                Case(b'{"b": "maybe"}', BAD),
+                Case(b'{"price": "eight"}', BAD),
+                Case(b'{"n": [1]}', BAD),
+                Case(b'{"n": 1} /* open', BAD),
+                Case(b'{"n": 1}, {"n": 2}', BAD),
+                Case(b'{"n": 1}, "more": {"n": 2}', BAD),
+                Case(b'{"n": 1', BAD),
+                Case(b"8", BAD),
+                Case(b"", BAD),
+            ],
+        ),
+        (
+            of("json", {"price": "int", "at": "date"}, renamed={"price": ("Price", "cost")}),
+            [
+                Case(b'{"price": 1, "Price": 2, "cost": 3}', (1, None)),
+                Case(b'{"Price": 2, "cost": 3}', (2, None)),
+                Case(b'{"cost": 3, "at": "2026-01-01"}', (3, date(2026, 1, 1))),
+                Case(b'{"price": null, "cost": 3}', (None, None)),
+                Case(b"{}", (None, None)),
+                Case(b'{"cost": "three"}', BAD),
+            ],
+        ),
+        (
+            of("json", {"n": "int"}, renamed={"n": ("old name",)}, json="strict"),
+            [Case(b'{"n": 1}', (1,)), Case(b'{"old name": 1}', (1,)), Case(b'{"n": 1, "old name": 1}', BAD)],
+        ),
+        (
+            of("json", {"n": "int"}, renamed={"n": ("m",)}, json="lenient"),
+            [Case(b"{m: '1'}", (1,)), Case(b"{n: null, m: 1}", (None,))],
+        ),
+    )
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+
+
+def wrote(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def named(id_: int, schema: Any, value: Any) -> bytes:
+    """A value in the schema registry's wire format."""
+    return b"\0" + id_.to_bytes(4, "big") + wrote(schema, value)
+
+
+def logical(kind: Any, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+LOCAL = datetime(2026, 1, 1, 12, 0, 0, 123456)  # noqa: DTZ001  # Spark's Python side gives local times; they are UTC
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "string"}]}
+
+TYPES: list[tuple[Any, str, Any, Any]] = [
+    ("boolean", "boolean", True, True),
+    ("int", "int", -5, -5),
+    ("int", "bigint", 5, 5),
+    ("int", "double", 5, 5.0),
+    ("int", "decimal(12,2)", 5, Decimal("5.00")),
+    ("long", "bigint", 2**62, 2**62),
+    ("long", "decimal(19,0)", 2**62, Decimal(2**62)),
+    ("float", "float", 1.5, 1.5),
+    ("float", "double", 1.5, 1.5),
+    ("double", "double", 0.1, 0.1),
+    ("string", "string", "Käse", "Käse"),
+    ("bytes", "binary", b"\xff", b"\xff"),
+    (FIXED, "binary", b"ab", b"ab"),
+    (ENUM, "string", "B", "B"),
+    (["null", "int"], "int", None, None),
+    (["null", "int"], "int", 3, 3),
+    (["int", "long"], "bigint", 3, 3),
+    (["float", "double"], "double", 1.5, 1.5),
+    (["string"], "string", "a", "a"),
+    ("null", "string", None, None),
+    (logical("bytes", "decimal", precision=6, scale=2), "decimal(8,2)", Decimal("-4.20"), Decimal("-4.20")),
+    (logical("bytes", "decimal", precision=6, scale=2), "decimal(8,4)", Decimal("4.20"), Decimal("4.2000")),
+    (logical("int", "date"), "date", date(2026, 1, 1), date(2026, 1, 1)),
+    (logical("long", "timestamp-micros"), "timestamp", NOON, LOCAL),
+    (logical("long", "timestamp-millis"), "timestamp", NOON, LOCAL.replace(microsecond=123000)),
+    (logical("long", "local-timestamp-micros"), "timestamp", LOCAL, LOCAL),
+    (
+        logical("string", "uuid"),
+        "string",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    ),
+    (POINT, "struct<y: string, x: bigint, z: int>", {"x": 1, "y": "a"}, ("a", 1, None)),
+    ({"type": "array", "items": POINT}, "array<struct<x: int>>", [{"x": 1, "y": "a"}], [(1,)]),
+    ({"type": "array", "items": "int"}, "array<bigint>", [1, 2], [1, 2]),
+    (
+        {"type": "map", "values": "int"},
+        "array<struct<key: string, value: bigint>>",
+        {"b": 2, "a": 1},
+        [("a", 1), ("b", 2)],
+    ),
+    (logical("long", "time-micros"), "bigint", 86_399_999_999, 86_399_999_999),
+    (logical("int", "time-millis"), "int", 86_399_999, 86_399_999),
+    (["null", "int", POINT], "struct<member_P: struct<x: int>>", {"x": 1, "y": "a"}, ((1,),)),
+    (["null", "int", "string"], "struct<member_string: string, member_int: int>", "a", ("a", None)),
+]
+
+
+def test_avro_types(spark: SparkSession) -> None:
+    """Every type of Avro, each in a record with other fields around it."""
+    table = []
+    for kind, column, sent, came in TYPES:
+        schema = record(before="string", it=kind, after="int")
+        raw = wrote(schema, {"before": "x", "it": sent, "after": 1})
+        part = of("avro", {"it": column, "after": "int"}, schema=json.dumps(schema))
+        assert list(avro.unfit(avro.written(schema), part.columns, {})) == []
+        bad = [Case(raw[:-1], BAD), Case(raw + b"\0", BAD), Case(b"", BAD), Case(None, None)]
+        table.append((part, [Case(raw, (came, 1)), *bad]))
+    check(spark, *table)
+
+
+def test_avro_of_many_schemas_in_one_run(spark: SparkSession) -> None:
+    one = record(n="int")
+    two = record(more="string", n="long", s=["null", "string"])
+    old = record(count="int")
+    writers = {1: json.dumps(one), 2: json.dumps(two), 3: json.dumps(old), 9: json.dumps(one)}
+    part = of("avro", {"n": "bigint", "s": "string"}, renamed={"n": ("count",)}, writers=writers)
+    two_ = {"more": "", "n": 2**40, "s": "x"}
+    huge = b"\0\0\0\0\2" + bytes.fromhex("FEFFFFFF0F") + b"abc"
+    check(
+        spark,
+        (
+            part,
+            [
+                Case(named(1, one, {"n": 1}), (1, None)),
+                Case(named(9, one, {"n": 9}), (9, None)),
+                Case(named(2, two, two_), (2**40, "x")),
+                Case(named(3, old, {"count": 3}), (3, None)),
+                Case(None, None),
+                Case(named(7, one, {"n": 1}), BAD, "the value names schema 7, which the schema registry has not: 0x"),
+                Case(b"\1\0\0\0\1\2", BAD, "not in the schema registry's wire format (0, schema id, Avro): 0x01000000"),
+                Case(b"\0\0\0\1", BAD, "wire format"),
+                Case(b"", BAD, "wire format"),
+                Case(b'{"n": 1}', BAD, "wire format"),
+                Case(b"\0\0\0\0\1", BAD, "the value is not Avro of schema 1: 0x0000000001"),
+                Case(named(2, two, two_)[:-1], BAD, "not Avro of schema 2"),
+                Case(named(2, two, two_) + b"x", BAD, "not Avro of schema 2"),
+                Case(named(1, two, two_), BAD, "not Avro of schema 1"),
+                Case(huge, BAD, "not Avro of schema 2"),
+                Case(b"\0\0\0\0\2\0\2\2\2\xff", BAD, "not Avro of schema 2"),
+                Case(b"\0\xff\xff\xff\xff\2", BAD, "schema 4294967295"),
+            ],
+        ),
+        (of("avro", {"n": "int"}), [Case(named(1, one, {"n": 1}), BAD, "names schema 1"), Case(None, None)]),
+        (
+            of("avro", {"id": "bigint"}, writers={1: '"long"', 2: '["null", "int"]'}),
+            [Case(named(1, "long", 5), (5,)), Case(named(2, ["null", "int"], 6), (6,))],
+        ),
+        (
+            of("avro", {"n": "int"}, schema=json.dumps(["null", one])),
+            [Case(wrote(["null", one], {"n": 1}), (1,)), Case(wrote(["null", one], None), BAD, "value_schema")],
+        ),
+    )
+
+
+ODD = [
+    logical("long", "timestamp-nanos"),
+    {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
+    logical("int", "time-millis"),
+    logical("long", "time-micros"),
+    {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"},
+    {"type": "fixed", "name": "C", "size": 8, "logicalType": "decimal", "precision": 9, "scale": 3},
+    ["int", "string", "null", POINT],
+    {"type": "map", "values": {"type": "array", "items": ["null", "long"]}},
+]
+
+
+def test_what_a_schema_gives_is_what_spark_makes_of_it(spark: SparkSession) -> None:
+    from pyspark.sql.avro.functions import from_avro
+
+    schema = record(**{f"f{n}": kind for n, kind in enumerate([*(row[0] for row in TYPES), *ODD])})
+    text = json.dumps(avro.numbered(_once(schema, set())))
+    none = F.lit(None).cast("binary")
+    given = spark.range(0).select(from_avro(none, text, _OPTIONS).alias("it")).schema["it"].dataType
+    told = str(avro.written(json.loads(text))).replace("`", "").replace(": ", ":").replace(", ", ",")
+    assert told == given.simpleString()
+
+
+def _once(schema: Any, known: set[str]) -> Any:
+    """The schema with each named type written out once, and then named."""
+    if isinstance(schema, list):
+        return [_once(it, known) for it in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "name" in schema:
+        if schema["name"] in known:
+            return schema["name"]
+        known.add(schema["name"])
+    parts = {name: _once(schema[name], known) for name in ("type", "items", "values") if name in schema}
+    if "fields" in schema:
+        parts["fields"] = [{**field, "type": _once(field["type"], known)} for field in schema["fields"]]
+    return {**schema, **parts}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "why"),
+    [
+        ("string", "int", "`it` is string, which is not int"),
+        ("long", "int", "`it` is bigint, which is not int"),
+        ("long", "double", "`it` is bigint, which is not double"),
+        ("double", "float", "`it` is double, which is not float"),
+        ("int", "decimal(11,2)", "`it` is int, which is not decimal(11,2)"),
+        ("int", "string", "`it` is int, which is not string"),
+        (logical("bytes", "decimal", precision=8, scale=2), "decimal(7,2)", "decimal(8,2), which is not decimal(7,2)"),
+        (logical("bytes", "decimal", precision=8, scale=2), "decimal(9,1)", "decimal(8,2), which is not decimal(9,1)"),
+        (logical("int", "date"), "timestamp", "`it` is date, which is not timestamp"),
+        (POINT, "struct<x: string>", "`it`.`x` is int, which is not string"),
+        (POINT, "struct<z: string>", "which is not struct<`z`: string>"),
+        ({"type": "array", "items": "long"}, "array<int>", "`it`[] is bigint, which is not int"),
+        ({"type": "map", "values": "int"}, "string", "`it` is map<string, int>, which is not string"),
+        (["null", "int", "string"], "string", "is struct<`member_int`: int, `member_string`: string>, which is not"),
+    ],
+)
+def test_what_a_column_cannot_take(kind: Any, column: str, why: str) -> None:
+    (found,) = avro.unfit(avro.written(record(it=kind, other="int")), {"it": column}, {})
+    assert why in found
+
+
+def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
+    assert list(avro.unfit(avro.written(record(a="int")), {"b": "int"}, {})) == ["it has none of the columns"]
+    assert list(avro.unfit(avro.written(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
+    (found,) = avro.unfit(avro.written(record(b="int", B="int")), {"b": "int"}, {})
+    assert found == "`b` and `B` differ in case alone, which Spark cannot tell"
+    assert list(avro.unfit(avro.written("string"), {"b": "string", "c": "int"}, {})) == [
+        "it writes string, not a record"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ("strin", "has no type 'strin'"),
+        ({"name": "x"}, "is not an Avro schema"),
+        ({"type": "record", "name": "T"}, "has a record 'T' without fields"),
+        (record(next=["null", "R"]), "has the type 'R' within itself"),
+        (logical("bytes", "decimal", precision=39), "has a decimal of 39 digits"),
+    ],
+)
+def test_a_schema_that_gives_no_columns(schema: Any, why: str) -> None:
+    with pytest.raises(avro.SchemaError, match=why):
+        avro.written(schema)
+
+
+def test_named_types_are_known_by_their_full_names() -> None:
+    point = {**POINT, "namespace": "geo"}
+    schema = {**record(a=point, b="geo.P", c={**POINT, "name": "other.P"}), "namespace": "app"}
+    assert str(avro.written(schema)).count("`x`: int") == 3
+
+
+def test_columns_of_headers(spark: SparkSession) -> None:
+    """The last header of a name counts; a null value stays null."""
+    columns = {"source": "string", "n": "int", "trace": "binary", "hops": "int"}
+    cases: list[tuple[list[tuple[str, bytes | None]] | None, bool, Any, str | None]] = [
+        ([("src", b"a"), ("src", b"b"), ("id", b"\xff")], True, ("b", 1, b"\xff", None), None),
+        ([("hops", b"3"), ("Src", b"a")], True, (None, 1, None, 3), None),
+        (None, True, (None, 1, None, None), None),
+        ([("src", None)], True, (None, 1, None, None), None),
+        ([("hops", b"three")], True, (None, 1, None, None), "the header hops is not int: three"),
+        ([("src", b"\xff")], True, None, "the header src is not string: \ufffd"),
+        ([("hops", b"three")], False, None, None),
+    ]
+    rows = [(n, found, 1 if there else None) for n, (found, there, *_) in enumerate(cases)]
+    sent = spark.createDataFrame(rows, "c int, headers array<struct<key: string, value: binary>>, n int").coalesce(1)
+    value = F.when(F.col("n").isNotNull(), F.struct("n"))
+    joined, problem = headers.joined(value, columns, {"source": "src", "trace": "id", "hops": "hops"})
+    for row in sent.select("c", joined.alias("value"), problem.alias("problem")).collect():
+        _, _, gives, reason = cases[row["c"]]
+        assert row["problem"] == reason
+        if reason is None:
+            assert _plain(row["value"]) == gives
+
+
+def test_a_schema_file_is_part_of_what_a_topic_is() -> None:
+    one, other = (AvroFile(file="a.avsc", text=json.dumps(record(n=kind))) for kind in ("int", "long"))
+    assert one != other
+
+
+def test_an_integer_key_is_written_as_its_serializer_writes_it(spark: SparkSession) -> None:
+    numbers = [0, 1, -1, 32767, -32768]
+    sent = spark.createDataFrame([(n,) for n in numbers], "n int").coalesce(1)
+    forms = {"smallint": ">h", "int": ">i", "bigint": ">q"}
+    told = sent.select("n", *(written(F.col("n").cast(kind), kind).alias(kind) for kind in forms)).collect()
+    assert [[bytes(row[kind]) for kind in forms] for row in told] == [
+        [struct.pack(form, n) for form in forms.values()] for n in numbers
+    ]

@@ -1,0 +1,100 @@
+"""Topics of many partitions, most of them empty: what a plan asks, how many tasks read them, and what a run tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import journal, ledger, plans, produce, runs, topics
+from hindcast.pages import offsets
+from hindcast.settings import settings
+from hindcast.topics import Cluster, Offsets
+from pipelines import at, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANY = 200
+CONTRACT = """
+pipeline: many
+start: 2026-01-01
+topics:
+  prices:
+    read: table
+    key: {item: string}
+    value: {price: int}
+  orders:
+    read: stream
+    key: {item: string}
+    value: {n: int}
+"""
+
+
+def test_a_plan_asks_for_many_partitions_as_often_as_for_one(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = Cluster._ask
+
+    def counted(cluster: Cluster, question: Any, topic: str) -> Any:
+        asked.extend([topic] * (question != cluster._come))
+        return ask(cluster, question, topic)
+
+    monkeypatch.setattr(Cluster, "_ask", counted)
+    for name, partitions in (("partitions.one", 1), ("partitions.many", MANY)):
+        produce.create(broker, name, partitions=partitions)
+        produce.send(broker, name, [produce.Record(b"%d" % n, b"{}", at(n % 2 * 10)) for n in range(220)])
+        with Cluster(broker) as cluster:
+            held = cluster.available(name)
+            bound = cluster.reaching(name, at(5), at(20))
+        assert sum(r.end - r.start for r in held.values()) == 220
+        assert held.keys() == bound.keys() == set(range(partitions))
+        assert all(bound[p] is None for p, r in held.items() if r.end == r.start)
+        assert any(hit is not None for hit in bound.values())
+    assert asked.count("partitions.one") == asked.count("partitions.many") < 10
+
+
+@pytest.mark.slow
+def test_a_run_over_many_partitions_reads_only_those_that_have_something(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT, partitions=MANY) as p, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HINDCAST_CHUNK", "50")
+        p.send("prices", *((f"item{n}", {"price": n}, n) for n in range(120)))
+        p.run("first")
+        assert len(p.believed("prices")) == 120
+        p.send("prices", *((f"item{n}", {"price": n}, n + 200) for n in range(0, 120, 10)), ("item1", {"price": 0}, -5))
+        number = runs.plan(p.name, "second")
+        (run,) = (run for run in journal.runs(p.warehouse, p.name) if run.number == number)
+        (ranges,) = plans.Plan.from_json(run.plan).topics["prices"].parts
+        assert len(ranges) <= 13
+        read = topics.records(spark, broker, p.kafka("prices"), ranges)
+        assert read.rdd.getNumPartitions() == min(8, len(ranges))
+        p.run("second")
+        assert len(p.raw("prices")) == 145
+        log = plans.log(p.warehouse, p.name, "prices")
+        pieces = ledger.pieces(log)
+        assert {(it.partition, it.start, it.end) for it in pieces if it.run == number} == {
+            (partition, *its) for partition, its in ranges.items()
+        }
+        rows = ledger.fates(p.warehouse, p.name).to_pylist()
+        assert len(rows) == len(pieces)
+        assert sum(row["accepted"] for row in rows) == 133
+        page = offsets.page(settings(), p.contract, ["prices", "orders"])
+        assert [len(topic["rows"]) for topic in page["topics"]] == [offsets.PARTITIONS, 0]
+        report = journal.completed(p.warehouse, p.name)[-1].detail
+        assert report["topics"]["prices"]["late"] == 1
+
+
+def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession, broker: str) -> None:
+    produce.create(broker, "partitions.shared", partitions=30)
+    produce.send(broker, "partitions.shared", [produce.Record(b"%d" % n, b"{}", at(n)) for n in range(300)])
+    with Cluster(broker) as cluster:
+        held = cluster.available("partitions.shared")
+    read = topics.records(spark, broker, "partitions.shared", held)
+    assert read.rdd.getNumPartitions() == 8
+    assert sorted((row["partition"], row["offset"]) for row in read.collect()) == [
+        (p, offset) for p, r in held.items() for offset in range(*r)
+    ]
+    large = {0: Offsets(0, 4_000_000)}  # only planned
+    assert topics.records(spark, broker, "partitions.shared", large).rdd.getNumPartitions() == 40

@@ -1,0 +1,288 @@
+"""Requeue: malformed records that the contract takes now enter their tables as late records, each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import changes, commits, fates, journal, ledger, plans, quarantine, rebuild, report, requeue, runs
+from hindcast.cli import main
+from hindcast.errors import AskedError, QueryError
+from pipelines import Pipeline, pipeline, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: requeues
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int, note: string}
+    history_retention: 10 seconds
+    max_malformed: 90%
+    max_record_bytes: LIMIT
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int, note: string}
+    max_malformed: 9
+    max_record_bytes: LIMIT
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+  sold:
+    stream: orders
+    aggregate: {n: sum(quantity)}
+    group_by: {item: item}
+    window: {tumbling: 10 seconds}
+  told:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    semantics: kafka
+  waited:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    semantics: kafka
+    wait: true
+"""
+LONG = "x" * 100
+TABLES = ("menu", "orders", "bills", "sold", "told", "waited")
+
+
+def limited(bytes_: int) -> str:
+    return CONTRACT.replace("LIMIT", str(bytes_))
+
+
+def counts(p: Pipeline, run: int) -> list[dict[str, Any]]:
+    names = ("run", "topic", "first", "last", "anew", *ledger.FATES)
+    rows = ledger.fates(p.warehouse, p.name).to_pylist()
+    return [{n: row[n] for n in names if row[n]} for row in rows if row["run"] == run]
+
+
+def sums(p: Pipeline) -> dict[str, int]:
+    """How many records the ledger has of each fate in all."""
+    rows = ledger.fates(p.warehouse, p.name).to_pylist()
+    return {fate: n for fate in ledger.FATES if (n := sum(row[fate] or 0 for row in rows))}
+
+
+def believed(p: Pipeline) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: p.believed(name) for name in TABLES}
+
+
+def refused(p: Pipeline, *, everything: bool = False) -> list[tuple[Any, ...]]:
+    rows = quarantine.listed(p.warehouse, p.contract, everything=everything).to_pylist()
+    return [(row["topic"].rpartition(".")[2], row["offset"], row["fate"], row["now"]) for row in rows]
+
+
+def requeued(p: Pipeline, spark: SparkSession, **asked: Any) -> dict[str, Any]:
+    return runs.requeue(spark, p.name, f"requeue-{len(p.states())}", requeue.selection(p.contract, **asked))
+
+
+def send(p: Pipeline) -> None:
+    """Of each topic records that are malformed for two reasons, and others around them."""
+    p.send(
+        "menu",
+        ("curry", {"price": 8}, 0),
+        ("curry", {"price": 9, "note": LONG}, 2),  # oversized
+        ("soup", {"price": "no"}, 3),
+        ("tea", {"price": 1, "note": LONG}, 1),  # oversized
+        ("curry", {"price": 10}, 12),
+        ("tea", {"price": 2, "note": LONG}, 1),  # oversized, and expired at the stream time of its offset
+        (None, {"price": 2, "note": LONG}, 12),  # oversized, and without a key
+    )
+    p.send(
+        "orders",
+        ("anna", {"item": "curry", "quantity": 1}, 3),
+        ("bob", {"item": "curry", "quantity": 2, "note": LONG}, 25),  # oversized; it closes windows behind it
+        ("carl", {"item": "tea", "quantity": 3}, 4),
+        ("dan", {"item": "curry", "quantity": 4}, 13),
+    )
+
+
+@pytest.mark.slow
+def test_malformed_records_are_decoded_anew(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, limited(60)) as p:
+        send(p)
+        p.run()
+        first = [("menu", 1), ("menu", 2), ("menu", 3), ("menu", 5), ("menu", 6), ("orders", 1)]
+        assert refused(p) == [(*place, "malformed", "refused") for place in first]
+        assert sums(p) == {"accepted": 5, "malformed": 6}
+        assert p.believed("menu") == [("curry", 8, None, 0, 12), ("curry", 10, None, 12, None)]
+        before = p.versions()
+
+        # nothing decodes now that did not before: told, and nothing is written but that
+        told = requeued(p, spark, topic="menu")
+        assert told["topics"]["menu"]["requeued"] == {}
+        assert told["topics"]["menu"]["still"]["records"] == 5
+        assert "5 still malformed" in report.text(told)
+        assert "offset 1: oversized: " in report.text(told)
+        changed = {name for name, version in p.versions().items() if version != before[name]}
+        assert changed == {"fates/menu"}
+
+        # the contract takes larger ones now: a run of its own does not touch what is malformed, a requeue does
+        p.write(limited(500))
+        p.run()
+        assert len(refused(p)) == 6
+        asked = requeue.selection(p.contract, reason="oversized")
+        assert requeue.waiting(p.warehouse, p.contract, asked) == {"menu": 4, "orders": 1}
+        looked = requeue.preview(spark, p.contract, asked, journal.runs(p.warehouse, p.name)[-1].known_at)
+        assert looked["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
+        told = requeued(p, spark, reason="oversized")
+        assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
+        assert told["topics"]["menu"]["offsets"] == 0
+        assert p.believed("menu") == [
+            ("curry", 8, None, 0, 2),
+            ("curry", 9, LONG, 2, 12),
+            ("curry", 10, None, 12, None),
+            ("tea", 1, LONG, 1, None),
+        ]
+        assert [row for row in p.history("menu") if row[-1]] == [("curry", 8, None, 0, 12, 1, 4)]
+        assert ("bob", "curry", 20, 25) in [row[:4] for row in p.believed("bills")]
+        assert ("anna", "curry", 9, 3) in [row[:4] for row in p.believed("bills")], "a past answer is corrected"
+
+        # once each: the ledger adds up, the quarantine keeps and tells them
+        assert sums(p) == {"accepted": 8, "expired": 1, "malformed": 1, "null_key": 1}
+        assert counts(p, 4) == [
+            {"run": 4, "topic": "menu", "first": 1, "last": 6, "anew": True}
+            | {"accepted": 2, "expired": 1, "malformed": -4, "null_key": 1},
+            {"run": 4, "topic": "orders", "first": 1, "last": 1, "anew": True, "accepted": 1, "malformed": -1},
+        ]
+        assert refused(p) == [
+            *[
+                ("menu", 2, "malformed", "refused"),
+                ("menu", 5, "expired", "refused"),
+                ("menu", 6, "null_key", "refused"),
+            ]
+        ]
+        assert [row for row in refused(p, everything=True) if row[-1] == "requeued"] == [
+            *[("menu", 1, "accepted", "requeued"), ("menu", 3, "accepted", "requeued")],
+            ("orders", 1, "accepted", "requeued"),
+        ]
+        assert p.fates("menu")[1] == (1, "malformed"), "the log keeps the first fate"
+
+        # a kafka view takes it as a record that comes now
+        amounts = tuples(p.raw("emitted/told"), "_run", "customer", "amount")
+        assert [row for row in amounts if row[0] == 4] == [(4, "bob", 20)]
+        late = [row["_causeOffset"] for row in p.raw("emitted/waited") if row["_run"] == 4]
+        assert late == [], "it waits for the other topic"
+
+        # whole and by increments the same, now and later
+        after = believed(p)
+        before = p.versions()
+        p.run()
+        assert p.versions() == before, "nothing is left to do"
+        with pytest.raises(AskedError):
+            requeued(p, spark, reason="oversized")
+        assert main(["requeue", p.name, "--reason", "oversized"]) == 0
+        assert "nothing to requeue" in capsys.readouterr().out
+        assert main(["quarantine", p.name]) == 0
+        assert "null_key" in capsys.readouterr().out
+        for name in ("menu", "orders"):
+            p.run(only=name)
+        assert believed(p) == after
+        p.send("menu", ("tea", {"price": 3}, 40))
+        p.send("orders", ("eve", {"item": "tea", "quantity": 1}, 41))
+        p.run()
+        late = [(row["_causeOffset"], row["amount"]) for row in p.raw("emitted/waited") if row["_run"] > 4]
+        assert (1, 20) in late
+        causes = [(row["_causeTopic"], row["_causeOffset"]) for row in p.raw("emitted/waited")]
+        assert len(causes) == len(set(causes)), "nothing is processed twice"
+
+        known = {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)}
+        (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
+        rebuild.rebuild(p.warehouse, p.contract)
+        assert {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)}[4] == known[4]
+
+
+@pytest.mark.slow
+def test_a_requeue_is_told_alike_by_increments(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A requeue that was given up after it has decided, and a run after it that brings records, by increments."""
+    monkeypatch.setattr(changes, "WHOLE", 0)
+    with pipeline(spark, broker, tmp_path, limited(60)) as p:
+        send(p)
+        p.run()
+        p.write(limited(500))
+        p.run()
+        number = plans.plan(
+            p.warehouse, broker, p.contract, "given up", requeues=requeue.selection(p.contract, reason="oversized")
+        ).run
+        todo = plans.Plan.from_json(plans.current(p.warehouse, p.name, number).plan)
+        assert plans.Plan.from_json(todo.as_json()) == todo
+        for name in ("menu", "orders", "orders"):
+            fates.decide(spark, p.contract, todo, name)
+        assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        p.send("menu", ("soup", {"price": 5}, 14))
+        p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 26), ("finn", {"item": "curry", "quantity": 1}, 5))
+        p.run()
+        found = believed(p)
+        assert ("bob", "curry", 20, 25) in [row[:4] for row in found["bills"]]
+        monkeypatch.setattr(changes, "WHOLE", 10_000)
+        for name in ("menu", "orders"):
+            told = p.run(only=name)
+            assert {n: told["tables"][n]["opened"] for n in told["tables"]} == dict.fromkeys(TABLES, 0)
+        assert believed(p) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["fates/menu", pytest.param("menu", marks=pytest.mark.long)])
+def test_a_requeue_that_died_is_finished(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    with pipeline(spark, broker, tmp_path, limited(60)) as p:
+        send(p)
+        p.run()
+        p.write(limited(500))
+        asked = requeue.selection(p.contract)
+        with monkeypatch.context() as patch:
+            for function in ("append", "publish"):
+                real = getattr(commits, function)
+
+                def dying(rows: Any, table: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
+                    done = real(rows, table, *args, **kwargs)
+                    if table.name == killed:
+                        raise KeyboardInterrupt
+                    return done
+
+                patch.setattr(commits, function, dying)
+            with pytest.raises(KeyboardInterrupt):
+                runs.requeue(spark, p.name, "dying", asked)
+        told = runs.requeue(spark, p.name, "dying", asked)
+        assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
+        assert p.states() == [(1, "completed"), (2, "completed")]
+        assert len(p.raw("fates/menu")) == 4
+        assert len(p.raw("quarantine")) == 11
+        assert sums(p) == {"accepted": 8, "expired": 1, "malformed": 1, "null_key": 1}
+        assert [row for row in p.history("menu") if row[-1]] == [("curry", 8, None, 0, 12, 1, 2)]
+
+
+def test_what_a_requeue_is_asked_for() -> None:
+    from hindcast.contracts import Contract
+
+    topic = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
+    one = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic}})
+    two = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic, "b": topic}})
+    assert requeue.selection(two) == {"topics": ["a", "b"]}
+    assert requeue.selection(two, "b", "over", 0, [3, 1, 3]) == {
+        "topics": ["b"],
+        "reason": "over",
+        "partition": 0,
+        "offsets": [1, 3],
+    }
+    assert requeue.selection(one, partition=0)["partition"] == 0
+    for contract, asked in ((one, {"topic": "c"}), (one, {"offsets": [1]}), (two, {"partition": 1})):
+        with pytest.raises(QueryError):
+            requeue.selection(contract, **asked)

@@ -1,0 +1,593 @@
+"""How Kafka is spoken to: settings, what stands where, and what a real broker with TLS, SASL and ACLs says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hindcast import connections, handover, produce, refusals, security
+from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
+from hindcast.security import PREFIX, VARIABLES, Security
+from hindcast.topics import Cluster, Offsets
+from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
+from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
+
+# ruff: noqa: S105, S106  # all of them are made up here
+BROKERS = "kafka.example.org:9093"
+WRONG = "wrong-1234"
+SCRAM = {"SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD": "s3cret-9"}
+
+
+def read(servers: str = BROKERS, **told: str) -> Security:
+    return security.security(servers, {f"{PREFIX}{name}": value for name, value in told.items()})
+
+
+def use(patch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    """The environment with this of Kafka's, and nothing else of it."""
+    for name in (*VARIABLES, "HINDCAST_KAFKA"):
+        patch.setenv(name, "")  # so that the patch knows it, and takes back what a test sets
+        patch.delenv(name)
+    for name, value in environ.items():
+        patch.setenv(name, value)
+
+
+class TestSettings:
+    def test_the_tables_list_every_variable(self) -> None:
+        page = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+        rows = r"^\| (HINDCAST_KAFKA_\w+ +\|.*?) +\|$"
+        own, told = (re.findall(rows, text, re.MULTILINE) for text in (security.__doc__ or "", page))
+        assert [re.sub(" +", " ", row) for row in own] == told
+        assert tuple(row.split()[0] for row in own) == VARIABLES
+
+    @pytest.mark.parametrize(
+        ("told", "expected"),
+        [
+            ({}, {}),
+            ({"SECURITY": "ssl"}, {"security.protocol": "ssl"}),
+            (
+                SCRAM,
+                {
+                    "security.protocol": "sasl_ssl",
+                    "sasl.mechanism": "SCRAM-SHA-512",
+                    "sasl.username": "ann",
+                    "sasl.password": "s3cret-9",
+                },
+            ),
+            (
+                {**SCRAM, "MECHANISM": "oauthbearer", "TOKEN_URL": "https://id.example.org/token"},
+                {
+                    "security.protocol": "sasl_ssl",
+                    "sasl.mechanism": "OAUTHBEARER",
+                    "sasl.oauthbearer.method": "oidc",
+                    "sasl.oauthbearer.token.endpoint.url": "https://id.example.org/token",
+                    "sasl.oauthbearer.client.id": "ann",
+                    "sasl.oauthbearer.client.secret": "s3cret-9",
+                },
+            ),
+        ],
+        ids=["plaintext", "TLS", "SCRAM", "OAUTHBEARER"],
+    )
+    def test_what_librdkafka_is_told(self, told: dict[str, str], expected: dict[str, str]) -> None:
+        assert read(**told).librdkafka() == expected
+
+    def test_a_password_can_stand_in_a_file_with_a_lines_end(self, tmp_path: Path) -> None:
+        path = tmp_path / "password"
+        path.write_text("s3cret-9\n", encoding="utf-8")
+        assert read(SECURITY="sasl_ssl", USERNAME="ann", PASSWORD_FILE=str(path)).password == "s3cret-9"
+
+    @pytest.mark.parametrize(
+        ("told", "found"),
+        [
+            ({"SECURITY": "tls"}, "HINDCAST_KAFKA_SECURITY is 'tls'"),
+            ({**SCRAM, "MECHANISM": "GSSAPI"}, "HINDCAST_KAFKA_MECHANISM is 'GSSAPI'"),
+            ({"SECURITY": "sasl_ssl"}, "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD are not set"),
+            ({"SECURITY": "sasl_ssl", "USERNAME": "ann"}, "HINDCAST_KAFKA_PASSWORD is not set"),
+            ({**SCRAM, "MECHANISM": "OAUTHBEARER"}, "HINDCAST_KAFKA_TOKEN_URL is not set"),
+            ({**SCRAM, "SECURITY": ""}, "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD are set, and with"),
+            ({**SCRAM, "SECURITY": "ssl"}, "nothing would come of it"),
+            ({**SCRAM, "SECURITY": "sasl_plaintext", "CA": "/ca.pem"}, "HINDCAST_KAFKA_CA is set, and with"),
+            ({**SCRAM, "SCOPE": "kafka"}, "HINDCAST_KAFKA_SCOPE is set and HINDCAST_KAFKA_MECHANISM is SCRAM-SHA-512"),
+            ({**SCRAM, "PASSWORD_FILE": "/p"}, "HINDCAST_KAFKA_PASSWORD and HINDCAST_KAFKA_PASSWORD_FILE are both set"),
+            ({"SECURITY": "ssl", "CERT": "/c.pem"}, "HINDCAST_KAFKA_CERT is set and HINDCAST_KAFKA_KEY is not"),
+            ({"SECURITY": "ssl", "CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_KAFKA_CA cannot be read: No such file"),
+            ({**SCRAM, "HANDOVER": "mail"}, "HINDCAST_KAFKA_HANDOVER is 'mail'"),
+            (
+                {**SCRAM, "SECURITY": "sasl_plaintext", "MECHANISM": "PLAIN"},
+                "PLAIN without TLS would send its secret readable over the network",
+            ),
+            (
+                {**SCRAM, "MECHANISM": "OAUTHBEARER", "TOKEN_URL": "http://id.example.org/token"},
+                "the client's secret would go readable over the network",
+            ),
+            (
+                {**SCRAM, "MECHANISM": "OAUTHBEARER", "TOKEN_URL": "https://ann:s3cret-9@id.example.org/token"},
+                "HINDCAST_KAFKA_TOKEN_URL has credentials in it",
+            ),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, told: dict[str, str], found: str) -> None:
+        with pytest.raises(SettingsError, match=re.escape(found)) as caught:
+            read(**told)
+        assert caught.value.mend
+        assert "s3cret-9" not in str(caught.value)
+
+    @pytest.mark.parametrize("servers", ["127.0.0.1:9092", "localhost:9092,[::1]:9093"])
+    def test_plain_without_tls_is_for_the_loopback_alone(self, servers: str) -> None:
+        assert read(servers, **{**SCRAM, "SECURITY": "sasl_plaintext", "MECHANISM": "PLAIN"}).mechanism == "PLAIN"
+
+    @pytest.mark.parametrize(
+        ("name", "text", "found"),
+        [
+            ("CA", "no certificate", "HINDCAST_KAFKA_CA is no PEM file"),
+            ("KEY", "-----BEGIN RSA PRIVATE KEY-----", "HINDCAST_KAFKA_KEY is not a key in PKCS#8, which Java reads"),
+        ],
+    )
+    def test_a_file_that_one_of_the_clients_cannot_read(self, tmp_path: Path, name: str, text: str, found: str) -> None:
+        files = {it: tmp_path / it for it in ("CA", "CERT", "KEY")}
+        for it, path in files.items():
+            path.write_text(text if it == name else "-----BEGIN PRIVATE KEY-----", encoding="utf-8")
+        with pytest.raises(SettingsError, match=re.escape(found)):
+            read(SECURITY="ssl", **{it: str(path) for it, path in files.items()})
+
+    def test_secrets_are_not_in_a_repr(self) -> None:
+        told = repr(Security("sasl_ssl", key_password="unlock-1", username="ann", password="s3cret-9"))
+        assert "ann" in told
+        assert "s3cret-9" not in told
+        assert "unlock-1" not in told
+
+    def test_the_broker_of_make_up_has_no_security(self) -> None:
+        with pytest.raises(SettingsError, match="speaks plaintext"):
+            security.own_broker({f"{PREFIX}SECURITY": "ssl"})
+
+
+class TestHandover:
+    """What Spark is told, in options that anybody may see."""
+
+    @pytest.fixture(autouse=True)
+    def var(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        monkeypatch.setenv("HINDCAST_VAR", str(tmp_path))
+        return tmp_path
+
+    def options(self, patch: pytest.MonkeyPatch, **told: str) -> dict[str, str]:
+        use(patch, {f"{PREFIX}{name}": value for name, value in told.items()})
+        return handover.options(BROKERS)
+
+    def test_plaintext_needs_the_brokers_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.options(monkeypatch) == {"kafka.bootstrap.servers": BROKERS}
+
+    def test_secrets_are_referred_to_where_they_are(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
+        options = self.options(monkeypatch, **SCRAM)
+        assert options["kafka.sasl.jaas.config"] == (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="${env:HINDCAST_KAFKA_USERNAME}" password="${env:HINDCAST_KAFKA_PASSWORD}";'
+        )
+        assert options["kafka.config.providers"] == "env"
+        assert options["kafka.config.providers.env.param.allowlist.pattern"] == "HINDCAST_KAFKA_.*"
+        assert not list(var.iterdir())
+
+    @pytest.mark.parametrize(
+        "told",
+        [
+            {**SCRAM, "HANDOVER": "file"},
+            {**SCRAM, "PASSWORD": 'two"quotes"'},
+            {**SCRAM, "PASSWORD": "back\\slash"},
+            {"SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD_FILE": "password"},
+        ],
+        ids=["asked for", "a quote", "a backslash", "a password file"],
+    )
+    def test_a_file_that_only_we_can_read_hands_them_over(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path, told: dict[str, str]
+    ) -> None:
+        monkeypatch.chdir(var)
+        (var / "password").write_text("from-a-file", encoding="utf-8")
+        options = self.options(monkeypatch, **told)
+        (path,) = (var / "secrets").iterdir()
+        assert options["kafka.sasl.jaas.config"] == f"${{file:{path}:sasl}}"
+        assert options["kafka.config.providers.file.param.allowed.paths"] == str(path.parent)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert self.options(monkeypatch, **told) == options, "one file for a process"
+        assert (told.get("PASSWORD") or "from-a-file") not in str(options)
+
+    def test_files_of_processes_that_were_killed_go_after_a_day(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path
+    ) -> None:
+        folder = var / "secrets"
+        folder.mkdir()
+        for name, age in (("kafka-1-old.properties", 86_500), ("kafka-2-new.properties", 3_600)):
+            (folder / name).touch()
+            os.utime(folder / name, (time.time() - age,) * 2)
+        self.options(monkeypatch, **SCRAM, HANDOVER="file")
+        names = {path.name for path in folder.iterdir()}
+        assert len(names) == 2
+        assert "kafka-2-new.properties" in names
+
+    def test_a_path_that_cannot_be_referred_to_is_refused(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
+        monkeypatch.setenv("HINDCAST_VAR", str(var / "a:b"))
+        with pytest.raises(SettingsError, match="cannot be referred to"):
+            self.options(monkeypatch, **SCRAM, HANDOVER="file")
+
+
+class TestConnections:
+    """An Airflow connection as the settings."""
+
+    def variables(self, **told: Any) -> dict[str, str]:
+        made = {"host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9", "extra_dejson": {}, **told}
+        return connections.variables(SimpleNamespace(**made), "kafka")
+
+    @pytest.mark.parametrize(
+        ("told", "expected"),
+        [
+            ({}, {"": "b1:9093", "SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD": "s3cret-9"}),
+            ({"login": None, "password": None}, {"": "b1:9093", "SECURITY": "plaintext"}),
+            (
+                {
+                    "host": None,
+                    "port": None,
+                    "login": None,
+                    "password": None,
+                    "extra_dejson": {
+                        "bootstrap.servers": "b1:9093,b2:9093",
+                        "security.protocol": "SASL_SSL",
+                        "sasl.mechanisms": "SCRAM-SHA-256",
+                        "sasl.username": "bob",
+                        "sasl.password": "other-1",
+                        "ssl.ca.location": "/ca.pem",
+                        "group.id": "not ours",
+                    },
+                },
+                {
+                    "": "b1:9093,b2:9093",
+                    "SECURITY": "sasl_ssl",
+                    "MECHANISM": "SCRAM-SHA-256",
+                    "USERNAME": "bob",
+                    "PASSWORD": "other-1",
+                    "CA": "/ca.pem",
+                },
+            ),
+        ],
+        ids=["host and login", "nobody", "extra alone"],
+    )
+    def test_what_it_means(self, told: dict[str, Any], expected: dict[str, str]) -> None:
+        assert self.variables(**told) == {f"{PREFIX}{it}" if it else PREFIX[:-1]: v for it, v in expected.items()}
+
+    @pytest.mark.parametrize(
+        ("told", "found"),
+        [
+            ({"host": ""}, "connection kafka: has no brokers"),
+            (
+                {"extra_dejson": {"ssl.truststore.location": "/x"}},
+                "'ssl.truststore.location' is not a name that we know",
+            ),
+            ({"extra_dejson": {"enable.ssl.certificate.verification": False}}, "is not a name that we know"),
+            ({"extra_dejson": {"sasl.oauthbearer.method": "default"}}, "sasl.oauthbearer.method is 'default'"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, told: dict[str, Any], found: str) -> None:
+        with pytest.raises(SettingsError, match=found) as caught:
+            self.variables(**told)
+        assert "s3cret-9" not in str(caught.value)
+
+    @pytest.mark.parametrize(("spark", "by"), [("connect", "file"), ("submit", "environment")])
+    def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, by: str) -> None:
+        use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": spark, f"{PREFIX}SCOPE": "of another"})
+        monkeypatch.setenv(connections._USED, "")
+        told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
+        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
+        masked: list[Any] = []
+        monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+        connections.use()
+        assert "s3cret-9" in masked
+        found = security.security(os.environ["HINDCAST_KAFKA"])
+        assert (os.environ["HINDCAST_KAFKA"], found.username, found.password) == ("b1:9093", "ann", "s3cret-9")
+        assert (found.handover, found.scope) == (by, "")
+
+    def test_spark_submit_inherits_it_and_is_given_nothing_to_show(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+        from hindcast.operators import SubmittedSpark
+
+        use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": "submit"})
+        monkeypatch.setenv(connections._USED, "")
+        told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
+        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
+        seen = []
+
+        def execute(operator: SubmittedSpark, _: Any) -> None:
+            seen.append((os.environ.get(f"{PREFIX}PASSWORD"), str(vars(operator))))
+
+        monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
+        operator = SubmittedSpark(task_id="replay", application="jobs/replay.py", conn_id="spark_default")
+        assert f"{PREFIX}PASSWORD" not in os.environ, "not where DAGs are parsed"
+        operator.execute({})  # type: ignore[arg-type]
+        ((password, shown),) = seen
+        assert password == "s3cret-9"
+        assert "s3cret-9" not in shown
+
+    def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})
+        monkeypatch.setattr(connections, "_USED", "HINDCAST_NOT_USED")
+        with pytest.raises(SettingsError, match="Airflow has no such connection"):
+            connections.use()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Four topics of a record each: the reader may read `menu`, describe `listed`, nothing of `hidden`."""
+    with secured(tmp_path_factory.mktemp("secured")) as made:
+        produce.create(made.plaintext, "menu", "listed", "hidden", how=security.PLAINTEXT)
+        for topic in ("menu", "listed", "hidden"):
+            produce.send(made.plaintext, topic, [produce.Record(b"k", b"{}", T0)], how=security.PLAINTEXT)
+        for user in (READER, ODD, "CN=reader"):
+            made.allow(user, "READ", topic="menu")
+        made.allow(READER, "DESCRIBE", topic="listed")
+        yield made
+
+
+Environ = Callable[[Secured], dict[str, str]]
+
+LET_IN: dict[str, Environ] = {
+    "SCRAM-SHA-512": lambda b: b.sasl(),
+    "SCRAM-SHA-256": lambda b: b.sasl("SCRAM-SHA-256"),
+    "PLAIN": lambda b: b.sasl("PLAIN"),
+    "OAUTHBEARER": lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, SCOPE="kafka"),
+    "an odd password": lambda b: b.sasl(user=ODD),
+    "mutual TLS": lambda b: b.mutual(),
+    "an encrypted key": lambda b: b.locked(),
+    "SCRAM without TLS": lambda b: b.sasl(SECURITY="sasl_plaintext", CA="") | {"HINDCAST_KAFKA": b.sasl_plaintext},
+}
+
+
+@pytest.mark.parametrize("environ", LET_IN.values(), ids=LET_IN)
+def test_a_run_plans_and_reads_with_no_right_but_to_read_its_topics(
+    broker: Secured, monkeypatch: pytest.MonkeyPatch, environ: Environ
+) -> None:
+    use(monkeypatch, environ(broker))
+    with Cluster(os.environ["HINDCAST_KAFKA"]) as cluster:
+        assert cluster.available("menu") == {0: Offsets(0, 1)}
+        assert cluster.topic_id("menu")
+        assert cluster.reaching("menu", T0, T0 + timedelta(days=1)) == {0: 0}
+        (read,) = cluster.committed("menu", {0: Offsets(0, 1)})
+    assert [message.value() for message in read] == [b"{}"]
+
+
+REFUSED: dict[str, tuple[Environ, str, str]] = {
+    "a wrong password": (
+        lambda b: b.sasl(PASSWORD=WRONG),
+        "the broker does not accept the user 'reader' (SCRAM-SHA-512): SASL authentication error",
+        "check HINDCAST_KAFKA_USERNAME, HINDCAST_KAFKA_PASSWORD and HINDCAST_KAFKA_MECHANISM",
+    ),
+    "a wrong client's secret": (
+        lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, PASSWORD=WRONG),
+        'no token is to be had for reader: Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}',
+        "check HINDCAST_KAFKA_TOKEN_URL",
+    ),
+    "an unknown authority": (
+        lambda b: b.sasl(CA=str(b.folder / "other.pem")),
+        "the broker's certificate cannot be trusted: unable to get local issuer certificate",
+        "other.pem does not have it",
+    ),
+    "the machine's authorities": (
+        lambda b: b.sasl(CA=""),
+        "the broker's certificate cannot be trusted",
+        "set HINDCAST_KAFKA_CA to a PEM file of the authority that has signed it (without it this machine's own",
+    ),
+    "another name": (
+        lambda b: b.sasl() | {"HINDCAST_KAFKA": b.sasl_ssl.replace("127.0.0.1", "localhost")},
+        "the broker's certificate is for another name: Hostname mismatch, certificate is not valid for 'localhost'",
+        "name the broker in HINDCAST_KAFKA as its certificate does",
+    ),
+    "no certificate of ours": (
+        lambda b: b.mutual(CERT="", KEY=""),
+        "the broker does not accept our certificate",
+        "set HINDCAST_KAFKA_CERT and HINDCAST_KAFKA_KEY",
+    ),
+    "a key that stays locked": (
+        lambda b: b.locked(KEY_PASSWORD=WRONG),
+        "the files for TLS cannot be used",
+        "HINDCAST_KAFKA_KEY_PASSWORD",
+    ),
+    "a listener of TLS": (
+        lambda b: {"HINDCAST_KAFKA": b.sasl_ssl},
+        "this listener speaks TLS, and HINDCAST_KAFKA_SECURITY is plaintext",
+        "to ssl or sasl_ssl",
+    ),
+    "a listener without": (
+        lambda b: b.sasl() | {"HINDCAST_KAFKA": b.plaintext},
+        "this listener speaks no TLS, and HINDCAST_KAFKA_SECURITY is sasl_ssl",
+        "to plaintext or sasl_plaintext",
+    ),
+}
+
+
+@pytest.mark.parametrize(("environ", "found", "mend"), REFUSED.values(), ids=REFUSED)
+def test_who_is_not_let_in_is_told_why_within_seconds(
+    broker: Secured, monkeypatch: pytest.MonkeyPatch, environ: Environ, found: str, mend: str
+) -> None:
+    use(monkeypatch, environ(broker))
+    since = time.monotonic()
+    with pytest.raises(AccessError) as caught, Cluster(os.environ["HINDCAST_KAFKA"]) as cluster:
+        cluster.available("menu")
+    assert time.monotonic() - since < 10
+    assert caught.value.found.startswith(found)
+    assert mend in caught.value.mend
+    for secret in (*SECRETS.values(), KEY_PASSWORD, WRONG):
+        assert secret not in str(caught.value)
+
+
+def test_who_produces_is_told_too(broker: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, broker.sasl(PASSWORD=WRONG))
+    with pytest.raises(AccessError, match="does not accept the user 'reader'"):
+        produce.send(broker.sasl_ssl, "menu", [])
+    with pytest.raises(AccessError, match="does not accept the user 'reader'"):
+        produce.create(broker.sasl_ssl, "new")
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    assert issubclass(AccessError, FINAL)
+    assert not issubclass(TopicError, FINAL)
+
+
+@pytest.mark.parametrize(
+    ("operation", "topic", "question"),
+    [
+        ("Describe", "hidden", lambda c: c.available("hidden")),
+        ("Describe", "hidden", lambda c: c.topic_id("hidden")),
+        ("Describe", "hidden", lambda c: c.reaching("hidden", T0, T0)),
+        ("Describe", "nowhere", lambda c: c.available("nowhere")),
+        ("Read", "listed", lambda c: list(c.committed("listed", {0: Offsets(0, 1)}))),
+        ("DescribeConfigs", "menu", lambda c: c.compacted("menu")),
+    ],
+)
+def test_a_right_that_is_missing_is_named(
+    broker: Secured, monkeypatch: pytest.MonkeyPatch, operation: str, topic: str, question: Callable[[Cluster], Any]
+) -> None:
+    use(monkeypatch, broker.sasl())
+    with Cluster(broker.sasl_ssl) as cluster, pytest.raises(AccessError) as caught:
+        question(cluster)
+    assert caught.value.where == f"{broker.sasl_ssl}, topic {topic}"
+    assert f"the user 'reader' (SCRAM-SHA-512) has no right to {operation} the topic" in caught.value.found
+    assert f"--allow-principal User:reader --operation {operation} --topic {topic}" in caught.value.mend
+
+
+def test_making_and_writing_a_topic_take_rights_of_their_own(broker: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, broker.sasl())
+    broker.allow(READER, "DESCRIBE", topic="new")
+    with pytest.raises(AccessError, match="no right to Create the topic"):
+        produce.create(broker.sasl_ssl, "new")
+    with pytest.raises(AccessError, match="no right to Write the topic"):
+        produce.send(broker.sasl_ssl, "menu", [produce.Record(b"k", b"{}", T0)])
+
+
+def test_spark_refusals_are_told_in_our_words() -> None:
+    how = Security("sasl_ssl", username="ann", mechanism="PLAIN")
+    told = {
+        "a.b.TopicAuthorizationException: Not authorized to access topics: [menu]\n\tat x": "Read the topic",
+        "GroupAuthorizationException: Not authorized to access group: spark-kafka-relation-1\n": "Read Spark's group",
+        "SaslAuthenticationException: Authentication failed\n": "does not accept Spark: Authentication failed",
+        "SslAuthenticationException: SSL handshake failed\n": "Spark cannot connect by TLS: SSL handshake failed",
+        "ConfigException: Could not read properties from file /v/secrets/k": "Spark cannot read a secret",
+    }
+    for text, found in told.items():
+        error = refusals.of_spark(text, "p.menu", BROKERS, how)
+        assert error is not None, text
+        assert found in error.found
+        assert error.mend
+    assert refusals.of_spark("[DIVIDE_BY_ZERO] Division by zero", "p.menu", BROKERS, how) is None
+
+
+SPARK_READS: dict[str, Environ] = {
+    "by environment": lambda b: b.sasl(),
+    "by a file": lambda b: b.sasl(HANDOVER="file"),
+    "an odd password": lambda b: b.sasl(user=ODD),
+    "PLAIN": lambda b: b.sasl("PLAIN"),
+    "OAUTHBEARER": lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url),
+    "mutual TLS": lambda b: b.mutual(HANDOVER="file"),
+    "mutual TLS by environment": lambda b: b.mutual(),
+}
+SPARK_REFUSED: dict[str, tuple[Environ, str]] = {
+    "another password": (
+        lambda b: b.sasl(PASSWORD=WRONG, HANDOVER="file"),
+        "the broker does not accept Spark: Authentication failed",
+    ),
+    "another client's secret": (
+        lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, PASSWORD=WRONG, HANDOVER="file"),
+        "the broker does not accept Spark: ",
+    ),
+    "another authority": (lambda b: b.sasl(CA=str(b.folder / "other.pem")), "Spark cannot connect by TLS"),
+    "a locked key": (
+        lambda b: b.locked(KEY_PASSWORD=WRONG, HANDOVER="file"),
+        "Spark cannot read the key of our certificate",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def seen(broker: Secured, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("run")
+    made = Pipeline(None, broker.plaintext, folder, RESTAURANT)
+    topics = [made.kafka(name) for name in made.contract.topics]
+    produce.create(broker.plaintext, *topics, how=security.PLAINTEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        use(patch, {})
+        tell(made, SEED)
+    for topic in topics:
+        broker.allow(READER, "READ", topic=topic)
+    asked = {
+        "pipeline": made.name,
+        "topic": "menu",
+        "ways": {
+            **{name: environ(broker) for name, environ in SPARK_READS.items()},
+            **{name: environ(broker) for name, (environ, _) in SPARK_REFUSED.items()},
+        },
+    }
+    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    here = {name: value for name, value in os.environ.items() if not name.startswith("HINDCAST_KAFKA")}
+    own = {**made.environ, **broker.sasl(), "HINDCAST_REPORTS": str(folder / "reports")}
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("secured_run.py")), str(folder)],
+        env={**here, **own, f"{PREFIX}KEY_PASSWORD": KEY_PASSWORD, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    (folder / "asked.json").unlink()
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
+    return folder, json.loads((folder / "seen.json").read_text(encoding="utf-8"))
+
+
+class TestRun:
+    """A whole run through SASL_SSL in a process of its own, and what can be seen of it anywhere."""
+
+    @pytest.mark.slow
+    def test_it_does_what_any_run_does(self, seen: tuple[Path, dict[str, Any]]) -> None:
+        assert seen[1]["run"]["tables"]["bills"]["opened"] == 3
+
+    @pytest.mark.slow
+    def test_spark_reads_by_every_way_in(self, seen: tuple[Path, dict[str, Any]]) -> None:
+        assert {name: seen[1]["read"][name] for name in SPARK_READS} == {name: ["{}"] for name in SPARK_READS}
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", SPARK_REFUSED)
+    def test_what_spark_is_refused_is_told_in_our_words(self, seen: tuple[Path, dict[str, Any]], name: str) -> None:
+        said = seen[1]["read"][name]
+        told = refusals.of_spark(said, "restaurant.menu", BROKERS, Security("sasl_ssl", username=READER))
+        assert told is not None, said
+        assert told.found.startswith(SPARK_REFUSED[name][1])
+        assert told.mend
+
+    @pytest.mark.slow
+    def test_no_secret_is_seen_anywhere(self, seen: tuple[Path, dict[str, Any]]) -> None:
+        folder, told = seen
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        places = {str(path.relative_to(folder)): path.read_bytes().decode(errors="replace") for path in files}
+        for part in ("said.txt", "seen.json", "reports/", "events/", "warehouse/", "var/"):
+            assert any(name.startswith(part) for name in places), f"{part} was to be looked into"
+        secrets = (*SECRETS.values(), KEY_PASSWORD, WRONG, "BEGIN ENCRYPTED", "BEGIN PRIVATE")
+        forms = {form for secret in secrets for form in (secret, json.dumps(secret)[1:-1])}
+        assert [(name, form) for name, text in places.items() for form in forms if form in text] == []
+        assert "sasl.jaas.config = [hidden]" in places["said.txt"], "the log was to be of a level that tells of it"
+        assert told["ui"]
+        assert all(told["ui"].values())
+        assert any("org.apache.spark" in line for line in told["processes"])
+
+    @pytest.mark.slow
+    def test_files_of_secrets_go_with_their_process(self, seen: tuple[Path, dict[str, Any]]) -> None:
+        folder, told = seen
+        assert told["secrets"]
+        assert list((folder / "var" / "secrets").iterdir()) == []

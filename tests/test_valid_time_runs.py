@@ -1,0 +1,233 @@
+"""Valid time and KIP-32 in whole runs: on the real broker, with records as only raw producers send them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from hindcast import journal, ledger, plans, rebuild
+from hindcast.topics import millis
+from pipelines import T0, Pipeline, at, pipeline, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: dated
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int, ts: bigint}
+    history_retention: 20 seconds
+    MENU
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, at: timestamp}
+    ORDERS
+views:
+  seen:
+    stream: orders
+    where: item IS NOT NULL
+    select: {item: item}
+    semantics: kafka
+"""
+GIVEN = CONTRACT.replace("MENU", "valid_time: timestamp_millis(ts)").replace("ORDERS", "valid_time: at")
+SENT = CONTRACT.replace("    MENU\n", "").replace("ORDERS", "valid_time: coalesce(at, record_timestamp)")
+MICRO = timedelta(microseconds=1)
+
+
+def ts(second: float) -> int:
+    return millis(at(second))
+
+
+def order(moment: datetime | None) -> dict[str, Any]:
+    return {"item": "tea", "at": moment and moment.isoformat()}
+
+
+def menu(p: Pipeline) -> list[tuple[Any, ...]]:
+    return tuples([row for row in p.raw("menu") if row["systemTo"] is None], "item", "price", "validFrom", "validTo")
+
+
+def orders(p: Pipeline, name: str = "orders") -> list[tuple[Any, ...]]:
+    return tuples([row for row in p.raw(name) if row["systemTo"] is None], "customer", "timestamp")
+
+
+def counted(p: Pipeline, topic: str) -> dict[str, int]:
+    """The fates of a topic by the ledger: the sums over all runs."""
+    rows = [row for row in ledger.fates(p.warehouse, p.name).to_pylist() if row["topic"] == topic]
+    sums = {fate: sum(row[fate] for row in rows) for fate in ledger.FATES}
+    return {fate: n for fate, n in sums.items() if n}
+
+
+@pytest.mark.slow
+def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    long_ago, sharp = datetime(1500, 1, 1, tzinfo=UTC), at(5) + MICRO
+    with pipeline(spark, broker, tmp_path, GIVEN) as p:
+        p.send(
+            "menu",
+            ("tea", {"price": 1, "ts": ts(0)}, 100),
+            ("tea", {"price": 2, "ts": ts(10)}, 101),
+            ("soup", {"price": 5}, 102),  # 2: no valid time
+            ("tea", {"price": 3, "ts": ts(5)}, 103),  # out of order by its value, not in Kafka
+            ("cake", {"price": 7, "ts": ts(-30)}, 103.5),  # 4: expired at stream time 10
+            ("tea", None, 104),  # a tombstone is dated by Kafka
+        )
+        p.send("orders", ("anna", order(sharp), 200), ("bob", order(long_ago), 201), ("carl", order(None), 202))
+        p.run()
+        by_value = [("tea", 1, 0, 5), ("tea", 2, 10, 104), ("tea", 3, 5, 10)]
+        of_orders = [("anna", 5.000001), ("bob", (long_ago - T0).total_seconds())]
+        assert menu(p) == by_value
+        assert orders(p) == of_orders
+        assert orders(p, "seen") == [("anna", 5)], "Kafka Streams has milliseconds, and skips what is before 1970"
+        assert tuples(p.raw("logs/menu"), "offset", "timestamp", "recordTimestamp", "fate") == [
+            (0, 0, 100, "accepted"),
+            (1, 10, 101, "accepted"),
+            (2, 102, None, "no_timestamp"),
+            (3, 5, 103, "accepted"),
+            (4, -30, 103.5, "expired"),
+            (5, 104, None, "accepted"),
+        ]
+        assert counted(p, "orders") == {"accepted": 2, "no_timestamp": 1}
+
+        # stream time before the new record is that of the log dated anew: 104
+        p.write(SENT)
+        p.send("menu", ("soup", {"price": 6, "ts": ts(90)}, 90))
+        told = p.run()
+        by_kafka = [("cake", 7, 103.5, None), ("soup", 5, 102, None), ("soup", 6, 90, 102), *TEA]
+        assert menu(p) == by_kafka
+        assert orders(p) == [*of_orders, ("carl", 202)]
+        assert orders(p, "seen") == [("anna", 5), ("carl", 202)]
+        assert told["topics"]["menu"]["decidedAnew"] == {"accepted": 2, "expired": 0}
+        assert counted(p, "menu") == {"accepted": 7}
+        assert counted(p, "orders") == {"accepted": 3}
+        assert {row[:2] for row in p.history("menu") if row[-2:] == (1, 2)} == {("tea", 1), ("tea", 2), ("tea", 3)}
+
+        # and of the next: 104 less 20 is later than 83
+        p.send("menu", ("soup", {"price": 8, "ts": ts(91)}, 83))
+        p.send("orders", ("dora", order(None), 203))
+        p.run()
+        assert menu(p) == by_kafka
+        assert orders(p) == [*of_orders, ("carl", 202), ("dora", 203)]
+        assert orders(p, "seen") == [("anna", 5), ("carl", 202), ("dora", 203)]
+        assert counted(p, "menu") == {"accepted": 7, "expired": 1}
+
+        # the journal, made again from the logs, knows what they were dated by
+        dated = [share(run) for run in journal.runs(p.warehouse, p.name)]
+        (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
+        assert rebuild.rebuild(p.warehouse, p.contract) == [1, 2, 3]
+        assert dated == [("timestamp_millis(ts)", "at"), *2 * [(None, "coalesce(at, record_timestamp)")]]
+        dated[1] = (None, "?")  # it brought no order that could tell
+        assert [share(run) for run in journal.runs(p.warehouse, p.name)] == dated
+
+        # put back, it gives what it gave
+        p.write(GIVEN)
+        p.run()
+        assert menu(p) == [("soup", 6, 90, 91), ("soup", 8, 91, None), *by_value]
+        assert counted(p, "menu") == {"accepted": 6, "expired": 1, "no_timestamp": 1}
+        assert orders(p) == of_orders
+
+
+TEA = [("tea", 1, 100, 101), ("tea", 2, 101, 103), ("tea", 3, 103, 104)]
+
+
+def share(run: journal.Run) -> tuple[str | None, ...]:
+    told = plans.Plan.from_json(run.plan).topics
+    return told["menu"].valid_time, told["orders"].valid_time
+
+
+RAW = """
+pipeline: raw
+start: 2026-01-01
+topics:
+  clicks:
+    read: stream
+    key: {who: string}
+    value: {n: int}
+    from: 2026-01-01T00:00:10Z
+"""
+NOW = "LogAppendTime"
+NONE, NANOSECONDS = -1, millis(T0) * 1_000_000
+
+
+class Raw:
+    """A producer that sends any timestamp, in milliseconds since 1970."""
+
+    def __init__(self, p: Pipeline, topic: str) -> None:
+        self.servers, self.topic = p.servers, p.kafka(topic)
+        self._producer = Producer({"bootstrap.servers": p.servers, "log_level": 0, "linger.ms": 0})
+        self._sent = 0
+
+    def send(self, stamp: int) -> None:
+        self._producer.produce(self.topic, key=b"k", value=b'{"n": %d}' % self._sent, timestamp=stamp)
+        self._sent += 1
+        assert self._producer.flush(20) == 0
+
+    def stamped(self, kind: str) -> None:
+        """Alters the topic's message.timestamp.type."""
+        entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ConfigResource.Type.TOPIC, self.topic, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        admin.incremental_alter_configs([changed])[changed].result()
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        until = time.monotonic() + 20
+        while admin.describe_configs([wanted])[wanted].result()["message.timestamp.type"].value != kind:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_topic_whose_timestamps_are_of_both_types_of_none_and_of_no_time(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, RAW) as p:
+        raw, began = Raw(p, "clicks"), datetime.now(UTC)
+        for second in (5, 20, 3, 15):  # KIP-32: all from the first that reaches 10 on, the third though it is older
+            raw.send(ts(second))
+        raw.stamped(NOW)
+        raw.send(ts(1))
+        raw.stamped("CreateTime")
+        for stamp in (ts(12), NONE, NONE - 1, NANOSECONDS, ts(13), 1 - 2**63, ts(14), 253_402_300_800_000):
+            raw.send(stamp)
+        told = p.run()
+
+        log = {row["offset"]: row for row in p.raw("logs/clicks")}
+        assert min(log) == 1, "the first record dated 10 or later, whatever lies before"
+        assert [(offset, log[offset]["fate"]) for offset in sorted(log)] == [
+            *((offset, "accepted") for offset in (1, 2, 3, 4, 5)),
+            (6, "no_timestamp"),
+            (7, "no_timestamp"),
+            (8, "time_skew"),
+            (9, "accepted"),
+            (10, "no_timestamp"),
+            (11, "accepted"),
+            (12, "time_skew"),
+        ]
+        assert {offset for offset, row in log.items() if row["timestampType"] == 1} == {4}
+        assert {row["timestampType"] for offset, row in log.items() if offset != 4} == {0}
+        assert began < log[4]["timestamp"] < datetime.now(UTC)
+        assert log[6]["timestamp"] == datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+        assert {log[8]["timestamp"].year, log[12]["timestamp"].year} == {9999}
+        assert log[8]["value"] == b'{"n": 8}'
+        seen = [row for row in tuples(p.raw("clicks"), "n", "timestamp") if row[0] != 4]
+        assert seen == [(1, 20), (11, 14), (2, 3), (3, 15), (5, 12), (9, 13)]
+        [partition] = told["topics"]["clicks"]["partitions"]
+        assert partition["fates"] == {"accepted": 7, "no_timestamp": 3, "time_skew": 2}
+
+        # a from that moves back brings what lies between; to a search, -1 ms would mean the end
+        p.write(RAW.replace("2026-01-01T00:00:10Z", "1969-12-31T23:59:59.999Z"))
+        p.run()
+        assert tuples(p.raw("clicks"), "n", "timestamp")[0] == (0, 5)
+        before = p.versions()
+        p.run()
+        assert p.versions() == before
