@@ -96,7 +96,7 @@ class Pipeline:
         }
 
     def write(self, text: str) -> None:
-        """Puts the contract down; each of its topics gets a name in Kafka of its own, if it has none, or such a pattern."""
+        """Puts the contract down; each topic that has no name in Kafka gets one of its own, each pattern its prefix."""
         told = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
         for name, topic in told["topics"].items():
             if "pattern" in topic:

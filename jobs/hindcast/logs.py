@@ -267,9 +267,8 @@ def quarantined(
     if not new:
         return
     rows = tables.load(spark, decided).where(F.col("run") > done)
-    known = members.columns(plans.known_members(table.warehouse, contract.pipeline, name))
-    topic = known.get("topic", F.lit(contract.kafka_topic(name)))
-    place = {"topic": topic, "partition": known.get("topicPartition", F.col("partition"))}
+    kafka = F.lit(contract.kafka_topic(name))
+    place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
     again = (F.col("was") == "malformed") if "was" in rows.columns else F.lit(False)
     since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED)))}
     refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)

@@ -156,19 +156,24 @@ def by_topic(kafka: str, members: Members, partitions: Iterable[int]) -> dict[st
     return found
 
 
-def columns(members: Members) -> dict[str, Column]:
-    """What a log's rows have of their members, by `partition`: topicId, topic, topicPartition. None without members."""
+def told(members: Members, partition: int) -> dict[str, str | int]:
+    """What reports have of a member beside its `partition`: topic, topicPartition. Nothing without members."""
+    return dict(zip(("topic", "topicPartition"), real("", members, partition), strict=True)) if members else {}
+
+
+def columns(members: Members, partition: str = "partition") -> dict[str, Column]:
+    """What rows have of the members in the column `partition`: topicId, topic, topicPartition. None without members."""
     if not members:
         return {}
 
-    def told(of: Callable[[Member], str | int]) -> Column:
+    def each(of: Callable[[Member], str | int]) -> Column:
         pairs = [F.lit(it) for n, member in members.items() for it in (n, of(member))]
-        return F.create_map(*pairs)[F.col("partition")]
+        return F.create_map(*pairs)[F.col(partition)]
 
     return {
-        "topicId": told(lambda it: it.topic_id),
-        "topic": told(lambda it: it.topic),
-        "topicPartition": told(lambda it: it.partition),
+        "topicId": each(lambda it: it.topic_id),
+        "topic": each(lambda it: it.topic),
+        "topicPartition": each(lambda it: it.partition),
     }
 
 

@@ -321,9 +321,14 @@ def fates(warehouse: str, pipeline: str, topic: str) -> Table:
     return Table(warehouse, pipeline, f"fates/{topic}", "log")
 
 
-def known_members(warehouse: str, pipeline: str, name: str) -> Members:
-    """The members of an entry as the last plan that has any numbers them (members.py)."""
-    told = (run.plan["topics"].get(name, {}) for run in reversed(journal.runs(warehouse, pipeline)))
+def known_members(warehouse: str, contract: Contract, name: str) -> Members:
+    """The members of an entry with a pattern as its runs have numbered them (members.py); none of another."""
+    return members_of(journal.runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
+
+
+def members_of(past: list[Run], name: str) -> Members:
+    """The same as the last of these runs numbers them."""
+    told = (run.plan["topics"].get(name, {}) for run in reversed(past))
     return next((Share.from_json(it).members for it in told if "members" in it), {})
 
 

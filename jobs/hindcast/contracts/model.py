@@ -420,6 +420,11 @@ class Contract(Model):
         topic = self.topics[name]
         return topic.pattern or topic.topic or name
 
+    def entry(self, kafka: str) -> str | None:
+        """The name in the contract of a topic of Kafka, None of one that it does not name."""
+        names = (name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].matches(kafka))
+        return next(names, None)
+
     def expectations(self, table: str) -> tuple[Expectation, ...]:
         """The gates of a topic's table or of a view."""
         return (self.topics.get(table) or self.views[table]).expect
