@@ -219,7 +219,7 @@ What a contract can say of a topic. By what a topic is like:
 | times in its values, no timestamps, clocks that are off | [timestamps](topics/timestamps.md) |
 | records that do not decode, or are too large | [poison](topics/poison.md) |
 | columns that came, went, or have other types now | [evolution](topics/evolution.md) |
-| hundreds of partitions, millions of records | [scale](topics/scale.md) |
+| hundreds of partitions, millions of records, many topics of one kind | [scale](topics/scale.md) |
 | brokers with TLS, SASL, ACLs | [security](security.md) |
 
 ## Every field

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from hindcast import journal, ledger, members, plans, produce, quarantine, rebuild, requeue, runs
@@ -15,8 +16,8 @@ from hindcast.members import Member
 from hindcast.pages import offsets
 from hindcast.pages.why import explain
 from hindcast.settings import settings
-from hindcast.topics import Cluster
-from pipelines import Pipeline, pipeline, tuples, until
+from hindcast.topics import Cluster, millis
+from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -266,3 +267,61 @@ def test_a_log_is_of_what_the_contract_says(
     with Cluster(broker) as cluster, pytest.raises(TopicError) as refused:
         members.seen(cluster, contract, "sales", known)
     assert (refused.value.found, refused.value.where) == (found, "sales, topics.sales")
+
+
+EVENTS = """
+pipeline: sales
+start: 2026-01-01
+topics:
+  sales:
+    pattern: sales-.*
+    read: stream
+    from: 2026-01-01T00:00:05
+    key: {sale: string}
+    value: {amount: int}
+views:
+  sums:
+    stream: sales
+    group_by: {all: "'all'"}
+    aggregate: {n: count(*), amount: sum(amount)}
+"""
+
+
+@pytest.mark.long
+def test_anchors_ends_chunks_and_fates_are_those_of_each_member(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", "5")
+    with pipeline(spark, broker, tmp_path, EVENTS) as p:
+        made(p, eu=1, us=1)
+        p.send("sales-eu", *((f"eu{n}", {"amount": 1}, n) for n in range(20)))
+        p.send("sales-us", *((f"us{n}", {"amount": 1}, 2 * n) for n in range(10)))
+        far, sent = (("far", 2**62), ("us", millis(at(13)))), Producer({"bootstrap.servers": broker})
+        for key, moment in far:  # nobody believes the first, and Spark cannot read it
+            sent.produce(p.kafka("sales-us"), b'{"amount": 1}', key, timestamp=moment)
+        assert sent.flush(20) == 0
+        p.run("up to 10", until=10)
+        assert share(p).ranges == {0: (5, 10), 1: (3, 5)}
+        assert len(share(p).chunks) == 2
+        assert [row[1:3] for row in p.believed("sums") if row[-1] is None] == [(7, 7)]
+        told = p.run("all")
+        assert [part["fates"] for part in told["topics"]["sales"]["partitions"]] == [
+            {"accepted": 10},
+            {"accepted": 6, "time_skew": 1},
+        ]
+        assert [row[1:3] for row in p.believed("sums") if row[-1] is None] == [(23, 23)]
+        (refused,) = quarantine.listed(p.warehouse, p.contract).to_pylist()
+        assert (refused["topic"], refused["partition"], refused["offset"]) == (p.kafka("sales-us"), 0, 10)
+
+        ours = Producer({"bootstrap.servers": broker, "transactional.id": p.prefix})
+        ours.init_transactions(20)
+        ours.begin_transaction()
+        ours.produce(p.kafka("sales-us"), b'{"amount": 1}', b"us", timestamp=millis(at(20)))
+        ours.commit_transaction(20)
+        with Cluster(broker) as cluster:
+            until(lambda: cluster.available(p.kafka("sales-us"))[0].end == 14)
+        told = p.run("with a marker")
+        assert told["topics"]["sales"]["partitions"][1]["fates"] == {"accepted": 1, "no_record": 1}
+        assert tuples([row for row in p.raw("logs/sales") if row["fate"] == "no_record"], "topic", "offset") == [
+            (p.kafka("sales-us"), 13)
+        ]

@@ -35,8 +35,8 @@ def selection(
 ) -> dict[str, Any]:
     """Which malformed records to requeue, as a plan keeps it (`Plan.requeues`): all if nothing is given.
 
-    `topic`: of the contract, or one that a pattern of it matches; then `partition` is one of that. `reason`: a part of
-    what the log says is wrong with them. QueryError for what names nothing.
+    `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of what the log says is
+    wrong with them. QueryError for what names nothing.
     """
     of = topic if topic is not None and topic not in contract.topics else None
     if of is not None and (topic := contract.entry(of)) is None:

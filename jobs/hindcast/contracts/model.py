@@ -131,8 +131,8 @@ class Topic(Model):
     )
     on_gap: Literal["stop", "record"] = Field(
         "stop",
-        description="Offsets that retention or compaction took before they were replayed. stop: the run stops and says "
-        "which. record: it goes on, and the ledger has them with the fate gone.",
+        description="Offsets that retention, compaction or the deletion of a topic by pattern took before they were "
+        "replayed. stop: the run stops and says which. record: it goes on, and the ledger has them with the fate gone.",
     )
     max_time_skew: _Skew = Field(
         "1 day",
