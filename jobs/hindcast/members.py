@@ -1,8 +1,9 @@
 """Topics by pattern: the partitions of all topics that an entry's `pattern` matches, as the partitions of one log.
 
-A member is a partition of one of them. The plan that sees it first gives it a number, which it keeps for ever: that is
-the `partition` of the entry's log, and of all that is made of it. Numbers go on where the last ones ended, by topic and
-partition. Every plan has them (`Share.members`), and the log has `topic` and `topicPartition` beside `partition`.
+A member is a partition of one of them. The plan that sees it first gives it a number, which is the `partition` of the
+entry's log and of all that is made of it. Numbers go on where the last ones ended, by topic and partition. Every plan
+has them (`Share.members`), taken over from the run that wrote to the log last: so they never change once they stand in
+the log, which has `topic` and `topicPartition` beside `partition`.
 
     orders-.*:  orders-eu 0 and 1, orders-us 0    ->    0, 1, 2
     then orders-asia 0, and orders-us 1           ->    3, 4
@@ -167,8 +168,8 @@ def columns(members: Members, partition: str = "partition") -> dict[str, Column]
         return {}
 
     def each(of: Callable[[Member], str | int]) -> Column:
-        pairs = [F.lit(it) for n, member in members.items() for it in (n, of(member))]
-        return F.create_map(*pairs)[F.col(partition)]
+        every = [of(members[n]) if n in members else None for n in range(max(members) + 1)]
+        return F.array(*map(F.lit, every))[F.col(partition)]
 
     return {
         "topicId": each(lambda it: it.topic_id),
