@@ -271,7 +271,8 @@ def _holds(contract: Contract) -> bool:
 
 def _doc(contract: Contract) -> str:
     """What the UI says of a pipeline: its own description, its tables, and how to run it."""
-    rows = [f"| {name} | {t.read} | Kafka: `{contract.kafka_topic(name)}` |" for name, t in contract.topics.items()]
+    kafka = {name: contract.kafka_topic(name).replace("|", r"\|") for name in contract.topics}  # of patterns
+    rows = [f"| {name} | {t.read} | Kafka: `{kafka[name]}` |" for name, t in contract.topics.items()]
     rows += [f"| {name} | {it.read} | `{it.table}` |" for name, it in contract.inputs.items()]
     rows += [f"| {name} | view | {' with '.join(v.inputs)} |" for name, v in contract.views.items()]
     return "\n".join([contract.description, "", "| table | | from |", "| --- | --- | --- |", *rows, "", RUNNING])

@@ -201,6 +201,7 @@ _EXPLAINED = {
     "debezium": ("envelope", "metadata", "encoded"),
     "timestamps": ("valid_time", "from", "max_time_skew"),
     "poison": ("max_malformed", "max_record_bytes"),
+    "scale": ("pattern",),
 }
 """The pages in docs/topics with the fields that they explain."""
 
@@ -218,7 +219,7 @@ What a contract can say of a topic. By what a topic is like:
 | times in its values, no timestamps, clocks that are off | [timestamps](topics/timestamps.md) |
 | records that do not decode, or are too large | [poison](topics/poison.md) |
 | columns that came, went, or have other types now | [evolution](topics/evolution.md) |
-| hundreds of partitions, millions of records | [scale](topics/scale.md) |
+| hundreds of partitions, millions of records, many topics of one kind | [scale](topics/scale.md) |
 | brokers with TLS, SASL, ACLs | [security](security.md) |
 
 ## Every field

@@ -96,10 +96,13 @@ class Pipeline:
         }
 
     def write(self, text: str) -> None:
-        """Puts the contract down; each of its topics that has no name in Kafka gets one of its own."""
+        """Puts the contract down; each topic that has no name in Kafka gets one of its own, each pattern its prefix."""
         told = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader
         for name, topic in told["topics"].items():
-            topic.setdefault("topic", self.kafka(name))
+            if "pattern" in topic:
+                topic["pattern"] = self.kafka(topic["pattern"])
+            else:
+                topic.setdefault("topic", self.kafka(name))
         self.name = told["pipeline"]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
@@ -180,9 +183,11 @@ class Pipeline:
 def pipeline(
     spark: SparkSession | None, servers: str, folder: Path, text: str = RESTAURANT, partitions: int = 1
 ) -> Iterator[Pipeline]:
-    """A pipeline whose topics are there and whose settings hold inside."""
+    """A pipeline whose topics are there, but for those of patterns, and whose settings hold inside."""
     made = Pipeline(spark, servers, folder, text)
-    produce.create(servers, *(made.kafka(name) for name in made.contract.topics), partitions=partitions)
+    named = [made.kafka(name) for name, topic in made.contract.topics.items() if topic.pattern is None]
+    if named:
+        produce.create(servers, *named, partitions=partitions)
     with made.here():
         yield made
 

@@ -64,6 +64,62 @@ def test_a_contract_is_what_its_file_says(tmp_path: Path) -> None:
     assert told.expectations("menu") == ()
 
 
+PATTERN = GOOD.replace("topic: the.orders", "pattern: orders-.*")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "matched"),
+    [("orders-eu", True), ("orders-", True), ("old-orders-eu", False), ("orders", False), ("__orders-eu", False)],
+)
+def test_a_pattern_matches_whole_names_and_none_of_kafkas_own(tmp_path: Path, kafka: str, matched: bool) -> None:
+    topics = load(contract(tmp_path, PATTERN)).topics
+    assert topics["orders"].matches(kafka) is matched
+    assert (
+        not load(contract(tmp_path, PATTERN.replace("orders-.*", ".*orders-.*|__.*")))
+        .topics["orders"]
+        .matches("__orders-eu")
+    )
+    assert not topics["menu"].matches("menu"), "an entry of one topic"
+
+
+def test_another_pattern_decodes_no_record_otherwise(tmp_path: Path) -> None:
+    first = load(contract(tmp_path, PATTERN))
+    second = load(contract(tmp_path, PATTERN.replace("orders-.*", "orders-eu.*")))
+    assert first.hash != second.hash
+    assert first.topics["orders"].decoding == second.topics["orders"].decoding
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "line", "found", "mend"),
+    [
+        (
+            "    pattern",
+            "    topic: orders\n    pattern",
+            12,
+            "topic and pattern in one entry",
+            "remove one of the two",
+        ),
+        ("orders-.*", "orders-(", 11, "'orders-(' is no regular expression: missing )", "write for example orders-.*"),
+        ("orders-.*", "men.*", 11, "the pattern matches menu, the topic of topics.menu", "remove topics.menu"),
+        (
+            "    stream: orders\n",
+            "    stream: orders\n    semantics: kafka\n",
+            17,
+            "'orders' is a pattern of topics: nothing says that their partitions go together (co-partitioning)",
+            "name each topic in an entry of its own, or write semantics: corrected",
+        ),
+    ],
+)
+def test_what_a_pattern_cannot_be(tmp_path: Path, was: str, now: str, line: int, found: str, mend: str) -> None:
+    assert was in PATTERN
+    path = contract(tmp_path, PATTERN.replace(was, now, 1))
+    with pytest.raises(ContractError) as caught:
+        load(path)
+    assert caught.value.where == f"{path}:{line}"
+    assert found in caught.value.found
+    assert mend in caught.value.mend
+
+
 def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         load(contract(tmp_path)).topics["menu"].max_malformed = 5

@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from hindcast import claims, gaps, logs, plans, produce, runs
+from hindcast import claims, gaps, members, plans, produce, runs
 from hindcast.errors import TopicError
 from hindcast.local import broker as brokers
 from hindcast.local import ports, process
@@ -170,13 +170,13 @@ def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_w
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
         p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
-        read = logs.records
+        read = members.records
 
         def taken(*arguments: Any) -> Any:
             retain_from(p, "menu", 3)
             return read(*arguments)
 
-        patch.setattr(logs, "records", taken)
+        patch.setattr(members, "records", taken)
         with pytest.raises(TopicError, match="Kafka lost offsets while they were read") as failed:
             p.run("first")
         assert "retry" in failed.value.mend
@@ -322,14 +322,14 @@ def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSessi
     try:
         with pipeline(spark, f"127.0.0.1:{port}", tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
             p.send("menu", *(("curry", {"price": n}, n) for n in range(2000)))
-            read, restarting = logs.records, threading.Thread(target=restart)
+            read, restarting = members.records, threading.Thread(target=restart)
 
             def meanwhile(*arguments: Any) -> Any:
                 restarting.start()
                 time.sleep(0.3)
                 return read(*arguments)
 
-            patch.setattr(logs, "records", meanwhile)
+            patch.setattr(members, "records", meanwhile)
             told = p.run("first")
             restarting.join()
             assert told["topics"]["menu"]["partitions"][0]["fates"] == {"accepted": 2000}
@@ -343,13 +343,13 @@ def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
         p.send("menu", ("curry", {"price": 8}, 0))
-        read = logs.records
+        read = members.records
 
         def growing(*arguments: Any) -> Any:
             p.send("menu", ("curry", {"price": 9}, 1))
             return read(*arguments)
 
-        patch.setattr(logs, "records", growing)
+        patch.setattr(members, "records", growing)
         p.run("first")
         assert p.fates("menu") == [(0, "accepted")]
         p.run("second")

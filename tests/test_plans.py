@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hindcast.errors import TopicError
+from hindcast.members import Member
 from hindcast.plans import Plan, Share, anchored
 from hindcast.topics import Offsets, bounded, continued
 
@@ -99,7 +100,8 @@ def test_the_anchor_of_a_partition(
 @pytest.mark.parametrize("end", [None, datetime(2026, 1, 2, tzinfo=UTC)])
 def test_a_plan_is_read_back_as_it_was_stored(end: datetime | None) -> None:
     known_at = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
-    menu = Share("id1", 2, 3, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {})
+    of_many = {0: Member("menu-eu", 0, "id1"), 10: Member("menu-us", 3, "id2")}
+    menu = Share("", 2, 3, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {}, members=of_many)
     orders = Share("id2", 0, 0, {0: 1}, {0: Offsets(7, 9)}, {0: Offsets(1, 4)}, end)
     plan = Plan("restaurant", 7, "manual__1", known_at, end, "c0ffee", {"menu": menu, "orders": orders})
     assert orders.parts == [{0: (1, 4)}, {0: (7, 9)}]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, gaps, logs, plans, tables
+from hindcast import commits, far, gaps, logs, members, plans, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
@@ -81,10 +82,11 @@ class _Step(NamedTuple):
         """
         spark, contract, todo, name = self.spark, self.contract, self.todo, self.name
         topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
-        held = self.cluster.available(kafka)
+        source = members.source(self.cluster, share.members, todo.run)
+        held = source.available(kafka)
         lost = [gaps.lost(part, held) for part in parts]
         for missing in lost:
-            gaps.refuse(contract, name, missing, gaps.RETENTION)
+            gaps.refuse(contract, name, missing, share.members, gaps.why(missing, held))
         read = [gaps.left(part, missing) for part, missing in zip(parts, lost, strict=True)]
 
         def judge(by_client: Collection[int]) -> DataFrame:
@@ -93,10 +95,12 @@ class _Step(NamedTuple):
             return rows.localCheckpoint(eager=False)
 
         field, written = f"topics.{name}.max_malformed", self._written(number)
-        judged, came = far.tried(judge, lambda rows: logs.account(rows, kafka, topic, field, counted, written))
-        if self.cluster.topic_id(kafka) != share.topic_id:
+        place = partial(members.place, kafka, share.members)
+        account = partial(logs.account, place=place, topic=topic, field=field, before=counted, written=written)
+        judged, came = far.tried(judge, account, share.members)
+        if source.topic_id(kafka) != share.topic_id:
             raise made_anew(kafka, todo.run)
-        empty = [gaps.rows(spark, missing).withColumns(logs.why("gone", gaps.RETENTION)) for missing in lost if missing]
+        empty = [gaps.rows(spark, missing, held) for missing in lost if missing]
         empty += self._between(judged, read, came)
         rows = logs.union([judged.drop(*logs.DECODED.values()), *empty]).withColumns(logs.origin(share, todo))
         tables.ensure(self.log, tables.nullable(rows.schema))
@@ -123,14 +127,21 @@ class _Step(NamedTuple):
         short = {p for p, n in wanted.items() if came.get(p, 0) < n}
         if not short:
             return []
-        name, compacted = self.name, self.cluster.compacted(self.contract.kafka_topic(self.name))
-        between = logs.union(gaps.between(judged, {p: r for p, r in part.items() if p in short}) for part in read)
+        topics = members.by_topic(self.contract.kafka_topic(self.name), self.todo.topics[self.name].members, short)
+        return [self._without(judged, read, topic, partitions) for topic, partitions in topics.items()]
+
+    def _without(
+        self, judged: DataFrame, read: list[dict[int, Offsets]], kafka: str, partitions: Collection[int]
+    ) -> DataFrame:
+        """The same of these partitions, which are of one topic in Kafka."""
+        name, compacted = self.name, self.cluster.compacted(kafka)
+        between = logs.union(gaps.between(judged, {p: r for p, r in part.items() if p in partitions}) for part in read)
         if compacted and self.contract.topics[name].on_gap == "stop":
             found = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
             gone = {p: Offsets(row["offset"], row["offset"] + row["offsets"]) for p, row in found.items()}
-            gaps.refuse(self.contract, name, gone, gaps.COMPACTION)
+            gaps.refuse(self.contract, name, gone, self.todo.topics[name].members, gaps.COMPACTION)
         why = logs.why("gone", gaps.COMPACTION) if compacted else logs.why("no_record", gaps.NO_RECORD)
-        return [between.withColumns(why)]
+        return between.withColumns(why)
 
 
 def _decoded(judged: DataFrame, share: Share, todo: Plan) -> DataFrame:

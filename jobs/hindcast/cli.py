@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
     requeue = formatted(add(commands.requeue))
     requeue.add_argument("pipeline")
-    requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract")
+    requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")
     requeue.add_argument("--reason", metavar="TEXT", help="only those whose reason has this text")
     requeue.add_argument("--partition", type=int, metavar="P", help="only of this partition")
     requeue.add_argument("--offset", type=int, action="append", metavar="O", help="only this offset; may be repeated")

@@ -114,7 +114,7 @@ def ledger(arguments: argparse.Namespace) -> int:
         _runs_of(arguments.pipeline)
     pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings().schemas))
     rows = pa.concat_tables([ledger.fates(settings().warehouse, name) for name in pipelines])
-    empty = [column for column in ("anew", *ledger.FATES[1:]) if not any(rows.column(column).to_pylist())]
+    empty = [column for column in ("member", "anew", *ledger.FATES[1:]) if not any(rows.column(column).to_pylist())]
     _print(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
     return 0
 

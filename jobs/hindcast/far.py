@@ -17,11 +17,12 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from hindcast.members import Members, number, real
 from hindcast.topics import RECORD, Cluster, Offsets
 
 Used = TypeVar("Used")
 
-_REFUSED = re.compile(r"Record at topic \S+ partition (\d+) offset \d+ has timestamp value -?\d+ that overflows")
+_REFUSED = re.compile(r"Record at topic (\S+) partition (\d+) offset \d+ has timestamp value -?\d+ that overflows")
 _MOST = (2**63 - 1) // 1000
 _ARROW = pa.schema(
     [
@@ -36,7 +37,9 @@ _ARROW = pa.schema(
 )
 
 
-def tried(make: Callable[[frozenset[int]], DataFrame], use: Callable[[DataFrame], Used]) -> tuple[DataFrame, Used]:
+def tried(
+    make: Callable[[frozenset[int]], DataFrame], use: Callable[[DataFrame], Used], members: Members
+) -> tuple[DataFrame, Used]:
     """What `make` makes of records, and what comes of using it.
 
     `make` is given the partitions that Kafka's own client has to read: none at first, then those of which Spark's
@@ -49,33 +52,36 @@ def tried(make: Callable[[frozenset[int]], DataFrame], use: Callable[[DataFrame]
             return made, use(made)
         except (PySparkException, Py4JJavaError) as error:
             refused = _REFUSED.search(str(error))
-            if refused is None or int(refused[1]) in by_client:
+            if refused is None or (partition := number(members, refused[1], int(refused[2]))) in by_client:
                 raise
-            by_client |= {int(refused[1])}
+            by_client |= {partition}
 
 
-def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, Offsets]) -> DataFrame:
-    """The same as `topics.records`, read by Kafka's own client: a task for each partition."""
-    rows = [(partition, *offsets) for partition, offsets in ranges.items()]
-    asked = spark.createDataFrame(rows, "partition int, start long, end long").repartition(len(rows), "partition")
+def records(
+    spark: SparkSession, servers: str, kafka: str, members: Members, ranges: Mapping[int, Offsets]
+) -> DataFrame:
+    """The same as `members.records`, read by Kafka's own client: a task for each partition."""
+    rows = [(n, *real(kafka, members, n), *offsets) for n, offsets in ranges.items()]
+    columns = "number int, topic string, partition int, start long, end long"
+    asked = spark.createDataFrame(rows, columns).repartition(len(rows), "number")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in (row for batch in batches for row in batch.to_pylist()):
             with Cluster(servers) as cluster:
-                for messages in cluster.committed(topic, {row["partition"]: Offsets(row["start"], row["end"])}):
-                    yield pa.RecordBatch.from_pylist([_told(message) for message in messages], _ARROW)
+                for messages in cluster.committed(row["topic"], {row["partition"]: Offsets(row["start"], row["end"])}):
+                    told = [_told(message) | {"partition": row["number"]} for message in messages]
+                    yield pa.RecordBatch.from_pylist(told, _ARROW)
 
     return asked.mapInArrow(read, RECORD)
 
 
 def _told(message: Message) -> dict[str, Any]:
-    """A record as Spark's connector tells it."""
+    """A record as Spark's connector tells it, but for its partition."""
     kind, millis = message.timestamp()
     headers = [
         {"key": key, "value": value} for key, value in cast("list[tuple[str, bytes | None]]", message.headers() or [])
     ]
     return {
-        "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": max(-_MOST, min(millis, _MOST)) * 1000,
         "timestampType": kind - 1,

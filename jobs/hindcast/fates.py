@@ -8,6 +8,7 @@ record's fate changed enters it here, in one table per topic:
 | column | type | |
 | --- | --- | --- |
 | partition, offset | int, bigint | the record |
+| topicId, topic, topicPartition | string, string, int | of an entry with a `pattern`: its place in Kafka (members.py) |
 | timestamp, key, value | timestamp, binary, binary | when it is true now; as the log has them |
 | was, fate | string | the fate before this run, and since; docs/glossary.md lists them |
 | reason | string | why it is refused now |
@@ -25,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, journal, logs, order, plans, redating, requeue, tables
+from hindcast import commits, journal, logs, members, order, plans, redating, requeue, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan
 from hindcast.settings import settings
@@ -53,6 +54,7 @@ def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> No
         rows = (
             _union(found)
             .withColumns({"run": F.lit(todo.run).cast("long"), "systemFrom": F.lit(todo.known_at)})
+            .withColumns(members.columns(todo.topics[name].members))
             .persist()
         )
         try:

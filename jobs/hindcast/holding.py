@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import commits, gates, holds, journal, tables
+from hindcast import commits, gates, holds, journal, members, plans, tables
 from hindcast.candidates import Candidate
 from hindcast.contracts import Contract, Expectation
 from hindcast.contracts.sensitive import sensitive
@@ -90,12 +90,12 @@ def enter(
     Where the table is `stopped`, nothing of it is held or released.
     """
     contract, todo, table = passed.contract, passed.todo, passed.table
-    at, topic = datetime.now(UTC), _topic(contract, passed.name)
+    at, place = datetime.now(UTC), _place(contract, table.warehouse, passed.name)
     shown = set(passed.change.columns) - {"change"} - sensitive(contract)[passed.name]
     shown = {column for column in shown if not column.startswith("_")}
 
     def rows(found: DataFrame, entry: str) -> DataFrame:
-        return holds.entries(found, table, entry, run=todo.run, at=at, topic=topic, shown=shown)
+        return holds.entries(found, table, entry, run=todo.run, at=at, place=place, shown=shown)
 
     told = []
     for gate, verdict in failed:
@@ -149,8 +149,13 @@ def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
     return reduce(DataFrame.unionByName, parts).localCheckpoint()
 
 
-def _topic(contract: Contract, name: str) -> str | None:
-    """The Kafka topic whose records `_partition` and `_offset` of a table's rows tell; None of another pipeline's."""
+def _place(contract: Contract, warehouse: str, name: str) -> dict[str, Column]:
+    """The Kafka topic and partition of the record that `_partition` of a table's rows tells; no topic of another
+    pipeline's.
+    """
     while name in contract.views:
         name = contract.views[name].first
-    return contract.kafka_topic(name) if name in contract.topics else None
+    kafka = contract.kafka_topic(name) if name in contract.topics else None
+    known = members.columns(plans.known_members(warehouse, contract, name), "_partition")
+    topic, partition = known.get("topic", F.lit(kafka)), known.get("topicPartition", F.col("_partition"))
+    return {"topic": topic, "partition": partition}

@@ -104,13 +104,20 @@ def digest(change: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def entries(
-    found: DataFrame, of: Table, entry: str, *, run: int, at: datetime, topic: str | None, shown: Collection[str]
+    found: DataFrame,
+    of: Table,
+    entry: str,
+    *,
+    run: int,
+    at: datetime,
+    place: Mapping[str, Column],
+    shown: Collection[str],
 ) -> DataFrame:
     """Rows of a table, or of a change of it, as entries.
 
     Columns `gate`, `expectation`, `reason`, `since`, `digest` and `by` are taken from `found` where it has them, and
-    are null where not, and so is the key. `topic`: whose records `_partition` and `_offset` name; `shown`: the columns
-    that go into `row`.
+    are null where not, and so is the key. `place`: the topic and partition of the records that `_partition` and
+    `_offset` name, over these; `shown`: the columns that go into `row`.
     """
     told = {
         "run": F.lit(run),
@@ -120,10 +127,9 @@ def entries(
         "key": key_of(of.key) if {*of.key} <= {*found.columns} else F.lit(None),
         "change": F.col("change") if "change" in found.columns else F.lit("open"),
         "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in found.columns if c in shown)), _JSON),
-        "topic": F.lit(topic),
     }
     if "_offset" in found.columns:
-        told |= {"partition": F.col("_partition"), "offset": F.col("_offset")}
+        told |= {**place, "offset": F.col("_offset")}
     told |= {name: F.col(f"_{name}") for name in _BESIDES if f"_{name}" in found.columns}
     return _filled(found, told)
 

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from hindcast import journal, plans, tables
+from hindcast.members import Member, Members
 from hindcast.tables import Table
 
 FATES = (
@@ -28,6 +29,9 @@ _ANEW = """
     SELECT run, "partition", any_value(knownAt), min(first), max(last),
            list({'was': was, 'fate': fate, 'n': n} ORDER BY was, fate)
     FROM moved GROUP BY run, "partition" ORDER BY run, "partition"
+"""
+_MEMBERS = """
+    SELECT DISTINCT "partition", topic, topicPartition, topicId FROM log WHERE ? IS NULL OR run = ? ORDER BY "partition"
 """
 _PIECES = """
     WITH slim AS (
@@ -109,16 +113,26 @@ def pieces(log: Table, run: int | None = None) -> list[Piece]:
     return [Piece(*row) for row in _asked(log, _PIECES, run)]
 
 
+def members(log: Table) -> dict[int, Member]:
+    """The members of an entry with a pattern (members.py), as far as its log has offsets of them."""
+    found = tables.opened(log)
+    if found is None or "topicPartition" not in [field.name for field in found.schema().fields]:
+        return {}
+    return {number: Member(*of) for number, *of in _asked(log, _MEMBERS, None)}
+
+
 def fates(warehouse: str, pipeline: str) -> pa.Table:
     """What every run of a pipeline brought: a row for each run, topic and piece of a partition, in this order.
 
-    Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), partition, first and last offset,
-    `anew`, and a count for each fate. A run that brought nothing is a row with null from `topic` on. What a run decided
-    anew follows what it brought, in rows of their own (`anew`): the first and last offset concerned, and what is added
-    to each count, less than 0 where it is taken away. So the sums over all runs are what was decided last.
+    Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), member (of a topic by pattern, the
+    topic and partition in Kafka: `orders-eu-0`), partition, first and last offset, `anew`, and a count for each fate. A
+    run that brought nothing is a row with null from `topic` on. What a run decided anew follows what it brought, in
+    rows of their own (`anew`): the first and last offset concerned, and what is added to each count, less than 0 where
+    it is taken away. So the sums over all runs are what was decided last.
     """
     runs = journal.runs(warehouse, pipeline)
     topics = sorted({name for run in runs for name in run.plan["topics"]})
+    known = {name: plans.members_of(runs, name) for name in topics}
     brought = [(name, piece) for name in topics for piece in pieces(plans.log(warehouse, pipeline, name))]
     decided = [(name, entry) for name in topics for entry in anew(plans.fates(warehouse, pipeline, name))]
     rows = []
@@ -130,8 +144,8 @@ def fates(warehouse: str, pipeline: str) -> pa.Table:
             "knownAt": run.known_at,
             "runId": run.run_id,
         }
-        own = [_told(name, piece) for name, piece in brought if piece.run == run.number]
-        own += [_changed(name, entry) for name, entry in decided if entry.run == run.number]
+        own = [_told(name, known[name], piece) for name, piece in brought if piece.run == run.number]
+        own += [_changed(name, known[name], entry) for name, entry in decided if entry.run == run.number]
         rows += [told | of for of in own] or [told]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
@@ -144,6 +158,7 @@ _SCHEMA = pa.schema(
         ("knownAt", pa.timestamp("us", "UTC")),
         ("runId", pa.string()),
         ("topic", pa.string()),
+        ("member", pa.string()),
         ("partition", pa.int32()),
         ("first", pa.int64()),
         ("last", pa.int64()),
@@ -164,11 +179,16 @@ def _asked(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
         return engine.execute(query, [run, run]).fetchall()
 
 
-def _told(topic: str, piece: Piece) -> dict[str, object]:
-    place = {"topic": topic, "partition": piece.partition, "first": piece.start, "last": piece.end - 1, "anew": False}
+def _place(topic: str, known: Members, partition: int) -> dict[str, object]:
+    member = known.get(partition)
+    return {"topic": topic, "member": member and f"{member.topic}-{member.partition}", "partition": partition}
+
+
+def _told(topic: str, known: Members, piece: Piece) -> dict[str, object]:
+    place = _place(topic, known, piece.partition) | {"first": piece.start, "last": piece.end - 1, "anew": False}
     return place | {fate: piece.fates.get(fate, 0) for fate in FATES}
 
 
-def _changed(topic: str, entry: Anew) -> dict[str, object]:
-    place = {"topic": topic, "partition": entry.partition, "first": entry.first, "last": entry.last, "anew": True}
+def _changed(topic: str, known: Members, entry: Anew) -> dict[str, object]:
+    place = _place(topic, known, entry.partition) | {"first": entry.first, "last": entry.last, "anew": True}
     return place | dict.fromkeys(FATES, 0) | entry.net

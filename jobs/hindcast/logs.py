@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | topicId | string | Kafka's id of the topic: one made anew under the same name has another |
 | epoch, partition, offset | int, int, bigint | the record's place; epoch counts changes of the partition count |
+| topic, topicPartition | string, int | of an entry with a `pattern`: the record's place in Kafka (members.py) |
 | offsets | bigint | how many offsets the row stands for: 1, of a gap more (gaps.py) |
 | timestamp | timestamp | when the record is true: by the contract's `valid_time`, else as Kafka has it |
 | timestampType | int | whose Kafka's own timestamp is (KIP-32): 0 the producer's, 1 the broker's, -1 none |
@@ -25,7 +26,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, gaps, limits, mismatch, order, plans, redating, schemas, tables, valid_time
+from hindcast import commits, far, gaps, limits, members, mismatch, order, plans, redating, schemas, tables, valid_time
 from hindcast.contracts import Contract, Topic
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -33,7 +34,7 @@ from hindcast.errors import RecordError
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.topics import HEADERS, Cluster, Offsets, records
+from hindcast.topics import HEADERS, Cluster, Offsets
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
@@ -74,7 +75,7 @@ def brought(
     """The records of these fates that a plan would bring to a topic's log, as the log has them; nothing is written."""
     log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     with Cluster(settings().kafka) as cluster:
-        held = cluster.available(contract.kafka_topic(name))
+        held = members.source(cluster, share.members, todo.run).available(contract.kafka_topic(name))
     read = [gaps.left(part, gaps.lost(part, held)) for part in share.parts]
     if not read:
         return none(spark)
@@ -82,7 +83,7 @@ def brought(
     def judge(by_client: Collection[int]) -> DataFrame:
         return union(judged(spark, contract, todo, name, log, part, by_client, store=False) for part in read)
 
-    rows = far.tried(judge, lambda made: made.localCheckpoint())[1]
+    rows = far.tried(judge, lambda made: made.localCheckpoint(), share.members)[1]
     return rows.where(F.col("fate").isin(*fates)).drop(*DECODED.values()).withColumns(origin(share, todo))
 
 
@@ -96,7 +97,8 @@ def undisputed(decoded: DataFrame, kafka: str) -> DataFrame:
 
     A value that does not decode is null, and a null value would end its key: never by a change of the contract.
     """
-    place = F.concat_ws(" ", F.lit(f"topic {kafka}, partition"), "partition", F.lit("offset"), "offset")
+    topic, partition = (F.col("topic"), "topicPartition") if "topic" in decoded.columns else (F.lit(kafka), "partition")
+    place = F.concat_ws(" ", F.lit("topic"), topic, F.lit("partition"), partition, F.lit("offset"), "offset")
     told = F.concat_ws(": ", F.lit(DISPUTED), place, "reason")
     disputed = F.col("fate").isin("malformed", "null_key")
     return decoded.withColumn("value", F.when(disputed, F.raise_error(told)).otherwise(F.col("value")))
@@ -119,6 +121,7 @@ def origin(share: Share, todo: Plan) -> dict[str, Column]:
         "epoch": F.lit(share.epoch),
         "run": F.lit(todo.run).cast("long"),
         "systemFrom": F.lit(todo.known_at),
+        **members.columns(share.members),
     }
 
 
@@ -138,8 +141,9 @@ def judged(
     `by_client`: the partitions that Kafka's own client reads (far.py). `store`: whether the schemas that records name
     are kept beside the log (schemas.py).
     """
-    topic, place = contract.topics[name], (settings().kafka, contract.kafka_topic(name))
-    raw = records(spark, *place, {p: r for p, r in ranges.items() if p not in by_client})
+    topic = contract.topics[name]
+    place = (settings().kafka, contract.kafka_topic(name), todo.topics[name].members)
+    raw = members.records(spark, *place, {p: r for p, r in ranges.items() if p not in by_client})
     if apart := {p: r for p, r in ranges.items() if p in by_client}:
         raw = raw.unionByName(far.records(spark, *place, apart))
     kept = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
@@ -211,10 +215,11 @@ def _with_stream_time(
 
 
 def account(
-    judged: DataFrame, kafka: str, topic: Topic, field: str, before: Counter[str], written: str
+    judged: DataFrame, place: Callable[[int], str], topic: Topic, field: str, before: Counter[str], written: str
 ) -> dict[int, int]:
     """How many records of each partition came; no more of a run may be malformed than allowed.
 
+    `place`: what a partition is called.
     `before`: how many records the run's earlier commits `refused`, and how many of these were `malformed`; added to.
     `written`: what was written before, for the error.
     """
@@ -238,7 +243,7 @@ def account(
         reason += "" if topic.sensitive else mismatch.told(topic, bad[0]["value"])
         raise RecordError(
             f"{total} of the run's records do not decode, {allowed} may; the first: {reason}",
-            where=f"topic {kafka}, partition {bad[0]['partition']}, offset {bad[0]['first']}, key {key}",
+            where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, key {key}",
             mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; {written}",
         )
     came = Counter[int]()
@@ -261,12 +266,13 @@ def quarantined(
     new = [run for run, note in tables.notes(decided, limit=limit).items() if run > done and note.get("refused")]
     if not new:
         return
-    topic = F.lit(contract.kafka_topic(name)).alias("topic")
     rows = tables.load(spark, decided).where(F.col("run") > done)
+    kafka = F.lit(contract.kafka_topic(name))
+    place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
     again = (F.col("was") == "malformed") if "was" in rows.columns else F.lit(False)
     since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED)))}
     refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
-    refused = refused.select(topic, *QUARANTINE[1:])
+    refused = refused.withColumns(place).select(*QUARANTINE)
     tables.ensure(table, tables.nullable(refused.schema))
     commits.append(refused, table, max(new), {"run": max(new)}, part=part, after=done)
 

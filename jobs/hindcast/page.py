@@ -118,9 +118,9 @@ def verdict(report: dict[str, Any]) -> Verdict:
 
 
 class Partition(NamedTuple):
-    """A planned range of one partition, and the fates of its offsets."""
+    """A planned range of one partition, and the fates of its offsets; of a topic by pattern it has its topic's name."""
 
-    number: int
+    name: str
     offsets: str
     read: int
     fates: dict[str, int]
@@ -202,7 +202,8 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
         for part in topic.get("partitions") or []:
             start, end = part.get("start", 0), part.get("end", 0)
             range_ = f"{start:,} to {end - 1:,}" if end > start else f"none at {start:,}"
-            partitions.append(Partition(part.get("partition", 0), range_, end - start, _parts(part, "fates")))
+            place = f"{part['topic']}-{part['topicPartition']}" if "topic" in part else str(part.get("partition", 0))
+            partitions.append(Partition(place, range_, end - start, _parts(part, "fates")))
         news = [part for part in partitions if part.read or part.fates]
         quiet = len(partitions) - len(news) if news else 0
         offsets = topic.get("offsets", read := sum(part.read for part in news))

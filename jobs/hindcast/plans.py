@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast import emitted, gaps, inputs, journal, valid_time
+from hindcast import emitted, gaps, inputs, journal, members, valid_time
 from hindcast.contracts import Contract
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.journal import Run
+from hindcast.members import Member, Members
 from hindcast.settings import settings
 from hindcast.tables import Table, located, published
 from hindcast.topics import Cluster, Offsets, bounded, continued, cut, made_anew
@@ -25,7 +26,8 @@ class Share:
     the changes of the partition count that runs have seen. `after`: the number that the last commit to the log has, 0
     before the first. `since`: the `from` that the anchors were found by. `chunk`: about so many offsets each commit
     claims, 0 for all at once. `left`: of a run that was given up, what it did not come to of `earlier` (`upto`).
-    `valid_time`: the expression that dates the records.
+    `valid_time`: the expression that dates the records. `members`: whose partitions these are if the entry has a
+    pattern; then there is no `topic_id`.
     """
 
     topic_id: str
@@ -38,6 +40,7 @@ class Share:
     chunk: int = 0
     left: dict[int, Offsets] = field(default_factory=dict)
     valid_time: str | None = None
+    members: dict[int, Member] = field(default_factory=dict)
 
     @property
     def parts(self) -> list[dict[int, Offsets]]:
@@ -87,6 +90,7 @@ class Share:
         more: dict[str, Any] = {"from": self.since.isoformat()} if self.since else {}
         more |= {"chunk": self.chunk} if self.chunk else {}
         more |= {"validTime": self.valid_time} if self.valid_time else {}
+        more |= {"members": [[n, *it] for n, it in self.members.items()]} if self.members else {}
         return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **more}
 
     @classmethod
@@ -103,6 +107,7 @@ class Share:
             datetime.fromisoformat(told["from"]) if "from" in told else None,
             chunk=told.get("chunk", 0),
             valid_time=told.get("validTime"),
+            members={n: Member(*of) for n, *of in told.get("members", [])},
         )
 
 
@@ -316,6 +321,17 @@ def fates(warehouse: str, pipeline: str, topic: str) -> Table:
     return Table(warehouse, pipeline, f"fates/{topic}", "log")
 
 
+def known_members(warehouse: str, contract: Contract, name: str) -> Members:
+    """The members of an entry with a pattern as its runs have numbered them (members.py); none of another."""
+    return members_of(journal.runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
+
+
+def members_of(past: list[Run], name: str) -> Members:
+    """The same as the last of these runs numbers them."""
+    told = (run.plan["topics"].get(name, {}) for run in reversed(past))
+    return next((Share.from_json(it).members for it in told if "members" in it), {})
+
+
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:
     """The number of the last commit to a topic's log, and what its run had taken by then."""
     last = published(log(warehouse, pipeline, name))
@@ -340,14 +356,17 @@ def _share(
     If its run was given up amid offsets before the anchor, they come first; only then the anchor moves on.
     """
     topic, kafka = contract.topics[name], contract.kafka_topic(name)
-    held, topic_id = cluster.available(kafka), cluster.topic_id(kafka)
     last, before = claimed or (0, None)
+    known = members.seen(cluster, contract, name, before.members if before else None)
+    source = members.source(cluster, known, last)
+    held, topic_id = source.available(kafka), source.topic_id(kafka)
     if before and before.topic_id != topic_id:
         raise made_anew(kafka, last)
     ends = {p: before.ranges[p].end for p in before.anchors} if before else {}
+    held |= members.ended(contract, name, known, before.ranges if before else {}, held)
     continued(kafka, ends, held)
     latest = valid_time.latest(topic, known_at)
-    since = cluster.reaching(kafka, topic.since, latest) if topic.since and _moved(topic.since, before, held) else {}
+    since = source.reaching(kafka, topic.since, latest) if topic.since and _moved(topic.since, before, held) else {}
     anchors = anchored(held, before, topic.since, since)
     earlier = {p: Offsets(anchors[p], a) for p, a in (before.anchors if before else {}).items() if anchors[p] < a}
     left = before.left if before else {}
@@ -355,15 +374,15 @@ def _share(
     earlier |= left
     for p in [p for p in earlier if before and ends[p] == before.anchors[p]]:  # nothing of it was replayed yet
         ends[p] = earlier.pop(p).start
-    bound = cluster.reaching(kafka, interval_end, latest) if interval_end else {}
+    bound = source.reaching(kafka, interval_end, latest) if interval_end else {}
     ranges = bounded(held, {p: ends.get(p, anchors.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_by = before.since if before and left else topic.since
-    share = Share(topic_id, epoch, last, anchors, ranges, earlier, found_by, valid_time=topic.valid_time)
+    share = Share(topic_id, epoch, last, anchors, ranges, earlier, found_by, 0, {}, topic.valid_time, known)
     chunk = settings().chunk
     share = replace(share, chunk=chunk) if sum(share.planned.values()) > chunk else share
     for part in share.parts:
-        gaps.refuse(contract, name, gaps.lost(part, held), gaps.RETENTION)
+        gaps.refuse(contract, name, gaps.lost(part, held), known, gaps.RETENTION)
     return share
 
 

@@ -41,8 +41,10 @@ def listed(warehouse: str, contract: Contract, topic: str | None = None, *, ever
             entered = tables.opened(plans.fates(warehouse, contract.pipeline, name))
             if entered is not None:
                 engine.register("one", tables.dataset(entered))
+                several = contract.topics[name].pattern is not None
+                place = "coalesce(topic, ?), topicPartition" if several else '?, "partition"'
                 engine.execute(
-                    'INSERT INTO entered SELECT ?, "partition", "offset", fate, run FROM one',
+                    f'INSERT INTO entered SELECT {place}, "offset", fate, run FROM one',  # noqa: S608  # our own columns
                     [contract.kafka_topic(name)],
                 )
         if found is None:
@@ -50,7 +52,7 @@ def listed(warehouse: str, contract: Contract, topic: str | None = None, *, ever
         else:
             engine.register("refused", tables.dataset(found))
         rows = engine.sql(_LISTED).to_arrow_table()
-    names = {contract.kafka_topic(name): name for name in contract.topics}
+    names = {kafka: contract.entry(kafka) for kafka in rows.column("topic").unique().to_pylist()}
     wanted = [
         row
         for row in rows.to_pylist()

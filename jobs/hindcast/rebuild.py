@@ -98,6 +98,8 @@ def _plan(warehouse: str, contract: Contract, number: int, known_at: datetime, b
     for name, pieces in brought.items():
         share = _share([piece for piece in pieces if piece.run <= number], number)
         log = plans.log(warehouse, contract.pipeline, name)
+        if share and (members := ledger.members(log)):
+            share = replace(share, topic_id="", members=members)
         note: dict[str, Any] = tables.notes(log).get(number, {})
         if share:
             shares[name] = replace(share, valid_time=note.get("validTime") if note else _UNKNOWN)

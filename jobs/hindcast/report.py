@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import emitted, holds, journal, ledger, plans, requeue, tables, verdicts, windows
+from hindcast import emitted, holds, journal, ledger, members, plans, requeue, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -253,6 +253,7 @@ def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
                 mend="retry the run's replay step; if that does not help, the log was changed by another hand",
             )
         late, without = (piece.late, piece.without) if piece else (0, 0)
-        place = {"partition": partition, "start": offsets.start, "end": offsets.end}
+        place = {"partition": partition, **members.told(share.members, partition)}
+        place |= {"start": offsets.start, "end": offsets.end}
         told.append({**place, "fates": fates, "late": late, "without": without})
     return told

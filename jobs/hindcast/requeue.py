@@ -6,7 +6,7 @@ and enters its table as a late record, with the run's known-at. What still does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import limits, logs, order, plans, requeued, schemas, tables, valid_time
+from hindcast import limits, logs, members, order, plans, requeued, schemas, tables, valid_time
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -35,14 +35,20 @@ def selection(
 ) -> dict[str, Any]:
     """Which malformed records to requeue, as a plan keeps it (`Plan.requeues`): all if nothing is given.
 
-    `reason`: a part of what the log says is wrong with them. QueryError for what names nothing.
+    `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of what the log says is
+    wrong with them. QueryError for what names nothing.
     """
-    if topic is not None and topic not in contract.topics:
-        raise QueryError(f"no topic '{topic}'", where=contract.pipeline, mend=nearest(topic, contract.topics))
+    of = topic if topic is not None and topic not in contract.topics else None
+    if of is not None and (topic := contract.entry(of)) is None:
+        raise QueryError(f"no topic '{of}'", where=contract.pipeline, mend=nearest(of, contract.topics))
     if (offsets and partition is None) or (partition is not None and topic is None and len(contract.topics) > 1):
         asked = "hindcast requeue PIPELINE --topic T --partition P --offset O"
         raise QueryError("an offset is one of a partition, a partition one of a topic", mend=asked)
-    told = {"topics": [topic] if topic else list(contract.topics), "reason": reason, "partition": partition}
+    names = [topic] if topic else list(contract.topics)
+    if partition is not None and of is None and contract.topics[names[0]].pattern is not None:
+        found = f"a partition is one of a topic, and {names[0]} is a pattern of topics"
+        raise QueryError(found, mend="name the topic as Kafka does: hindcast requeue PIPELINE --topic orders-eu ...")
+    told = {"topics": names, "of": of, "reason": reason, "partition": partition}
     return {name: it for name, it in {**told, "offsets": sorted(set(offsets))}.items() if it not in (None, [])}
 
 
@@ -63,9 +69,14 @@ def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dic
                              (SELECT ("partition", "offset") FROM entered WHERE was = 'malformed')"""
             row = engine.execute(
                 f"SELECT count(*) FROM log WHERE fate = 'malformed' AND NOT {decided} "  # noqa: S608  # our own columns
-                'AND ($reason IS NULL OR contains(reason, $reason)) AND ($p IS NULL OR "partition" = $p) '
+                'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
                 'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
-                {"reason": asked.get("reason"), "p": asked.get("partition"), "offsets": asked.get("offsets", [])},
+                {
+                    "reason": asked.get("reason"),
+                    "all": (some := _partitions(warehouse, contract, name, asked)) is None,
+                    "some": some or [],
+                    "offsets": asked.get("offsets", []),
+                },
             ).fetchone()
         if row and row[0]:
             found[name] = int(row[0])
@@ -86,7 +97,9 @@ def decided(
     decides it, which stores the schemas that they name.
     """
     topic, warehouse = contract.topics[name], settings().warehouse
-    rows = requeued.waiting(spark, warehouse, contract.pipeline, name).where(_asked(asked))
+    rows = requeued.waiting(spark, warehouse, contract.pipeline, name)
+    some = _partitions(warehouse, contract, name, asked)
+    rows = rows.where(_asked(asked, some))
     own = F.coalesce("recordTimestamp", "timestamp") if "recordTimestamp" in rows.columns else F.col("timestamp")
     bytes_ = rows.drop("reason").withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own})
     span, writers = valid_time.span(topic, known_at), schemas.of(contract, name, bytes_, todo)
@@ -108,7 +121,10 @@ def still(contract: Contract, name: str, decided: DataFrame) -> dict[str, Any]:
     rows = decided.where("fate = 'malformed'")
     first = rows.sort("partition", "offset").select("partition", "offset", "reason").limit(SHOWN).collect()
     hidden = bool(contract.topics[name].sensitive)
-    told = [row.asDict() | ({"reason": NOT_TOLD} if hidden else {}) for row in first]
+    known = plans.known_members(settings().warehouse, contract, name)
+    told = [
+        row.asDict() | members.told(known, row["partition"]) | ({"reason": NOT_TOLD} if hidden else {}) for row in first
+    ]
     return {"records": rows.count() if len(first) == SHOWN else len(first), "first": told}
 
 
@@ -129,7 +145,9 @@ def text(topic: Mapping[str, Any]) -> str:
     told = [f"{n:,} {fate}" for fate, n in counts.items()]
     told += [f"{left['records']:,} still malformed"] if left["records"] else []
     lines = [", ".join(told) or "none"]
-    lines += [f"partition {it['partition']}, offset {it['offset']}: {it['reason']}" for it in left["first"]]
+    for it in left["first"]:
+        place = f"{it['topic']}, partition {it['topicPartition']}" if "topic" in it else f"partition {it['partition']}"
+        lines.append(f"{place}, offset {it['offset']}: {it['reason']}")
     return "\n      ".join(lines)
 
 
@@ -137,12 +155,20 @@ def _without(counts: Mapping[str, int]) -> dict[str, int]:
     return {fate: n for fate, n in sorted(counts.items()) if fate != "malformed"}
 
 
-def _asked(asked: Mapping[str, Any]) -> Column:
+def _partitions(warehouse: str, contract: Contract, name: str, asked: Mapping[str, Any]) -> list[int] | None:
+    """The partitions of a topic's log that are asked for, None for all: of a topic by pattern its members' numbers."""
+    of, partition = asked.get("of"), asked.get("partition")
+    if of is None or not (known := plans.known_members(warehouse, contract, name)):
+        return None if partition is None else [partition]
+    return [n for n, it in known.items() if it.topic == of and partition in (None, it.partition)]
+
+
+def _asked(asked: Mapping[str, Any], partitions: Collection[int] | None) -> Column:
     condition = F.lit(True)
     if "reason" in asked:
         condition = condition & F.contains("reason", F.lit(asked["reason"]))
-    if "partition" in asked:
-        condition = condition & (F.col("partition") == asked["partition"])
+    if partitions is not None:
+        condition = condition & F.col("partition").isin(*partitions)
     if "offsets" in asked:
         condition = condition & F.col("offset").isin(*asked["offsets"])
     return condition

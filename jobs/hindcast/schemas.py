@@ -29,6 +29,7 @@ from hindcast.contracts.formats import form
 from hindcast.errors import RecordError
 from hindcast.formats import columns_of
 from hindcast.formats.avro import schema_id
+from hindcast.members import place
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -120,7 +121,7 @@ def _met(records: DataFrame, topic: Topic) -> list[Met]:
 
 def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers) -> None:
     """RecordError for the first record whose schema does not fit the contract's columns; it shows both."""
-    topic = contract.topics[name]
+    topic, known = contract.topics[name], plans.known_members(settings().warehouse, contract, name)
     for it in met:
         schema = schemas[it.part].get(it.id)
         problems = _problems(schema, topic, it.part) if schema else []
@@ -128,7 +129,7 @@ def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers)
             raise RecordError(
                 f"schema {it.id} of the {it.part} does not fit the contract: {'; '.join(problems)}\n"
                 f"  the contract's columns: {avro.told(columns_of(topic, it.part))}\n  the schema's: {_told(schema)}",
-                where=f"topic {contract.kafka_topic(name)}, partition {it.partition}, offset {it.offset}",
+                where=f"{place(contract.kafka_topic(name), known, it.partition)}, offset {it.offset}",
                 mend=f"make topics.{name}.{it.part} in the contract fit the schema; nothing was written",
             )
 

@@ -68,6 +68,11 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic with its partitions; Kafka tells of none that we have no right to Describe."""
+        found = self._ask(lambda: self._consumer.list_topics(timeout=TIMEOUT), "")
+        return {name: sorted(it.partitions) for name, it in found.topics.items() if it.error is None}
+
     def topic_id(self, topic: str) -> str:
         """The id that a topic made anew under the same name does not share."""
         wanted = TopicCollection([topic])
@@ -176,12 +181,12 @@ class Cluster:
         return offsets
 
     def _ask(self, question: Any, topic: str, operation: str = "Describe") -> Any:
-        """The answer to a question that takes the right to an operation on the topic."""
+        """The answer to a question that takes the right to an operation on the topic; without one, of all topics."""
         until = time.monotonic() + TIMEOUT
         while True:
             try:
                 if not self._greeted:
-                    refusals.greet(self._consumer, self._heard, self.servers, topic, self._how, TIMEOUT)
+                    refusals.greet(self._consumer, self._heard, self.servers, topic or None, self._how, TIMEOUT)
                     self._greeted = True
                 return question()
             except KafkaException as error:
@@ -200,11 +205,11 @@ class Cluster:
             refusals.refuse(self._heard, self.servers, self._how)
             return TopicError(
                 f"no Kafka broker answers ({error.str()})",
-                where=f"{self.servers}, topic {topic}",
+                where=f"{self.servers}, topic {topic}" if topic else self.servers,
                 mend="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port; "
                 "HINDCAST_KAFKA_SECURITY if they ask for TLS or SASL (docs/security.md)",
             )
-        place = f"{self.servers}, topic {topic}"
+        place = f"{self.servers}, topic {topic}" if topic else self.servers
         return TopicError(error.str(), where=place if partition is None else f"{place}, partition {partition}")
 
     def _missing(self, topic: str) -> TopicError:
@@ -254,26 +259,38 @@ def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, 
     Only committed records (read_committed). Fails rather than return fewer records where Kafka has lost some. Tasks
     read about `_PER_TASK` offsets each: a large partition is read by several, of many small ones one reads several.
     """
-    wanted = {str(p): r for p, r in ranges.items() if r.end > r.start}
+    return of_topics(spark, servers, {topic: ranges}).drop("topic")
+
+
+def of_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[int, Offsets]]) -> DataFrame:
+    """The `records` of several topics, read at once, each with its `topic`."""
+    wanted = {
+        topic: told
+        for topic, parts in ranges.items()
+        if (told := {str(p): r for p, r in parts.items() if r.end > r.start})
+    }
     if not wanted:
-        return spark.createDataFrame([], RECORD)
-    tasks = max(_TASKS, sum(r.end - r.start for r in wanted.values()) // _PER_TASK)
+        return spark.createDataFrame([], f"topic string, {RECORD}")
+    every = [r for parts in wanted.values() for r in parts.values()]
+    tasks = max(_TASKS, sum(r.end - r.start for r in every) // _PER_TASK)
     frame = (
         spark.read.format("kafka")
         .options(**handover.options(servers))
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
         .option("kafka.fetch.max.bytes", str(64 << 20))
-        .option("assign", json.dumps({topic: [int(p) for p in wanted]}))
-        .option("startingOffsets", json.dumps({topic: {p: r.start for p, r in wanted.items()}}))
-        .option("endingOffsets", json.dumps({topic: {p: r.end for p, r in wanted.items()}}))
+        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in wanted.items()}))
+        .option(
+            "startingOffsets", json.dumps({t: {p: r.start for p, r in parts.items()} for t, parts in wanted.items()})
+        )
+        .option("endingOffsets", json.dumps({t: {p: r.end for p, r in parts.items()} for t, parts in wanted.items()}))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
         .option("minPartitions", str(tasks if tasks > _TASKS else 1))
         .load()
     )
-    read = frame.select("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-    return read.coalesce(tasks) if len(wanted) > tasks else read
+    read = frame.select("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+    return read.coalesce(tasks) if len(every) > tasks else read
 
 
 def continued(topic: str, ends: Mapping[int, int], available: Mapping[int, Offsets]) -> None:

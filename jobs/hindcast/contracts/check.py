@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
         )
     for name, topic in contract.topics.items():
         yield from _topic(("topics", name), topic)
+        yield from _pattern(name, contract)
         yield from envelope.complaints(("topics", name), topic)
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is a topic too", "give the view another name")
@@ -80,6 +82,23 @@ def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
     yield from valid_time.complaints(location, topic)
     if topic.ttl is not None and not topic.ttl:
         yield Complaint((*location, "ttl"), "a version of no duration is none", "write for example 7 days")
+
+
+def _pattern(name: str, contract: Contract) -> Iterator[Complaint]:
+    topic, place = contract.topics[name], ("topics", name, "pattern")
+    if topic.pattern is None:
+        return
+    if topic.topic is not None:
+        yield Complaint(place, "topic and pattern in one entry", "remove one of the two")
+    try:
+        re.compile(topic.pattern)
+    except re.error as error:
+        yield Complaint(place, f"'{topic.pattern}' is no regular expression: {error}", "write for example orders-.*")
+        return
+    for other in (it for it in contract.topics if contract.topics[it].pattern is None):
+        if topic.matches(kafka := contract.kafka_topic(other)):
+            found = f"the pattern matches {kafka}, the topic of topics.{other}: its records would be in two logs"
+            yield Complaint(place, found, f"write a pattern that leaves it out, or remove topics.{other}")
 
 
 def _views(contract: Contract) -> Iterator[Complaint]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -26,7 +27,7 @@ Sensitive = Annotated[
 ]
 
 _NO_DECODING = {
-    *("history_retention", "versioned", "ttl", "since"),
+    *("pattern", "history_retention", "versioned", "ttl", "since"),
     *("on_gap", "max_time_skew", "max_malformed", "sensitive", "expect"),
 }
 
@@ -52,6 +53,11 @@ class Topic(Model):
     """A Kafka topic and how it is read."""
 
     topic: str | None = Field(None, description="The topic's name in Kafka; the name in the contract if left out.")
+    pattern: str | None = Field(
+        None,
+        description="Instead of `topic`: a regular expression. All topics whose whole name it matches are one table, "
+        "with one log.",
+    )
     read: Literal["table", "stream"] = Field(
         description="table: records are versions of their key, a null value ends the key. stream: records are events."
     )
@@ -125,8 +131,8 @@ class Topic(Model):
     )
     on_gap: Literal["stop", "record"] = Field(
         "stop",
-        description="Offsets that retention or compaction took before they were replayed. stop: the run stops and says "
-        "which. record: it goes on, and the ledger has them with the fate gone.",
+        description="Offsets that retention, compaction or the deletion of a topic by pattern took before they were "
+        "replayed. stop: the run stops and says which. record: it goes on, and the ledger has them with the fate gone.",
     )
     max_time_skew: _Skew = Field(
         "1 day",
@@ -147,6 +153,14 @@ class Topic(Model):
     )
     sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
+
+    def matches(self, kafka: str) -> bool:
+        """Whether `pattern` takes a topic of Kafka: it matches the whole name (`re.fullmatch`).
+
+        Kafka's own topics (`__...`) are never taken.
+        """
+        own = kafka.startswith("__")
+        return self.pattern is not None and not own and re.fullmatch(self.pattern, kafka) is not None
 
     @property
     def time_skew(self) -> TimeSkew:
@@ -402,8 +416,14 @@ class Contract(Model):
         return name
 
     def kafka_topic(self, name: str) -> str:
-        """The name in Kafka of a topic of the contract."""
-        return self.topics[name].topic or name
+        """The name in Kafka of a topic of the contract, or the pattern of names."""
+        topic = self.topics[name]
+        return topic.pattern or topic.topic or name
+
+    def entry(self, kafka: str) -> str | None:
+        """The name in the contract of a topic of Kafka, None of one that it does not name."""
+        names = (name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].matches(kafka))
+        return next(names, None)
 
     def expectations(self, table: str) -> tuple[Expectation, ...]:
         """The gates of a topic's table or of a view."""

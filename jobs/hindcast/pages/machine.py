@@ -70,7 +70,7 @@ def page(now: Settings, contract: Contract, readable: Collection[str], asked: As
     as_of = read.moment_of(warehouse, pipeline, asked.asOf) if asked.asOf else _latest(history)
     near = history.near(as_of, DRAWN)
     there = history.at(as_of, known, ANSWERS)
-    named = _Named(contract, name, {run.known_at: run.number for run in past}, marked)
+    named = _Named(warehouse, contract, name, {run.known_at: run.number for run in past}, marked)
     first = there.rows[0] if there.rows else None
     return told | {
         "suggested": [],
@@ -100,6 +100,7 @@ def keys(now: Settings, contract: Contract, name: str, beginning: str) -> dict[s
 class _Named:
     """What tells a row to people: its values, its record, the runs that opened and closed it."""
 
+    warehouse: str
     contract: Contract
     table: str
     runs: dict[datetime, int]
@@ -121,7 +122,7 @@ class _Named:
         return {
             "values": histories.told(values, self.marked),
             **{name: plain(row[name]) for name in periods},
-            "records": records(self.contract, self.table, lineage),
+            "records": records(self.warehouse, self.contract, self.table, lineage),
             "openedBy": self.run(row["systemFrom"]),
             "closedBy": self.run(row["systemTo"]),
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hindcast import inputs, journal, plans, questions, read, scan, tables
+from hindcast import inputs, journal, members, plans, questions, read, scan, tables
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
@@ -38,7 +38,7 @@ class Part:
         """Whether the key is sensitive."""
         return bool(self.marked & set(self.source.key))
 
-    def told(self, contract: Contract) -> dict[str, Any]:
+    def told(self, warehouse: str, contract: Contract) -> dict[str, Any]:
         """The part as JSON has it; `rows` is None where they may not be shown."""
         start = PERIODS[self.source.kind][0]
         rows = [
@@ -46,7 +46,7 @@ class Part:
                 "key": None if self.secret else self._key(row),
                 "from": row[start].isoformat(),
                 "values": histories.told({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
-                "records": records(contract, self.name, row),
+                "records": records(warehouse, contract, self.name, row),
             }
             for row in self.rows
         ]
@@ -65,28 +65,33 @@ class Part:
         return None if None in key else read.key_text(self.source, key)
 
 
-def records(contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
+def records(warehouse: str, contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
     """The records that a row comes from: topic in Kafka (or another pipeline's table), partition, offset.
 
     Of a kafka view's version the record that it has emitted. None for a row that is made of other tables' rows.
     """
     view = contract.views.get(name)
     emits = view and view.semantics == "kafka" and not (view.stream and view.aggregate is None)
-    own = f"emitted/{name}" if emits else _topic(contract, name)
-    places = [(own, row.get("_partition"), row.get("_offset"))]
+    places = [(name, row.get("_partition"), row.get("_offset"))]
     if view and view.second:
-        places.append((_topic(contract, view.second), row.get("_rightPartition"), row.get("_rightOffset")))
-    return [
-        {"topic": topic, "partition": partition, "offset": offset}
-        for topic, partition, offset in places
-        if partition is not None
-    ]
+        places.append((view.second, row.get("_rightPartition"), row.get("_rightOffset")))
+    found = []
+    for source, partition, offset in places:
+        if partition is not None:
+            own = emits and source == name
+            place = (f"emitted/{name}", partition) if own else _place(warehouse, contract, source, partition)
+            found.append({"topic": place[0], "partition": place[1], "offset": offset})
+    return found
 
 
-def _topic(contract: Contract, source: str) -> str:
+def _place(warehouse: str, contract: Contract, source: str, partition: int) -> tuple[str, int]:
+    """The topic and partition in Kafka that a partition is which a row's lineage tells."""
     while source in contract.views:
         source = contract.views[source].first
-    return contract.kafka_topic(source) if source in contract.topics else contract.inputs[source].table
+    if source not in contract.topics:
+        return contract.inputs[source].table, partition
+    known = plans.known_members(warehouse, contract, source)
+    return members.real(contract.kafka_topic(source), known, partition)
 
 
 @dataclass(frozen=True)

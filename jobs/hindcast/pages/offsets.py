@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from hindcast import journal, ledger, plans
+from hindcast import journal, ledger, members, plans
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.pages import graph
@@ -99,14 +99,19 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _topic(warehouse: str, contract: Contract, name: str, runs: list[Run]) -> dict[str, Any]:
-    """The partitions of a topic, each with a cell for every run, and how many records of each run were late."""
+    """The partitions of a topic, each with a cell for every run, and how many records of each run were late.
+
+    `topic` and `number` of a partition are those in Kafka (members.py).
+    """
     told = [pieces(warehouse, run, name) for run in runs]
     missing = gaps(told)
     partitions = sorted({piece.partition for of_run in told for piece in of_run})
-    rows = [
-        {"partition": p, "cells": [_cell(p, of_run, gap) for of_run, gap in zip(told, missing, strict=True)]}
-        for p in partitions[:PARTITIONS]
-    ]
+    kafka, known = contract.kafka_topic(name), plans.known_members(warehouse, contract, name)
+    rows = []
+    for p in partitions[:PARTITIONS]:
+        topic, number = members.real(kafka, known, p)
+        cells = [_cell(p, of_run, gap) for of_run, gap in zip(told, missing, strict=True)]
+        rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
     reports = [(run.detail.get("topics") or {}).get(name) or {} for run in runs]
     late = [
         (report.get("late") or 0, sum(it.end - it.start for it in own))
@@ -115,7 +120,7 @@ def _topic(warehouse: str, contract: Contract, name: str, runs: list[Run]) -> di
     fates = {fate for of_run in told for piece in of_run for fate, n in piece.fates.items() if n}
     return {
         "name": name,
-        "topic": contract.kafka_topic(name),
+        "topic": kafka,
         "rows": rows,
         "partitions": len(partitions),
         "late": [{"late": n, "records": total, "share": n / total if total else 0.0} for n, total in late],

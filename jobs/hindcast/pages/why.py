@@ -34,7 +34,7 @@ def explain(
     Rows of other pipelines are shown only if those are `readable`.
     """
     if name in contract.topics:
-        (place,) = records(contract, name, row)
+        (place,) = records(warehouse, contract, name, row)
         text = f"It is the record of {place['topic']}, partition {place['partition']}, offset {place['offset']}."
         return {"text": text, "parts": []}
     reader = Reader(warehouse, contract, known, frozenset(readable))
@@ -43,13 +43,13 @@ def explain(
         by = emitted.cause(emitted.log(warehouse, contract, name), shape.kind, row)
         if by is not None:
             text, part = _emitted(contract, reader, by)
-            return {"text": text, "parts": [part.told(contract)]}
+            return {"text": text, "parts": [part.told(warehouse, contract)]}
     try:
         text, parts = _Row(view, shapes(contract), row, reader).made()
     except (SqlglotError, duckdb.Error) as error:
         # Spark's SQL is not all DuckDB's: what cannot be asked here is said, not guessed.
         text, parts = f"This page cannot tell: {discreet(contract, name, cause(error))}", []
-    return {"text": text[:1].upper() + text[1:], "parts": [part.told(contract) for part in parts]}
+    return {"text": text[:1].upper() + text[1:], "parts": [part.told(warehouse, contract) for part in parts]}
 
 
 def _emitted(contract: Contract, reader: Reader, by: Cause) -> tuple[str, Part]:
