@@ -19,15 +19,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import java_for_tests
 import pytest
-import setup
-import setup_parts
 
-import debezium as parts
 from hindcast.local import ports
 from pipelines import until
 
@@ -119,7 +116,8 @@ def debezium(
     properties = folder / "engine.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
     with (folder / "debezium.log").open("ab") as log:
-        engine = subprocess.Popen([*_java(), str(properties), servers], stdin=subprocess.PIPE, stdout=log, stderr=log)
+        command = [*java_for_tests.debezium(), str(properties), servers]
+        engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
             yield
         finally:
@@ -134,10 +132,3 @@ def _binaries() -> Path:
     if not places or shutil.which("psql") is None:
         pytest.skip("no PostgreSQL here (apt-get install postgresql)")
     return places[-1]
-
-
-@cache
-def _java() -> tuple[str, ...]:
-    place = setup_parts.Place(parts.ROOT, dict(os.environ))
-    setup.bring_up(place.venv, parts.parts(place))
-    return tuple(parts.java(place))
