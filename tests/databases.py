@@ -96,14 +96,18 @@ def debezium(
 ) -> Iterator[None]:
     """Debezium, until the end of the block; it goes on from where the last one of this folder had noted to be.
 
-    With `crash` it notes nothing and is killed, so that the next one sends again what this one has sent.
+    With `crash` it is killed and what it has noted is lost, so that the next one sends again all that this one sent.
     """
+    noted = folder / ("lost.dat" if crash else "offsets.dat")
+    if crash:
+        shutil.copy(folder / "offsets.dat", noted)
     settings = {
         "name": "engine",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
-        "offset.storage.file.filename": str(folder / "offsets.dat"),
-        "offset.flush.interval.ms": "3600000" if crash else "100",
+        "offset.storage.file.filename": str(noted),
+        "offset.flush.interval.ms": "100",
+        "flush.lsn.source": str(not crash).lower(),  # else the database would note it
         "database.hostname": "127.0.0.1",
         "database.port": str(database.port),
         "database.user": "postgres",
