@@ -19,15 +19,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import java_for_tests
 import pytest
-import setup
-import setup_parts
 
-import debezium as parts
 from hindcast.local import ports
 from pipelines import until
 
@@ -99,14 +96,18 @@ def debezium(
 ) -> Iterator[None]:
     """Debezium, until the end of the block; it goes on from where the last one of this folder had noted to be.
 
-    With `crash` it notes nothing and is killed, so that the next one sends again what this one has sent.
+    With `crash` it is killed and what it has noted is lost, so that the next one sends again all that this one sent.
     """
+    noted = folder / ("lost.dat" if crash else "offsets.dat")
+    if crash:
+        shutil.copy(folder / "offsets.dat", noted)
     settings = {
         "name": "engine",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
-        "offset.storage.file.filename": str(folder / "offsets.dat"),
-        "offset.flush.interval.ms": "3600000" if crash else "100",
+        "offset.storage.file.filename": str(noted),
+        "offset.flush.interval.ms": "100",
+        "flush.lsn.source": str(not crash).lower(),  # else the database would note it
         "database.hostname": "127.0.0.1",
         "database.port": str(database.port),
         "database.user": "postgres",
@@ -119,7 +120,8 @@ def debezium(
     properties = folder / "engine.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
     with (folder / "debezium.log").open("ab") as log:
-        engine = subprocess.Popen([*_java(), str(properties), servers], stdin=subprocess.PIPE, stdout=log, stderr=log)
+        command = [*java_for_tests.debezium(), str(properties), servers]
+        engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
             yield
         finally:
@@ -134,10 +136,3 @@ def _binaries() -> Path:
     if not places or shutil.which("psql") is None:
         pytest.skip("no PostgreSQL here (apt-get install postgresql)")
     return places[-1]
-
-
-@cache
-def _java() -> tuple[str, ...]:
-    place = setup_parts.Place(parts.ROOT, dict(os.environ))
-    setup.bring_up(place.venv, parts.parts(place))
-    return tuple(parts.java(place))

@@ -14,14 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kafka_streams
-import setup
-import setup_parts
+import java_for_tests
 
 import topologies
 
@@ -50,20 +47,12 @@ class Run(NamedTuple):
     prefix: str
 
 
-@cache
-def java() -> tuple[str, ...]:
-    """The command that runs tests/streams; made ready the first time."""
-    place = setup_parts.Place(kafka_streams.ROOT, dict(os.environ))
-    setup.bring_up(place.venv, kafka_streams.parts(place))
-    return tuple(kafka_streams.java(place))
-
-
 def expected(vectors: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
     """Vectors with what Kafka Streams' test driver makes of them."""
     with tempfile.TemporaryDirectory() as folder:
         given, made, state = (Path(folder) / name for name in ("vectors.json", "results.json", "state"))
         given.write_text(json.dumps(list(vectors)), encoding="utf-8")
-        _run([*java(), "driver", str(given), str(made), str(state)])
+        _run([*java_for_tests.streams(), "driver", str(given), str(made), str(state)])
         found: list[dict[str, Json]] = json.loads(made.read_text(encoding="utf-8"))
         return found
 
@@ -94,7 +83,7 @@ def live_output(
         path.write_text(json.dumps({**job, "config": dict(config or {})}), encoding="utf-8")
         if not one_by_one:
             placed = _send(sender, prefix, records)
-        command = [*java(), "live", str(path), str(Path(folder) / "state")]
+        command = [*java_for_tests.streams(), "live", str(path), str(Path(folder) / "state")]
         with (Path(folder) / "errors").open("w+") as errors:
             application = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1

@@ -9,17 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hindcast.local import ports
+import java_for_tests
+
+from hindcast.local import ports, process
 
 
 @contextmanager
@@ -93,36 +92,16 @@ class _Peer(BaseHTTPRequestHandler):
 @contextmanager
 def apicurio(folder: Path) -> Iterator[str]:
     """The URL of Apicurio Registry's Confluent API; it is fetched when it is not there yet."""
-    import schema_registry
-
     port = ports.free()
-    with (folder / "registry.log").open("wb") as log:
-        started = subprocess.Popen(
-            schema_registry.command(), stdout=log, stderr=log, cwd=folder, env=_environment(port)
-        )
-        url = f"http://{ports.HOST}:{port}/apis/ccompat/v7"
-        try:
-            _wait(started, url)
-            yield url
-        finally:
-            started.terminate()
-            started.wait(timeout=60)
-
-
-def _environment(port: int) -> dict[str, str]:
-    return {"QUARKUS_HTTP_PORT": str(port), "QUARKUS_HTTP_HOST": ports.HOST, "PATH": "/usr/bin:/bin"}
-
-
-def _wait(started: subprocess.Popen[bytes], url: str, seconds: float = 180) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/subjects", timeout=2):  # noqa: S310  # our own
-                return
-        except OSError:
-            assert started.poll() is None, "the registry has ended"
-            assert time.monotonic() < end, "the registry does not answer"
-            time.sleep(0.2)
+    env = {"QUARKUS_HTTP_PORT": str(port), "QUARKUS_HTTP_HOST": ports.HOST, "PATH": "/usr/bin:/bin"}
+    where, log = f"{ports.HOST}:{port}", folder / "registry.log"
+    started = process.start("registry", where, java_for_tests.registry(), log=log, env=env, cwd=folder)
+    url = f"http://{where}/apis/ccompat/v7"
+    try:
+        ports.wait(started, lambda: bool(ports.answer(f"{url}/config")), 180)
+        yield url
+    finally:
+        process.stop([started])
 
 
 def register(url: str, subject: str, schema: Any, *references: tuple[str, str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_plan_takes_a_number_for_each_commit_to_a_log() -> None:
     assert not {"numbers", "chunk"} & {*alone.as_json(), *alone.as_json()["topics"]["menu"]}
 
 
-CONTRACT = """
+PRICES = """
 pipeline: chunks
 start: 2026-01-01
 topics:
@@ -95,10 +95,14 @@ topics:
     value: {price: int}
     history_retention: 60 seconds
     max_malformed: 2
+"""
+ORDERS = """
   orders:
     read: stream
     key: {item: string}
     value: {n: int}
+"""
+BILLS = """
 views:
   bills:
     stream: orders
@@ -107,6 +111,17 @@ views:
 """
 STORY = ((0, 130), (130, 40), (170, 0))
 """Which records each run brings of either topic: the first two take three chunks of 50 or one, the last brings none."""
+EVERY = [
+    f"{when} committing to {place}"
+    for place in (
+        *(f"logs/prices in run {n}" for n in (1, 2, 3)),
+        *(f"logs/orders in run {n}" for n in (2, 3)),
+        *(f"logs/{name} in run 4" for name in ("prices", "orders")),
+    )
+    for when in ("before", "after")
+]
+"""The boundaries of the story's commits to logs."""
+SOME = [EVERY[place] for place in (0, 3, 5, 6)]
 
 
 def brought(first: int, count: int) -> list[Any]:
@@ -125,7 +140,7 @@ def tell(p: Pipeline, first: int, count: int) -> None:
 
 
 @contextmanager
-def chunked(spark: SparkSession, broker: str, folder: Path, chunk: int, text: str = CONTRACT) -> Iterator[Pipeline]:
+def chunked(spark: SparkSession, broker: str, folder: Path, chunk: int, text: str) -> Iterator[Pipeline]:
     with pipeline(spark, broker, folder, text, partitions=2) as p, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CHUNK", str(chunk))
         yield p
@@ -136,14 +151,14 @@ def told(p: Pipeline) -> dict[str, Any]:
     places = {run.number: n for n, run in enumerate(journal.runs(p.warehouse, p.name), 1)}
     histories = {
         name: sorted(((*row[:-2], *map(places.get, row[-2:])) for row in p.history(name)), key=str)
-        for name in ("prices", "orders", "bills")
+        for name in (*p.contract.topics, *p.contract.views)
     }
     logs = {
         f"log of {name}": sorted(
             (row["partition"], row["offset"], row["fate"], places[row["run"]], str(row["streamTime"]))
             for row in p.raw(f"logs/{name}")
         )
-        for name in ("prices", "orders")
+        for name in p.contract.topics
     }
     refused = sorted((row["partition"], row["offset"], row["fate"], places[row["run"]]) for row in p.raw("quarantine"))
     reports = [run.detail["topics"] for run in journal.completed(p.warehouse, p.name)]
@@ -153,11 +168,16 @@ def told(p: Pipeline) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_run_in_chunks_that_fails_at_each_commit_tells_what_one_commit_does(
-    spark: SparkSession, broker: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("text", "story", "crashing"),
+    [(PRICES + ORDERS, STORY[:1], SOME), pytest.param(PRICES + ORDERS + BILLS, STORY, EVERY, marks=pytest.mark.long)],
+    ids=["some", "every"],
+)
+def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
+    spark: SparkSession, broker: str, tmp_path: Path, text: str, story: Sequence[tuple[int, int]], crashing: list[str]
 ) -> None:
-    with chunked(spark, broker, tmp_path / "whole", 10_000) as whole:
-        for number, (first, count) in enumerate(STORY, 1):
+    with chunked(spark, broker, tmp_path / "whole", 10_000, text) as whole:
+        for number, (first, count) in enumerate(story, 1):
             tell(whole, first, count)
             whole.run(f"run {number}")
         expected = told(whole)
@@ -165,13 +185,13 @@ def test_a_run_in_chunks_that_fails_at_each_commit_tells_what_one_commit_does(
     failed: list[str] = []
 
     def fail(place: str) -> None:
-        if "committing to logs/" in place and place not in failed:
+        if place in crashing and place not in failed:
             failed.append(place)
             raise CrashError(place)
 
-    with chunked(spark, broker, tmp_path / "chunks", 50) as p, pytest.MonkeyPatch.context() as patch:
+    with chunked(spark, broker, tmp_path / "chunks", 50, text) as p, pytest.MonkeyPatch.context() as patch:
         crashes.watched(fail, patch.setattr)
-        for number, (first, count) in enumerate(STORY, 1):
+        for number, (first, count) in enumerate(story, 1):
             tell(p, first, count)
             while True:
                 try:
@@ -180,10 +200,8 @@ def test_a_run_in_chunks_that_fails_at_each_commit_tells_what_one_commit_does(
                 except CrashError:
                     pass
         assert told(p) == expected
-        assert [number for number, _ in p.states()] == [3, 4, 5]
-        places = [f"logs/prices in run {n}" for n in (1, 2, 3)] + [f"logs/orders in run {n}" for n in (2, 3)]
-        places += [f"logs/{name} in run 4" for name in ("prices", "orders")]
-        assert failed == [f"{when} committing to {place}" for place in places for when in ("before", "after")]
+        assert [number for number, _ in p.states()] == [3, 4, 5][: len(story)]
+        assert failed == crashing
         log = plans.log(p.warehouse, p.name, "prices")
         assert [note["malformed"] for run, note in tables.notes(log).items() if run == 3] == [1]
 
@@ -192,7 +210,7 @@ def test_a_run_in_chunks_that_fails_at_each_commit_tells_what_one_commit_does(
 def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
-    text = CONTRACT.replace("max_malformed: 2", "max_malformed: 1")
+    text = PRICES.replace("max_malformed: 2", "max_malformed: 1")
     with chunked(spark, broker, tmp_path, 50, text) as p:
         p.send("prices", *brought(0, 100), ("item1", b"[", 100), *brought(101, 20))
         with pytest.raises(RecordError, match="2 of the run's records do not decode, 1 may") as refused:
@@ -248,13 +266,13 @@ topics:
 
 @pytest.mark.slow
 def test_offsets_before_the_anchor_are_gone_on_with_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    with chunked(spark, broker, tmp_path, 10, MOVED) as p, pytest.MonkeyPatch.context() as patch:
+    with chunked(spark, broker, tmp_path, 20, MOVED) as p, pytest.MonkeyPatch.context() as patch:
         p.send("orders", *((f"item{n}", {"n": n}, n) for n in range(50)))
         p.run("first")
         assert sorted(row["n"] for row in p.raw("orders")) == list(range(40, 50))
 
         def fail(place: str) -> None:
-            if place == "after committing to logs/orders in run 3":
+            if place == "after committing to logs/orders in run 2":
                 raise CrashError(place)
 
         for run_id, moment in (("second", "00:00:10"), ("third", "00:00:00")):

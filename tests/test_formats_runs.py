@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +20,8 @@ from test_formats import named, record, wrote
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONTRACT = """
-pipeline: formats
+SIMPLE = """
+pipeline: simple
 start: 2026-01-01
 topics:
   notes:
@@ -33,6 +33,11 @@ topics:
     headers: {source: src, hops: hops}
   plain:
     {read: table, key: {id: string}, value_format: avro, value_schema: plain.avsc, value: {n: bigint}}
+"""
+CONTRACT = """
+pipeline: formats
+start: 2026-01-01
+topics:
   places:
     read: table
     key_format: avro
@@ -41,6 +46,8 @@ topics:
     value: {people: bigint, at: "struct<x: double>"}
     renamed: {people: [inhabitants]}
     max_malformed: 4
+"""
+VIEWS = """
 views:
   large:
     semantics: kafka
@@ -63,19 +70,10 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
-def test_every_format_in_whole_runs(
-    spark: SparkSession, broker: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_numbers_headers_and_avro_files_in_a_whole_run(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "plain.avsc").write_text(json.dumps(record(n="int", more="string")), encoding="utf-8")
-    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
-    register(url, "point", POINT)
-    key, old = register(url, "places-key", KEY), register(url, "old", OLD, ("geo.Point", "point"))
-    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
-        bern = named(key, KEY, BERN)
-        oldest = named(old, record(inhabitants="int", at=POINT), {"inhabitants": 120, "at": {"x": 1.5}})
-        bad = [oldest[:-1], b"{}", b"\0\0\0\x27\x0f\0", named(old, "int", 1)]
-        p.send("places", (bern, oldest, 1), *((bern, it, 2) for it in bad))
+    with pipeline(spark, broker, tmp_path, SIMPLE) as p:
         seven = struct.pack(">i", 7)
         p.send("notes", (struct.pack(">i", -1), b"2026-01-01", 1, ("src", b"a"), ("hops", b"2"), ("src", b"b")))
         p.send("notes", (seven, b"2026-01-02", 1), (seven, None, 2, ("hops", b"no number")))
@@ -86,6 +84,16 @@ def test_every_format_in_whole_runs(
             (7, date(2026, 1, 2), None, None, 1, 2),
         ]
         assert p.believed("plain") == [("a", 5, 1, None)]
+
+
+@pytest.mark.slow
+def test_a_registry_s_avro_in_whole_runs(
+    spark: SparkSession, broker: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        key, old = _first(p, url)
+        p.run()
         assert [row[:3] for row in p.believed("places")] == [("ch", "bern", 120)]
         assert p.raw("places")[0]["at"] == {"x": 1.5}
         assert [fate for _, fate in p.fates("places")] == ["accepted", *["malformed"] * 4]
@@ -99,20 +107,13 @@ def test_every_format_in_whole_runs(
         ]
 
         # Another schema in the next run: values of both are read, old ones without asking again.
-        new = register(url, "new", NEW)
-        p.send("places", (named(key, KEY, ROME), named(new, NEW, {"people": 99, "note": None}), 3))
-        p.send("places", (bern, named(new, NEW, {"people": 2**33, "note": "x"}), 4))
-        with p.here():
-            would = preview.preview(spark, p.name)["tables"]["places"]
-        assert (would["opened"], would["closed"]) == (3, 1)
-        assert {row["id"] for row in p.raw("schemas/places")} == {key, old}
+        new = _second(p, url, key)
         p.run()
         assert [(*row[:3], *row[-2:]) for row in p.believed("places")] == [
             ("ch", "bern", 120, 1, 4),
             ("ch", "bern", 2**33, 4, None),
             ("it", "rome", 99, 3, None),
         ]
-        assert [(row["city"], row["people"]) for row in _emitted(p)] == [("bern", 120), ("bern", 2**33)]
         assert {(row["part"], row["id"]) for row in p.raw("schemas/places")} == {
             ("key", key),
             ("value", old),
@@ -128,7 +129,7 @@ def test_every_format_in_whole_runs(
 
         # A schema that the columns cannot take stops the topic; the log stays as it is.
         wrong = register(url, "wrong", WRONG)
-        p.send("places", (bern, named(wrong, WRONG, {"people": "many"}), 5))
+        p.send("places", (named(key, KEY, BERN), named(wrong, WRONG, {"people": "many"}), 5))
         with pytest.raises(SettingsError, match=f"names schema {wrong}, and there is no schema registry"):
             p.run("wrong")
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", "http://127.0.0.1:9")
@@ -154,5 +155,38 @@ def test_every_format_in_whole_runs(
             schemas.known(spark, p.contract, "places")
 
 
-def _emitted(p: Pipeline) -> list[dict[str, Any]]:
-    return sorted((row for row in p.raw("emitted/large") if not row["_tombstone"]), key=lambda row: row["_offset"])
+@pytest.mark.long
+def test_previews_and_kafka_views_read_a_registry_s_avro(
+    spark: SparkSession, broker: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
+    with pipeline(spark, broker, tmp_path, CONTRACT + VIEWS) as p:
+        key, old = _first(p, url)
+        p.run()
+        _second(p, url, key)
+        with p.here():
+            would = preview.preview(spark, p.name)["tables"]["places"]
+        assert (would["opened"], would["closed"]) == (3, 1)
+        assert {row["id"] for row in p.raw("schemas/places")} == {key, old}, "a preview keeps nothing"
+        p.run()
+        emitted = sorted((row for row in p.raw("emitted/large") if not row["_tombstone"]), key=lambda it: it["_offset"])
+        assert [(row["city"], row["people"]) for row in emitted] == [("bern", 120), ("bern", 2**33)]
+
+
+def _first(p: Pipeline, url: str) -> tuple[int, int]:
+    """A place of one schema, and four values that are none of it; the ids of its key's and its value's schema."""
+    register(url, "point", POINT)
+    key, old = register(url, "places-key", KEY), register(url, "old", OLD, ("geo.Point", "point"))
+    bern = named(key, KEY, BERN)
+    oldest = named(old, record(inhabitants="int", at=POINT), {"inhabitants": 120, "at": {"x": 1.5}})
+    bad = [oldest[:-1], b"{}", b"\0\0\0\x27\x0f\0", named(old, "int", 1)]
+    p.send("places", (bern, oldest, 1), *((bern, it, 2) for it in bad))
+    return key, old
+
+
+def _second(p: Pipeline, url: str, key: int) -> int:
+    """Values of another schema, whose id it returns."""
+    new = register(url, "new", NEW)
+    p.send("places", (named(key, KEY, ROME), named(new, NEW, {"people": 99, "note": None}), 3))
+    p.send("places", (named(key, KEY, BERN), named(new, NEW, {"people": 2**33, "note": "x"}), 4))
+    return new

@@ -59,11 +59,12 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT, partitions=MANY) as p, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HINDCAST_CHUNK", "50")
-        p.send("prices", *((f"item{n}", {"price": n}, n) for n in range(120)))
+        patch.setenv("HINDCAST_CHUNK", "15")
+        patch.setattr(offsets, "PARTITIONS", 10)
+        p.send("prices", *((f"item{n}", {"price": n}, n) for n in range(24)))
         p.run("first")
-        assert len(p.believed("prices")) == 120
-        p.send("prices", *((f"item{n}", {"price": n}, n + 200) for n in range(0, 120, 10)), ("item1", {"price": 0}, -5))
+        assert len(p.believed("prices")) == 24
+        p.send("prices", *((f"item{n}", {"price": n}, n + 200) for n in range(0, 24, 2)), ("item1", {"price": 0}, -5))
         number = runs.plan(p.name, "second")
         (run,) = (run for run in journal.runs(p.warehouse, p.name) if run.number == number)
         (ranges,) = plans.Plan.from_json(run.plan).topics["prices"].parts
@@ -71,7 +72,7 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
         read = topics.records(spark, broker, p.kafka("prices"), ranges)
         assert read.rdd.getNumPartitions() == min(8, len(ranges))
         p.run("second")
-        assert len(p.raw("prices")) == 145
+        assert len(p.raw("prices")) == 49
         log = plans.log(p.warehouse, p.name, "prices")
         pieces = ledger.pieces(log)
         assert {(it.partition, it.start, it.end) for it in pieces if it.run == number} == {
@@ -79,16 +80,16 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
         }
         rows = ledger.fates(p.warehouse, p.name).to_pylist()
         assert len(rows) == len(pieces)
-        assert sum(row["accepted"] for row in rows) == 133
+        assert sum(row["accepted"] for row in rows) == 37
         page = offsets.page(settings(), p.contract, ["prices", "orders"])
-        assert [len(topic["rows"]) for topic in page["topics"]] == [offsets.PARTITIONS, 0]
+        assert [len(topic["rows"]) for topic in page["topics"]] == [10, 0]
         report = journal.completed(p.warehouse, p.name)[-1].detail
         assert report["topics"]["prices"]["late"] == 1
 
 
 def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession, broker: str) -> None:
-    produce.create(broker, "partitions.shared", partitions=30)
-    produce.send(broker, "partitions.shared", [produce.Record(b"%d" % n, b"{}", at(n)) for n in range(300)])
+    produce.create(broker, "partitions.shared", partitions=10)
+    produce.send(broker, "partitions.shared", [produce.Record(b"%d" % n, b"{}", at(n)) for n in range(50)])
     with Cluster(broker) as cluster:
         held = cluster.available("partitions.shared")
     read = topics.records(spark, broker, "partitions.shared", held)

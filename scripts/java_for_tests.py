@@ -1,0 +1,106 @@
+"""Programs in Java that tests run beside Hindcast, and that `make setup` leaves out: their jars and classes, in .venv.
+
+Each function returns the command that runs one; its arguments go behind. What it needs is fetched and compiled when it
+is first asked for, into a .venv that `make setup` has made: nothing of that is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from functools import cache
+from pathlib import Path
+
+import setup_parts
+from setup import Part, bring_up
+from setup_parts import Place, SetupError
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE = 17
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+@cache
+def streams() -> tuple[str, ...]:
+    """tests/streams, on Kafka Streams and its test driver."""
+    return _compiled("streams", "Kafka Streams", "Main", "-Xmx1g")
+
+
+@cache
+def debezium() -> tuple[str, ...]:
+    """tests/debezium, on Debezium's engine for PostgreSQL."""
+    return _compiled("debezium", "Debezium", "Engine", "-Xmx512m")
+
+
+@cache
+def registry() -> tuple[str, ...]:
+    """Apicurio Registry, which keeps what it is told in memory."""
+    place = _place()
+    jars = _jars(place, "registry")
+
+    def is_there() -> bool:
+        return any(jars.glob("*-runner.jar"))
+
+    def make() -> None:
+        setup_parts.retrieve(place, jars.parent, "registry")
+        for archive in jars.glob("*.tar.gz"):
+            with tarfile.open(archive) as it:
+                it.extractall(jars, filter="data")
+            archive.unlink()
+
+    bring_up(place.venv, [Part("registry", "Apicurio Registry, for tests", [_ivy(place)], is_there, make)])
+    return (str(place.java), "-Xmx512m", *QUICK, "-jar", str(next(jars.glob("*-runner.jar"))))
+
+
+def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]:
+    """The command that runs class `main` of tests/<name> with the jars of the configuration <name> of ivy.xml."""
+    place = _place()
+    jars = _jars(place, name)
+    classes = place.venv / "for-tests" / f"{name}-classes"
+    sources = sorted((ROOT / "tests" / name).glob("*.java"))
+    made_from = [_ivy(place), *(path.read_text(encoding="utf-8") for path in sources)]
+    parts = [
+        Part(
+            f"{name}-jars",
+            f"{called}, for tests",
+            [_ivy(place)],
+            lambda: setup_parts.jars_are_there(jars.parent),
+            lambda: setup_parts.retrieve(place, jars.parent, name),
+        ),
+        Part(
+            f"{name}-classes",
+            f"tests/{name}, compiled",
+            made_from,
+            (classes / f"{main}.class").exists,
+            lambda: _compile(place, sources, jars, classes),
+        ),
+    ]
+    bring_up(place.venv, parts)
+    return (str(place.java), memory, *QUICK, "-cp", f"{classes}:{jars}/*", main)
+
+
+def _compile(place: Place, sources: list[Path], jars_in: Path, classes: Path) -> None:
+    """By Eclipse's compiler, which is one of the jars: a Java without javac will do."""
+    shutil.rmtree(classes, ignore_errors=True)
+    jars = sorted(map(str, jars_in.glob("*.jar")))
+    compiler = next(jar for jar in jars if Path(jar).name.startswith("ecj-"))
+    options = [f"-{RELEASE}", "-proc:none", "-nowarn", "-cp", ":".join(jars), "-d", str(classes)]
+    command = [str(place.java), "-jar", compiler, *options, *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SetupError(f"{sources[0].parent} does not compile:\n{done.stderr or done.stdout}")
+
+
+def _place() -> Place:
+    return Place(ROOT, dict(os.environ))
+
+
+def _ivy(place: Place) -> str:
+    return place.text("ivy.xml") + place.text("ivysettings.xml")
+
+
+def _jars(place: Place, name: str) -> Path:
+    """In a folder of their own: Ivy removes from it what it does not know."""
+    return place.venv / "for-tests" / f"{name}-jars" / name
