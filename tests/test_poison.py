@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import limits, quarantine
+from hindcast import limits, logs, quarantine
 from hindcast.contracts import Topic
 from hindcast.decode import decode
 from hindcast.errors import RecordError
 from pipelines import pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = {
@@ -267,6 +268,25 @@ def test_how_many_may_be_malformed() -> None:
     for wrong in (-1, "101%", "1", "many", "-1%", 1.5):
         with pytest.raises(ValueError, match="max_malformed"):
             Topic.model_validate(told | {"max_malformed": wrong})
+
+
+def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
+    """Of a run's two commits of 4 and 6 records."""
+    told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
+    rows = [(0, n, "malformed" if n == 0 else "accepted", "no", b"k", b"v") for n in range(10)]
+    schema = "partition int, offset long, fate string, reason string, key binary, value binary"
+    first, second = (spark.createDataFrame(some, schema) for some in (rows[:4], rows[4:]))
+
+    def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
+        topic = Topic.model_validate(told | {"max_malformed": share})
+        return logs.account(commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing")
+
+    before = Counter[str]()
+    assert account("10%", first, before, to_come=6) == {0: 4}
+    assert account("10%", second, before, to_come=0) == {0: 6}
+    assert before == {"records": 10, "refused": 1, "malformed": 1}
+    with pytest.raises(RecordError, match="1 of the run's records do not decode, 0 may"):
+        account("9%", first, Counter(), to_come=6)
 
 
 CONTRACT = """

@@ -60,9 +60,9 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Cla
 
 
 def _counted(log: Table, todo: Plan) -> Counter[str]:
-    """How many records the chunks that a run has claimed so far refused, and how many of these are malformed."""
+    """How many records the chunks that a run has claimed so far brought, refused, and found malformed."""
     note = tables.notes(log, limit=100).get(todo.run, {})
-    return Counter({what: note.get(what, 0) for what in ("refused", "malformed")})
+    return Counter({what: note.get(what, 0) for what in ("records", "refused", "malformed")})
 
 
 class _Step(NamedTuple):
@@ -78,7 +78,7 @@ class _Step(NamedTuple):
     def append(self, parts: list[dict[int, Offsets]], number: int, after: int, counted: Counter[str]) -> Claimed | None:
         """The commit `number`: a row for each record that there is, and one for each gap between them.
 
-        `counted`: what the run has refused before, to which this is added.
+        `counted`: what the run has brought and refused before, to which this is added.
         """
         spark, contract, todo, name = self.spark, self.contract, self.todo, self.name
         topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
@@ -96,7 +96,11 @@ class _Step(NamedTuple):
 
         field, written = f"topics.{name}.max_malformed", self._written(number)
         place = partial(members.place, kafka, share.members)
-        account = partial(logs.account, place=place, topic=topic, field=field, before=counted, written=written)
+        later = share.chunks[len(share.chunks) - (todo.run - number) :]
+        to_come = sum(r.end - r.start for chunk in later for part in chunk for r in part.values())
+        account = partial(
+            logs.account, place=place, topic=topic, field=field, before=counted, to_come=to_come, written=written
+        )
         judged, came = far.tried(judge, account, share.members)
         if source.topic_id(kafka) != share.topic_id:
             raise made_anew(kafka, todo.run)
@@ -107,7 +111,8 @@ class _Step(NamedTuple):
         note: dict[str, Any] = {"run": todo.run, "runId": todo.run_id, "refused": counted["refused"]}
         note |= {"validTime": topic.valid_time}
         if share.chunk:
-            note |= {"malformed": counted["malformed"], "chunk": len(share.chunks) - (todo.run - number)}
+            note |= {what: counted[what] for what in ("records", "malformed")}
+            note["chunk"] = len(share.chunks) - (todo.run - number)
         if not commits.append(rows, self.log, number, note, after=after):
             return None
         return Claimed(share.after, _decoded(judged, share, todo))

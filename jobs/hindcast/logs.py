@@ -215,13 +215,19 @@ def _with_stream_time(
 
 
 def account(
-    judged: DataFrame, place: Callable[[int], str], topic: Topic, field: str, before: Counter[str], written: str
+    judged: DataFrame,
+    place: Callable[[int], str],
+    topic: Topic,
+    field: str,
+    before: Counter[str],
+    to_come: int,
+    written: str,
 ) -> dict[int, int]:
     """How many records of each partition came; no more of a run may be malformed than allowed.
 
-    `place`: what a partition is called.
-    `before`: how many records the run's earlier commits `refused`, and how many of these were `malformed`; added to.
-    `written`: what was written before, for the error.
+    `place`: what a partition is called. `before`: how many `records` the run's earlier commits brought, how many of
+    these they `refused`, and how many were `malformed`; added to. `to_come`: how many offsets its later ones are to
+    bring: a share is one of the whole run. `written`: what was written before, for the error.
     """
     rows = (
         judged.groupBy("partition", "fate")
@@ -235,9 +241,10 @@ def account(
         .collect()
     )
     bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
+    before["records"] += sum(row["n"] for row in rows)
     before["malformed"] += sum(row["n"] for row in bad)
     before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
-    total, allowed = before["malformed"], limits.malformed(topic, sum(row["n"] for row in rows))
+    total, allowed = before["malformed"], limits.malformed(topic, before["records"] + to_come)
     if bad and total > allowed:
         reason, key = (NOT_TOLD, "***") if topic.sensitive else (bad[0]["reason"], bad[0]["key"])
         reason += "" if topic.sensitive else mismatch.told(topic, bad[0]["value"])
