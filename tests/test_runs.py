@@ -95,7 +95,7 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
 
         # a run that claims the log and is given up before the quarantine is written
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logs, "quarantined", lambda *_: (_ for _ in ()).throw(CrashError("killed")))
+            patch.setattr(logs, "quarantined", lambda *_, **__: (_ for _ in ()).throw(CrashError("killed")))
             with pytest.raises(CrashError):
                 p.run("first")
         [first] = journal.runs(p.warehouse, p.name)
