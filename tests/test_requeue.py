@@ -141,12 +141,12 @@ def test_malformed_records_are_decoded_anew(
         told = requeued(p, spark, reason="oversized")
         assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
         assert told["topics"]["menu"]["offsets"] == 0
-        assert p.believed("menu") == [
+        assert set(p.believed("menu")) == {
             ("curry", 8, None, 0, 2),
             ("curry", 9, LONG, 2, 12),
             ("curry", 10, None, 12, None),
             ("tea", 1, LONG, 1, None),
-        ]
+        }
         assert [row for row in p.history("menu") if row[-1]] == [("curry", 8, None, 0, 12, 1, 4)]
         assert ("bob", "curry", 20, 25) in [row[:4] for row in p.believed("bills")]
         assert ("anna", "curry", 9, 3) in [row[:4] for row in p.believed("bills")], "a past answer is corrected"

@@ -97,8 +97,8 @@ def of_spark(text: str, where: str, servers: str, how: Security) -> AccessError 
         )
         return AccessError(f"{_who(how)} has no right to Read Spark's group {found[1]}", where=where, mend=mend)
     for name, tell in _OF_JVM.items():
-        if found := re.search(rf"{name}:? ([^\n]*)", text):
-            return tell(found[1].strip(), where)
+        if found := re.search(rf"{name}(?::? (.*))?$", text, re.MULTILINE):
+            return tell((found[1] or "").strip(), where)
     return None
 
 
