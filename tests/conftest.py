@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A classic Spark session with Delta and the Kafka connector on two cores, started and tuned for small data."""
-    from hindcast.session import session
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A classic Spark session with Delta and the Kafka connector on two cores, started and tuned for small data.
+
+    Without the long tests also what is called outside of steps has the settings of small ones; with them, of large ones.
+    """
+    from hindcast.session import SMALL, session
 
     work = tmp_path_factory.mktemp("spark")
     conf = {
@@ -29,6 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Tests that take minutes outlive a machine that sleeps meanwhile.
         "spark.network.timeout": "3600s",
         "spark.executor.heartbeatInterval": "60s",
+        **(SMALL if request.config.option.markexpr == "not long" else {}),
     }
     logging.getLogger("py4j").setLevel(logging.WARNING)  # at the end of Python it would tell a closed stream
     spark = session("hindcast-tests", conf, small=True)

@@ -105,7 +105,7 @@ def boundaries(run: int) -> list[str]:
 def told(p: Pipeline) -> dict[str, Any]:
     """Everything that a pipeline's tables say, with runs in place of the moments that they were known at."""
     refused = sorted((row["topic"][-4:], row["offset"], row["fate"], row["run"]) for row in p.raw("quarantine"))
-    fates = {topic: p.fates(topic) for topic in p.contract.topics}
+    fates = {f"fates of {topic}": p.fates(topic) for topic in p.contract.topics}
     held = sorted((row["entry"], row["key"], str(row["row"]), row["run"]) for row in p.raw("failing"))
     anew = sorted((row["offset"], row["was"], row["fate"], row["run"]) for row in p.raw("fates/menu"))
     return (
