@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A classic Spark session with Delta and the Kafka connector on two cores, started and tuned for small data.
 
-    Without the long tests also what is called outside of steps has the settings of small ones; with them, of large ones.
+    Without the long tests also what is called outside of steps has the settings of small steps; with them, of large.
     """
     from hindcast.session import SMALL, session
 

@@ -33,8 +33,9 @@ def judge(done: list[Outcome]) -> None:
     assert not wrong, wrong[0].computed if wrong[0].state == "declined" else failure(wrong[0])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sample_of_every_family_passes(spark: SparkSession, corrected: list[Vector]) -> None:
+    """In the ordinary run the same jobs are judged by the reference (test_properties.py), and it by all vectors."""
     judge(outcomes(spark, corrected[::12]))
 
 

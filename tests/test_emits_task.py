@@ -186,9 +186,10 @@ def test_the_vectors_pass_as_rows() -> None:
     assert passed > 800
 
 
-def test_where_runs_are_cut_changes_nothing() -> None:
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
+def test_where_runs_are_cut_changes_nothing(every: int) -> None:
     numbers = np.random.default_rng(8)
-    for vector, its in vectors():
+    for vector, its in list(vectors())[::every]:
         given = rows(vector)
         whole, left = run(its, given, NONE)
         cuts = np.sort(numbers.integers(0, len(given) + 1, 3)).tolist()
@@ -299,8 +300,9 @@ def test_a_result_has_the_headers_of_one_record_wherever_runs_are_cut(
         assert [(row["order"]["offset"], headers(row)) for row in (*before, *after)] == wanted, cut
 
 
-def test_only_what_waits_keeps_headers() -> None:
-    for vector, its in vectors():
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
+def test_only_what_waits_keeps_headers(every: int) -> None:
+    for vector, its in list(vectors())[::every]:
         _, kept = run(its, rows(vector), NONE)
         waits = {row["part"] for row in kept.to_pylist() if row["headers"] is not None}
         assert waits <= {"buffer", "suppressed", "waiting"}, vector["name"]

@@ -10,7 +10,7 @@ import pytest
 from hindcast import changes, inputs, journal, plans, runs
 from hindcast.contracts import load
 from hindcast.errors import ContractError, RunError, TableError
-from pipelines import Pipeline, pipeline
+from pipelines import RESTAURANT, Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,8 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "WHOLE", few)
-    with pipeline(spark, broker, tmp_path) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
+    menu = RESTAURANT.partition("  orders:")[0]
+    with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
         p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3))
         with pytest.raises(RunError, match="no completed run has published the table") as refused:

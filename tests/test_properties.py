@@ -45,10 +45,10 @@ def worked(spark: SparkSession, seed: int, count: int, arrivals: int) -> Done:
     return Done(done[:count], list(zip(first, done[count + len(moved) :], strict=True)))
 
 
-@pytest.fixture(scope="module")
-def done(spark: SparkSession) -> Done:
-    """One go for both tests: as many histories take little longer than a few."""
-    return worked(spark, SEED, 600, 60)
+@pytest.fixture(scope="module", params=[120, pytest.param(600, marks=pytest.mark.long)])
+def done(spark: SparkSession, request: pytest.FixtureRequest) -> Done:
+    """One go for both tests: most of it is planned per operation, not per history."""
+    return worked(spark, SEED, request.param, request.param // 10)
 
 
 @pytest.mark.slow
