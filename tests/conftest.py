@@ -14,6 +14,31 @@ from pipelines import restaurant  # noqa: F401  # a fixture for all tests
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LONGEST = (
+    "test_crashes.py",
+    "test_evolution.py",
+    "test_properties.py",
+    "test_envelopes.py",
+    "test_security.py",
+    "test_requeue.py",
+    "test_chunks.py",
+    "test_formats_runs.py",
+    "test_emitting.py",
+    "test_fates.py",
+    "test_gates.py",
+    "test_inputs.py",
+    "test_valid_time_runs.py",
+    "test_gaps.py",
+    "test_runs.py",
+    "test_pattern_runs.py",
+)
+"""Files that take longest, in the order in which workers take them: at the end none is left alone with a long one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(LONGEST)))
+
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
