@@ -18,6 +18,7 @@ too.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -166,7 +167,14 @@ def exact(text: Column, kind: str) -> Column:
     """A number as a decimal, null if it has other digits than the type can hold: never rounded."""
     digits, scale = _digits(kind)
     finest = f"decimal(38,{38 - (digits - scale)})"
-    return F.when(text.try_cast(kind) == text.try_cast(finest), text.try_cast(kind))
+    return _once(text, lambda it: F.when(it.try_cast(kind) == it.try_cast(finest), it.try_cast(kind)))
+
+
+def _once(column: Column, use: Callable[[Column], Column]) -> Column:
+    """What is made of a column that is used several times: as an element of an array of one, else Spark would plan and
+    compute it anew for each use.
+    """
+    return F.get(F.transform(F.array(column), use), F.lit(0))
 
 
 def _digits(kind: str) -> tuple[int, int]:
@@ -178,13 +186,20 @@ def _digits(kind: str) -> tuple[int, int]:
 
 def _decimal(unscaled: Column, scale: Column, kind: str) -> Column:
     """An unscaled number of two's complement, big-endian, with its scale (string), as a decimal; null if too large."""
-    hexed = F.hex(unscaled)
-    negative = F.substring(hexed, 1, 1) >= "8"
-    padded = F.when(F.length(hexed).between(1, 32), F.lpad(hexed, 32, F.when(negative, "F").otherwise("0")))
-    total = F.lit(0).cast("decimal(38,0)")
-    for start in (1, 9, 17, 25):
-        word = F.conv(F.substring(padded, start, 8), 16, 10).cast("decimal(10,0)")
-        word = F.when(negative, F.lit(_WORD).cast("decimal(10,0)") - word).otherwise(word)
-        total = F.try_add(F.try_multiply(total, F.lit(_WORD + 1).cast("decimal(10,0)")), word).cast("decimal(38,0)")
-    magnitude = F.when(negative, F.try_add(total, F.lit(1))).otherwise(total).cast("string")
-    return exact(F.concat(F.when(negative, "-").otherwise(""), magnitude, F.lit("E-"), scale), kind)
+
+    def number(hexed: Column) -> Column:
+        negative = F.substring(hexed, 1, 1) >= "8"
+        total = F.lit(0).cast("decimal(38,0)")
+        for start in (1, 9, 17, 25):
+            word = F.conv(F.substring(hexed, start, 8), 16, 10).cast("decimal(10,0)")
+            word = F.when(negative, F.lit(_WORD).cast("decimal(10,0)") - word).otherwise(word)
+            total = F.try_add(F.try_multiply(total, F.lit(_WORD + 1).cast("decimal(10,0)")), word).cast("decimal(38,0)")
+        magnitude = F.try_add(total, F.when(negative, 1).otherwise(0)).cast("string")
+        return F.concat(F.when(negative, "-").otherwise(""), magnitude)
+
+    def padded(hexed: Column) -> Column:
+        filling = F.when(F.substring(hexed, 1, 1) >= "8", "F").otherwise("0")
+        return F.when(F.length(hexed).between(1, 32), F.lpad(hexed, 32, filling))
+
+    told = _once(_once(F.hex(unscaled), padded), number)
+    return exact(F.concat(told, F.lit("E-"), scale), kind)

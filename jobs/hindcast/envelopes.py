@@ -58,9 +58,11 @@ def change_of(records: DataFrame, topic: Topic) -> DataFrame:
     json = topic.value_format == "json"
     # Exploded of one: else Spark would compute each part again wherever it is named.
     envelope = records.withColumn("_envelope", F.explode(F.array(opened(F.col("_value"), topic, json=json))))
-    it = change(F.col("_envelope"), topic, json=json)
+    row = F.struct(*(_read(F.col("_envelope"), name, topic, json=json).alias(name) for name in topic.value))
+    read = envelope.withColumn("_row", F.explode(F.array(row)))
+    it = change(F.col("_envelope"), F.col("_row"), topic, json=json)
     parts = F.struct(it.value.alias("value"), it.problem.alias("problem"), it.timestamp.alias("timestamp"))
-    found = envelope.withColumn("_change", F.explode(F.array(parts)))
+    found = read.withColumn("_change", F.explode(F.array(parts)))
     if topic.keyed_as == "json":
         found = found.withColumn("_key", key(F.col("_key"), topic))
     keyless = F.when(
@@ -70,7 +72,7 @@ def change_of(records: DataFrame, topic: Topic) -> DataFrame:
     found = found.withColumn("_problem", F.coalesce("_problem", keyless, "_change.problem"))
     right = F.col("_problem").isNull()
     told = {"_at": F.when(right, F.col("_change.timestamp")), "_value": F.when(right, F.col("_change.value"))}
-    return found.withColumns(told).drop("_envelope", "_change")
+    return found.withColumns(told).drop("_envelope", "_row", "_change")
 
 
 def asked(topic: Topic, *, json: bool = True) -> dict[str, str]:
@@ -122,10 +124,9 @@ def _texts(row: Column, kinds: Mapping[str, str]) -> Column:
     return F.when(row.isNotNull(), F.struct(*columns)) if texts else row
 
 
-def change(envelope: Column, topic: Topic, *, json: bool = True) -> Change:
-    """What an `opened` envelope says; of one that is null nothing."""
+def change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) -> Change:
+    """What an `opened` envelope says, with its `row` as the contract types it; of one that is null nothing."""
     op, after = envelope["op"], envelope["after"]
-    row = {name: _read(envelope, name, topic, json=json) for name in topic.value}
     kept, gone = op.isin("c", "u", "r"), op == "d"
     at = _time(envelope)
     problem = (
@@ -136,9 +137,8 @@ def change(envelope: Column, topic: Topic, *, json: bool = True) -> Change:
         .when(at.isNotNull() & encodings.moment(at).isNull(), "the time of its source is not in the years 1 to 9999")
         .when(kept, F.coalesce(*_problems(envelope, row, topic, json=json), F.lit(None).cast("string")))
     )
-    value = F.struct(*(column.alias(name) for name, column in row.items()))
     return Change(
-        F.when(envelope.isNotNull() & problem.isNull() & kept, value),
+        F.when(envelope.isNotNull() & problem.isNull() & kept, row),
         F.when(envelope.isNotNull(), problem),
         encodings.moment(at),
     )
@@ -194,7 +194,7 @@ def _read(envelope: Column, name: str, topic: Topic, *, json: bool) -> Column:
     return encodings.read(raw, kind, topic.encoded.get(name), field["name"], field["parameters"]["scale"])
 
 
-def _problems(envelope: Column, row: dict[str, Column], topic: Topic, *, json: bool) -> Iterator[Column]:
+def _problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Iterator[Column]:
     """What is wrong with the row's columns, each null if nothing is."""
     for name, kind in topic.value.items():
         if name in topic.metadata:
