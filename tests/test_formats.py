@@ -14,14 +14,15 @@ import fastavro
 import pytest
 from pyspark.sql import functions as F
 
+from hindcast import formats
 from hindcast.contracts import avro
 from hindcast.contracts.avro import AvroFile
-from hindcast.formats import FORMATS, Part, headers
+from hindcast.formats import Part, headers
 from hindcast.formats.avro import _OPTIONS
 from hindcast.formats.primitive import written
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
 BAD = "malformed"
 NAN = float("nan")
@@ -39,24 +40,11 @@ def read(spark: SparkSession, table: Sequence[tuple[Part, Sequence[Case]]]) -> l
     """What every case of every part became, in one Spark job."""
     rows = [(p, c, case.raw) for p, (_, cases) in enumerate(table) for c, case in enumerate(cases)]
     sent = spark.createDataFrame(rows, "p int, c int, value binary").coalesce(1)
-    raw = F.col("value")
-    once: list[Column] = []
-    for n, (part, _) in enumerate(table):
-        found = FORMATS[part.format].parsed(raw, part)
-        once.append((F.lit(0) if found is None else F.when(F.col("p") == n, found)).alias(f"p{n}"))
-    parsed = sent.withColumn("_parsed", F.explode(F.array(F.struct(*once))))
-    told = parsed.select("p", "c", *_each(table, raw)).collect()
-    return [
-        (table[row["p"]][0], table[row["p"]][1][row["c"]], row[f"v{row['p']}"], row[f"r{row['p']}"]) for row in told
-    ]
-
-
-def _each(table: Sequence[tuple[Part, Sequence[Case]]], raw: Column) -> list[Column]:
-    columns = []
-    for n, (part, _) in enumerate(table):
-        found = F.when(F.col("p") == n, FORMATS[part.format].read(raw, F.col(f"_parsed.p{n}"), part))
-        columns += [found["struct"].alias(f"v{n}"), found["problem"].alias(f"r{n}")]
-    return columns
+    parts = {f"v{n}": part for n, (part, _) in enumerate(table)}
+    bytes_ = {column: F.when(F.col("p") == n, F.col("value")) for n, column in enumerate(parts)}
+    told = formats.read(sent.withColumns(bytes_), parts, "read").select("p", "c", "read").collect()
+    found = ((table[row["p"]], row["c"], row["read"][f"v{row['p']}"]) for row in told)
+    return [(part, cases[c], it["struct"], it["problem"]) for (part, cases), c, it in found]
 
 
 def check(spark: SparkSession, *table: tuple[Part, Sequence[Case]]) -> None:

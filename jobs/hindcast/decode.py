@@ -7,9 +7,9 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import envelopes, valid_time
+from hindcast import envelopes, formats, valid_time
 from hindcast.contracts import Topic
-from hindcast.formats import FORMATS, Writers, headers, part
+from hindcast.formats import Writers, headers
 
 
 def decode(
@@ -35,7 +35,8 @@ def decode(
     and `timestamp` and `recordTimestamp` as `valid_time.dated` gives them. Without `latest` the records are those of a
     log: they keep their `timestamp`, and no fate is one of time.
     """
-    read = _read(records, topic, writers)
+    parts = {"key": formats.part(topic, "key", writers), "value": formats.part(topic, "value", writers)}
+    read = formats.read(records, parts, "_read")
     key, value = F.col("_read.key.struct"), F.col("_read.value.struct")
     value_problem = F.col("_read.value.problem")
     if topic.headers:
@@ -71,19 +72,5 @@ def decode(
     return (
         decided.withColumns({"fate": fate, "reason": reason})
         .withColumns({"key": F.col("_key"), "value": F.col("_value")})
-        .drop("_key", "_value", "_problem", "_parsed", "_read", "_at", "_valid")
+        .drop("_key", "_value", "_problem", "_read", "_at", "_valid")
     )
-
-
-def _read(records: DataFrame, topic: Topic, writers: Writers | None) -> DataFrame:
-    """The records with `_read`: of key and value a struct of their columns, and what is wrong with them."""
-    parts = part(topic, "key", writers), part(topic, "value", writers)
-    parsed = [it.alias(p.name) for p in parts if (it := FORMATS[p.format].parsed(F.col(p.name), p)) is not None]
-    rows = _once(records, "_parsed", parsed) if parsed else records
-    read = [FORMATS[p.format].read(F.col(p.name), F.col(f"_parsed.{p.name}"), p).alias(p.name) for p in parts]
-    return _once(rows, "_read", read)
-
-
-def _once(records: DataFrame, name: str, columns: list[Column]) -> DataFrame:
-    """The records with a struct of these columns. Exploded of one: else Spark would compute each anew for each use."""
-    return records.withColumn(name, F.explode(F.array(F.struct(*columns))))

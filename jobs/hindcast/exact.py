@@ -2,7 +2,7 @@
 
 Spark's own JSON parser rounds decimals, takes 200 for the tinyint -56, 1e999 for infinity, "12:30" for that time of
 today, "2026-01-01 and more" for a date; and a decimal of 1e999999999 keeps it busy for ever. So it is asked for wider
-types or texts (`asked`), and what it gives is converted here (`read`).
+types or texts (`asked`), and what it gives is converted here (`value`, `problem`).
 
 | column type | what is taken |
 | --- | --- |
@@ -18,7 +18,7 @@ types or texts (`asked`), and what it gives is converted here (`read`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cache
 
 from pyspark.sql import Column
@@ -27,6 +27,8 @@ from sqlglot import expressions as exp
 
 _KIND = exp.DataType.Type
 _TEXTS = {_KIND.DECIMAL, _KIND.DATE, _KIND.TIMESTAMP, _KIND.TIMESTAMPTZ}
+_CONVERTED = {*_TEXTS, _KIND.TINYINT, _KIND.BINARY}
+_CHECKED = {*_CONVERTED, _KIND.TEXT, _KIND.FLOAT, _KIND.DOUBLE}
 _LONGEST = 128
 """So many characters a number may have: Java takes the square of their number of steps."""
 
@@ -53,66 +55,44 @@ def asked(kind: str) -> str:
     >>> asked("decimal(8,2)"), asked("array<struct<x: tinyint>>"), asked("int")
     ('string', 'array<struct<`x`: smallint>>', 'int')
     """
-    return _asked(_parsed(kind), "binary")
+    return _asked(_parsed(kind))
 
 
-def columns(found: Column, kinds: Mapping[str, str], raw: Column, again: Column | None) -> Column:
-    """A JSON object as `struct`, its columns, and `wrong`: what is wrong with the first one that is not of its type.
+def bears_decimals(kind: str) -> bool:
+    """Whether a column's values are decimals, or have some in them."""
+    return any(part.this is _KIND.DECIMAL for part in _parsed(kind).find_all(exp.DataType))
 
-    `found`: the object as `asked` for; `again`: what `long_numbers` gave for it, of the same text `raw`.
+
+def is_long(raw: Column) -> Column:
+    """Whether a JSON text may have a number of more digits than a double keeps: its decimals are read as `long`."""
+    return raw.cast("string").rlike(_LONG)
+
+
+def long(raw: Column, kinds: Mapping[str, str]) -> Column:
+    """Columns with decimals of a JSON text that `is_long`, as `asked` for and with all their digits; null where a field
+    stands twice.
     """
-    if not checks(kinds):
-        struct = F.struct(*(found[name].alias(name) for name in kinds))
-        return F.struct(struct.alias("struct"), F.lit(None).cast("string").alias("wrong"))
-
-    def told(object_: Column) -> Column:
-        read = {name: _column(object_, name, kind, raw, again) for name, kind in kinds.items()}
-        problems = [problem for _, problem in read.values() if problem is not None]
-        struct = F.struct(*(value.alias(name) for name, (value, _) in read.items()))
-        return F.struct(struct.alias("struct"), F.coalesce(*problems).alias("wrong"))
-
-    if not any(part.this in _TEXTS for kind in kinds.values() for part in _parsed(kind).find_all(exp.DataType)):
-        return told(found)
-    # Of an array of one: else its code would stand there for each use of each text, and soon be more than Java takes.
-    return F.get(F.transform(F.array(found), told), F.lit(0))
+    fields = ", ".join(f"`{name}`: {asked(kind)}" for name, kind in kinds.items())
+    return F.try_variant_get(F.try_parse_json(raw.cast("string")), "$", f"struct<{fields}>")
 
 
-def _column(object_: Column, name: str, kind: str, raw: Column, again: Column | None) -> tuple[Column, Column | None]:
-    """The value of one column, and what is wrong with it."""
-    type_ = _parsed(kind)
-    value, problem = _read(object_[name], type_, name, raw)
-    if again is None or not _bears_decimals(type_):
-        return value, problem
-    # Two texts of one number: the second is exact, also where the first is not.
-    other, its_problem = _read(again[name], type_, name, raw, base64=True)
-    lost = object_[name].isNotNull() & (again[name].isNull() | raw.rlike(_too_long({name: kind})))
-    told = F.when(lost, F.lit(f"{name} has a number of more digits than decimals have")).otherwise(
-        _or_null(its_problem)
-    )
-    long_ = _is_long(raw)
-    return F.when(long_, other).otherwise(value), F.when(long_, told).otherwise(_or_null(problem))
+def lost(name: str, kind: str, found: Column, long_: Column, raw: Column) -> Column:
+    """What is wrong with a column of a text that `is_long`: a number that `long` has not either. Null: nothing.
 
-
-def long_numbers(raw: Column, kinds: Mapping[str, str]) -> Column | None:
-    """The columns with decimals of a JSON text that has numbers of many digits, as `asked` for; null for another text.
-
-    None if there are no such columns. Null too where a field stands twice.
+    `found` and `long_`: the column as `asked` for, and as `long` gives it.
     """
-    if not bearing(kinds):
-        return None
-    fields = ", ".join(f"`{name}`: {kind}" for name, kind in bearing(kinds).items())
-    text = F.when(_is_long(raw), raw.cast("string"))
-    return F.try_variant_get(F.try_parse_json(text), "$", f"struct<{fields}>")
+    missing = found.isNotNull() & (long_.isNull() | raw.cast("string").rlike(_too_long(name, kind)))
+    return F.when(missing, F.lit(f"{name} has a number of more digits than decimals have"))
 
 
-def bearing(kinds: Mapping[str, str]) -> dict[str, str]:
-    """The columns with decimals, with the types that `long_numbers` gives them."""
-    return {name: _asked(_parsed(kind), "string") for name, kind in kinds.items() if _bears_decimals(_parsed(kind))}
+def value(found: Column, kind: str, raw: Column) -> Column:
+    """What was `asked` for, as a value of its column's type; what is none (`problem`) is null, also within it."""
+    return _value(found, _parsed(kind), raw)
 
 
-def checks(kinds: Mapping[str, str]) -> bool:
-    """Whether some of these columns have to be converted."""
-    return any(_read(F.col("c"), _parsed(kind), "c", F.col("c"))[1] is not None for kind in kinds.values())
+def problem(found: Column, value: Column, kind: str, path: str) -> Column:
+    """What is wrong with what was `asked` for, given its `value`; null: nothing."""
+    return _problem(found, value, _parsed(kind), path)
 
 
 def half_characters(raw: Column) -> Column:
@@ -139,8 +119,7 @@ def of_text(text: Column, kind: str) -> Column:
             number = F.when(text.rlike(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?" + _END), text.try_cast(kind))
             return F.when(_finite(number), number)
         case _:
-            value, problem = _read(text, type_, "", text)
-            return value if problem is None else F.when(problem.isNull(), value)
+            return _value(text, type_, text)
 
 
 @cache
@@ -148,16 +127,16 @@ def _parsed(kind: str) -> exp.DataType:
     return exp.DataType.build(kind, dialect="spark")
 
 
-def _asked(kind: exp.DataType, binary: str) -> str:
+def _asked(kind: exp.DataType) -> str:
     match kind.this:
         case _KIND.ARRAY:
-            return f"array<{_asked(kind.expressions[0], binary)}>"
+            return f"array<{_asked(kind.expressions[0])}>"
         case _KIND.STRUCT:
-            return f"struct<{', '.join(f'`{name}`: {_asked(it, binary)}' for name, it in _fields(kind).items())}>"
+            return f"struct<{', '.join(f'`{name}`: {_asked(it)}' for name, it in _fields(kind).items())}>"
         case _KIND.TINYINT:
             return "smallint"
         case _KIND.BINARY:
-            return binary
+            return "variant"
         case it if it in _TEXTS:
             return "string"
     return kind.sql(dialect="spark").lower()
@@ -167,13 +146,9 @@ def _fields(kind: exp.DataType) -> dict[str, exp.DataType]:
     return {field.name: field.args["kind"] for field in kind.expressions}
 
 
-def _bears_decimals(kind: exp.DataType) -> bool:
-    return any(part.this is _KIND.DECIMAL for part in kind.find_all(exp.DataType))
-
-
-def _too_long(kinds: Mapping[str, str]) -> str:
+def _too_long(name: str, kind: str) -> str:
     """What a JSON text has in which the number of a decimal, or one of an array of them, is too long."""
-    names = sorted({leaf for name, kind in kinds.items() for leaf in _decimals(name, _parsed(kind))})
+    names = sorted(_decimals(name, _parsed(kind)))
     return rf"""\"(?:{"|".join(names)})\"\s*:[-\[\]0-9.eE+,\snul\"]*?{_TOO_LONG}"""
 
 
@@ -187,62 +162,47 @@ def _decimals(name: str, kind: exp.DataType) -> list[str]:
     return [name] if kind.this is _KIND.DECIMAL else []
 
 
-def _is_long(raw: Column) -> Column:
-    return raw.cast("string").rlike(_LONG)
-
-
-def _read(
-    found: Column, kind: exp.DataType, path: str, raw: Column, *, base64: bool = False
-) -> tuple[Column, Column | None]:
-    """A value as it was asked for, as one of its type, and what is wrong with it; no problem: nothing can be.
-
-    `base64`: binaries are still texts.
-    """
+def _value(found: Column, kind: exp.DataType, raw: Column) -> Column:
     match kind.this:
-        case _KIND.ARRAY:
-            return _read_array(found, kind, path, raw, base64=base64)
-        case _KIND.STRUCT:
-            return _read_struct(found, kind, path, raw, base64=base64)
+        case _KIND.ARRAY if _has(kind, _CONVERTED):
+            inner = kind.expressions[0]
+            return F.transform(found, lambda it: _value(it, inner, raw))
+        case _KIND.STRUCT if _has(kind, _CONVERTED):
+            values = [_value(found[name], it, raw).alias(name) for name, it in _fields(kind).items()]
+            return F.when(found.isNotNull(), F.struct(*values))
         case _KIND.BINARY:
-            return F.unbase64(found) if base64 else found, None
+            return _bytes(found)
+        case _KIND.TINYINT:
+            return found.try_cast("tinyint")
+        case _KIND.DECIMAL:
+            return _decimal(found, kind, raw)
+        case _KIND.DATE:
+            return _date(found)
+        case _KIND.TIMESTAMP | _KIND.TIMESTAMPTZ:
+            return _moment(found)
+    return found
+
+
+def _problem(found: Column, value: Column, kind: exp.DataType, path: str) -> Column:
+    match kind.this:
+        case _KIND.ARRAY if _has(kind, _CHECKED):
+            inner = kind.expressions[0]
+            told = F.zip_with(found, value, lambda it, its: _problem(it, its, inner, f"{path}[]"))
+            return F.get(F.filter(told, lambda it: it.isNotNull()), F.lit(0))
+        case _KIND.STRUCT:
+            return F.coalesce(*(_problem(found[n], value[n], it, f"{path}.{n}") for n, it in _fields(kind).items()))
         case _KIND.TEXT:
-            return found, _wrong(found.isin('"Infinity"', '"-Infinity"'), path, "a number that is none", found)
+            return _wrong(found.isin('"Infinity"', '"-Infinity"'), path, "a number that is none", found)
         case _KIND.FLOAT | _KIND.DOUBLE:
             told = F.lit("infinite")
-            return found, _wrong(found.isNotNull() & ~_finite(found), path, f"not a {_named(kind)}", told)
-        case _KIND.TINYINT:
-            return found.try_cast("tinyint"), _wrong(~found.between(-128, 127), path, "not a tinyint", found)
-        case it if it in _TEXTS:
-            value = {_KIND.DECIMAL: _decimal, _KIND.DATE: _date}.get(it, _moment)(found, kind, raw)
-            return value, _wrong(found.isNotNull() & value.isNull(), path, f"not a {_named(kind)}", found)
-    return found, None
+            return _wrong(found.isNotNull() & ~_finite(found), path, f"not a {_named(kind)}", told)
+        case it if it in _CONVERTED:
+            return _wrong(found.isNotNull() & value.isNull(), path, f"not a {_named(kind)}", found)
+    return F.lit(None).cast("string")
 
 
-def _read_array(
-    found: Column, kind: exp.DataType, path: str, raw: Column, *, base64: bool
-) -> tuple[Column, Column | None]:
-    inner = kind.expressions[0]
-    plain, problem = _read(found, inner, path, raw, base64=base64)
-    if problem is None and plain is found:
-        return found, None
-    values = F.transform(found, lambda it: _read(it, inner, f"{path}[]", raw, base64=base64)[0])
-    if problem is None:
-        return values, None
-    problems = F.transform(found, lambda it: _or_null(_read(it, inner, f"{path}[]", raw, base64=base64)[1]))
-    return values, F.get(F.filter(problems, lambda it: it.isNotNull()), F.lit(0))
-
-
-def _read_struct(
-    found: Column, kind: exp.DataType, path: str, raw: Column, *, base64: bool
-) -> tuple[Column, Column | None]:
-    parts = {n: _read(found[n], it, f"{path}.{n}", raw, base64=base64) for n, it in _fields(kind).items()}
-    problems = [problem for _, problem in parts.values() if problem is not None]
-    values = F.when(found.isNotNull(), F.struct(*(value.alias(name) for name, (value, _) in parts.items())))
-    return values, F.coalesce(*problems) if problems else None
-
-
-def _or_null(problem: Column | None) -> Column:
-    return F.lit(None).cast("string") if problem is None else problem
+def _has(kind: exp.DataType, types: Container[object]) -> bool:
+    return any(part.this in types for part in kind.find_all(exp.DataType))
 
 
 def _wrong(condition: Column, path: str, what: str, found: Column) -> Column:
@@ -261,10 +221,9 @@ def _finite(number: Column) -> Column:
 def _decimal(text: Column, kind: exp.DataType, raw: Column) -> Column:
     """A decimal of no more digits than its type has; so short that Java does not labour over it."""
     scale = int(kind.expressions[1].name) if len(kind.expressions) > 1 else 0
-    exact = F.length(text) <= _LONGEST
     plain = text.rlike(_PLAIN.format(scale=scale)) & ~_underflown(text, raw)
     power = text.rlike(_POWER) & (_digits_behind(text) <= scale)
-    return F.when(exact & (plain | power), text.try_cast(_named(kind)))
+    return F.when((F.length(text) <= _LONGEST) & (plain | power), text.try_cast(_named(kind)))
 
 
 def _underflown(text: Column, raw: Column) -> Column:
@@ -281,12 +240,19 @@ def _digits_behind(text: Column) -> Column:
     return F.when(zeros == F.length(mantissa), F.lit(0)).otherwise(needed)
 
 
-def _date(text: Column, _kind: exp.DataType, _raw: Column) -> Column:
+def _bytes(found: Column) -> Column:
+    """The bytes of base64 with all its padding; Java's own decoder passes over spaces, and zeros."""
+    text = F.when(F.schema_of_variant(found) == "STRING", F.try_variant_get(found, "$", "string"))
+    right = text.rlike("^[A-Za-z0-9+/]*={0,2}" + _END) & (F.length(text) % 4 == 0)
+    return F.when(right, F.unbase64(text))
+
+
+def _date(text: Column) -> Column:
     day = F.when(text.rlike(_DATE), text.try_cast("date"))
     return F.when(day >= F.lit(_FIRST).cast("date"), day)
 
 
-def _moment(text: Column, _kind: exp.DataType, _raw: Column) -> Column:
+def _moment(text: Column) -> Column:
     moment = F.when(text.rlike(_MOMENT), text.try_cast("timestamp"))
     counted = F.when(text.rlike(_SECONDS), F.timestamp_seconds(text.try_cast("bigint")))
     either = F.coalesce(moment, counted)

@@ -7,19 +7,21 @@
 | primitive | `primitive` | one column as Kafka's own serializers write it |
 | avro | `avro` | a record of the columns, with the schema of a file or of the schema registry |
 
-A format has two functions. `parsed` gives what is evaluated once per record, however many columns are taken of it; None
-if there is no such thing. `read` gives `struct`, the part's columns, null where the bytes are null or wrong, and
-`problem`, what is wrong with them: text, null where nothing is. No record makes them fail.
+A format has `STEPS`, each evaluated once per record, however often the next one names it. The last gives `struct`, the
+part's columns, null where the bytes are null or wrong, and `problem`, what is wrong with them: text, null where nothing
+is. No record makes them fail.
 
 `decode.decode` puts key and value together with headers, fates and reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Literal, Protocol
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from hindcast import envelopes
 from hindcast.contracts import Topic
@@ -27,18 +29,38 @@ from hindcast.contracts.formats import asked, form
 from hindcast.formats import avro, json, primitive, text
 from hindcast.formats.part import Part
 
+Step = Callable[[Column, Column, Part], Column]
+"""Of the bytes, what the step before gives (the first: null), and what is asked for."""
+
 
 class Format(Protocol):
     """What a format's module has."""
 
-    def parsed(self, raw: Column, part: Part) -> Column | None:
-        """What is evaluated once per record."""
-
-    def read(self, raw: Column, parsed: Column, part: Part) -> Column:
-        """struct<struct, problem>: the part's columns, and what is wrong."""
+    @property
+    def STEPS(self) -> tuple[Step, ...]:  # noqa: N802  # a constant of a module
+        """What is made of the bytes, one after the other."""
 
 
 FORMATS: dict[str, Format] = {"json": json, "string": text, "primitive": primitive, "avro": avro}
+
+
+def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
+    """Records with what formats make of their bytes: in a struct of that name what each part's last step gives.
+
+    `parts`: by the column that has its bytes, which is its field in the struct too.
+    """
+    found = {column: F.lit(None) for column in parts}
+    turns = list(zip_longest(*(FORMATS[part.format].STEPS for part in parts.values())))
+    for n, steps in enumerate(turns):
+        made = zip(parts.items(), steps, strict=True)
+        told = {it: step(F.col(it), found[it], part) if step else found[it] for (it, part), step in made}
+        # Exploded of one: else Spark would compute a step anew for each use of it. Higher-order functions in a step
+        # make Spark interpret the whole of it.
+        struct = F.struct(*(column.alias(it) for it, column in told.items()))
+        records = records.withColumn(f"{name}{n}", F.explode(F.array(struct)))
+        found = {it: F.col(f"{name}{n}.{it}") for it in parts}
+    before = (f"{name}{n}" for n in range(len(turns) - 1))
+    return records.withColumnRenamed(f"{name}{len(turns) - 1}", name).drop(*before)
 
 
 Writers = Mapping[Literal["key", "value"], Mapping[int, str]]
@@ -63,4 +85,4 @@ def part(topic: Topic, name: Literal["key", "value"], writers: Writers | None) -
     return Part(name, columns, form(topic, name), topic.as_json, renamed, file.text if file else None, named)
 
 
-__all__ = ["FORMATS", "Format", "Part", "Writers", "columns_of", "part"]
+__all__ = ["FORMATS", "Format", "Part", "Writers", "columns_of", "part", "read"]

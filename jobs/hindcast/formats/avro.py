@@ -35,7 +35,7 @@ def schema_id(raw: Column) -> Column:
     return F.when(wire, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("bigint"))
 
 
-def parsed(raw: Column, part: Part) -> Column:
+def parsed(raw: Column, _: Column, part: Part) -> Column:
     """What each schema makes of the bytes that name it.
 
     The bytes are read as a record of the value and what follows it, so that the value takes all of them: from_avro
@@ -51,17 +51,21 @@ def parsed(raw: Column, part: Part) -> Column:
     return F.struct(id_.alias("id"), *named)
 
 
-def read(raw: Column, parsed: Column, part: Part) -> Column:
-    """The record as a struct of the columns, and what is wrong with it."""
+def record(_: Column, parsed: Column, part: Part) -> Column:
+    """The `record` as a struct of the columns, null where there is none; and the `id` that the bytes name, if any."""
     none = F.lit(None).cast(f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in part.columns.items())}>")
     schemas = [part.schema] if part.schema is not None else [schema for schema, _ in _schemas(part)]
     structs = [_struct(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
-    struct = F.coalesce(*structs, none)
+    id_ = F.lit(None).cast("bigint") if part.schema is not None else parsed["id"]
+    return F.struct(F.coalesce(*structs, none).alias("record"), id_.alias("id"))
+
+
+def read(raw: Column, record: Column, part: Part) -> Column:
+    """The record, and what is wrong with it."""
     if part.schema is not None:
         told = F.lit(f"the {part.name} is not Avro of the contract's {part.name}_schema: ")
     else:
-        known = [id_ for _, ids in _schemas(part) for id_ in ids]
-        id_ = parsed["id"]
+        id_, known = record["id"], [id_ for _, ids in _schemas(part) for id_ in ids]
         told = (
             F.when(id_.isNull(), f"the {part.name} is not in the schema registry's wire format (0, schema id, Avro): ")
             .when(
@@ -70,11 +74,11 @@ def read(raw: Column, parsed: Column, part: Part) -> Column:
             )
             .otherwise(F.concat(F.lit(f"the {part.name} is not Avro of schema "), id_, F.lit(": ")))
         )
-    # Of an array of one: else Spark would put the struct together again to see whether it is null.
-    given = F.transform(
-        F.array(struct), lambda it: result(it, F.when(raw.isNotNull() & it.isNull(), F.concat(told, shown_bytes(raw))))
-    )
-    return F.get(given, F.lit(0))
+    found = record["record"]
+    return result(found, F.when(raw.isNotNull() & found.isNull(), F.concat(told, shown_bytes(raw))))
+
+
+STEPS = (parsed, record, read)
 
 
 def _schemas(part: Part) -> list[tuple[str, list[int]]]:

@@ -34,63 +34,80 @@ _LOOSE = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean")
 """Types that lenient reads from text too. Decimals and moments are read from text in any mode."""
 
 
-def parsed(raw: Column, part: Part) -> Column:
-    """The text as one value of a JSON object, with what must follow it, so that nothing else can; and its fields' names
-    where these matter.
+def parsed(raw: Column, _: Column, part: Part) -> Column:
+    """The text as one of two elements, so that nothing else can follow it, and its fields' names where these matter.
 
     from_json alone passes over what comes after an object:    {"n": 1}, {"n": 2}    {"n": 1}} and more
     """
-    lenient = part.json == "lenient"
-    end = f'{chr(10) if lenient else ""}, "{_END}": {{}}}}}}'  # a comment may end the line
-    text = F.concat(F.lit(f'{{"{_END}": {{"": '), raw.cast("string"), F.lit(end))
+    lenient, fields = part.json == "lenient", _fields(part)
+    end = f'{chr(10) if lenient else ""}, {{"{_END}": true}}]}}'  # a comment may end the line
+    text = F.concat(F.lit(f'{{"{_END}": ['), raw.cast("string"), F.lit(end))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW}
     options |= {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
     if lenient:
         options |= dict.fromkeys(_LENIENT, "true")
-    asked = typed({name: exact.asked(kind) for name, kind in _fields(part).items()}, ": ")
-    objects = F.from_json(text, f"`{_END}` map<string, struct<{asked}>>, `{_RAW}` string", options)
-    columns = {"objects": objects, "again": exact.long_numbers(raw, _fields(part))}
+    asked = typed({name: exact.asked(kind) for name, kind in fields.items()}, ": ")
+    columns = {
+        "found": F.from_json(text, f"`{_END}` array<struct<{asked}, `{_END}`: boolean>>, `{_RAW}` string", options)
+    }
+    if decimals := _decimals(part):
+        columns["isLong"] = exact.is_long(raw)
+        columns["long"] = F.when(exact.is_long(raw), exact.long(raw, decimals))
     if _named(part):
         names = F.map_keys(F.from_json(raw.cast("string"), "map<string, string>", options))
         columns["names"] = names if lenient else F.json_object_keys(raw.cast("string"))
-    return F.struct(*(column.alias(name) for name, column in columns.items() if column is not None))
+    return F.struct(*(column.alias(name) for name, column in columns.items()))
 
 
-def read(raw: Column, parsed: Column, part: Part) -> Column:
-    """The object's columns, and what is wrong with it."""
-    found = parsed["objects"]
-    object_ = F.get(F.map_values(found[_END]), F.lit(0))
-    whole = found[_RAW].isNull() & (F.map_keys(found[_END]) == F.array(F.lit(""), F.lit(_END)))
+def chosen(raw: Column, parsed: Column, part: Part) -> Column:
+    """Whether the text is an object as it is asked for (`right`), its columns as they were `asked` for, and what of
+    them is `lost`.
+    """
+    elements, fields = parsed["found"][_END], _fields(part)
+    names = parsed["names"] if _named(part) else None
+    whole = parsed["found"][_RAW].isNull() & (F.size(elements) == 2) & F.get(elements, F.lit(1))[_END]
+    object_ = F.get(elements, F.lit(0))
     right = whole & object_.isNotNull() & utf8(raw) & ~exact.half_characters(raw)
     if part.json == "strict":
         right = right & _exactly(parsed["names"], part)
-    fields, names = _fields(part), parsed["names"] if _named(part) else None
-    longer = exact.bearing(fields)
-    again = _chosen(parsed["again"], longer, names, part) if longer else None
-    asked = {name: exact.asked(kind) for name, kind in fields.items()}
-    kinds = {name: fields[name] for name in part.columns if name not in _loose(part)}
-    columns = _chosen(object_, asked, names, part)
-    read_ = exact.columns(columns, kinds, raw.cast("string"), again)
-    given = F.struct(F.coalesce(right, F.lit(False)).alias("right"), columns.alias("columns"), read_.alias("read"))
-    # Of an array of one: else Spark would convert the columns again for each use.
-    return F.get(F.transform(F.array(given), lambda it: _told(raw, it, part)), F.lit(0))
+    given = {name: exact.asked(kind) for name, kind in fields.items()}
+    asked = _chosen(object_, {**given, _END: "boolean"}, names, part)
+    decimals, lost = _decimals(part), []
+    longs = _chosen(parsed["long"], {name: given[name] for name in decimals}, names, part) if decimals else {}
+    for name, long in longs.items():
+        lost.append(F.when(parsed["isLong"], exact.lost(name, fields[name], asked[name], long, raw)))
+        asked[name] = F.when(parsed["isLong"], long).otherwise(asked[name])
+    return F.struct(
+        F.coalesce(right, F.lit(False)).alias("right"),
+        F.struct(*(column.alias(name) for name, column in asked.items())).alias("asked"),
+        F.coalesce(*lost, F.lit(None).cast("string")).alias("lost"),
+    )
 
 
-def _told(raw: Column, given: Column, part: Part) -> Column:
-    """A result of what was `given`: whether the text is an object as it is asked for (`right`), its `columns` as they
-    were asked for, and as they are `read`.
-    """
-    texts, read = {name: given["columns"][name] for name in _loose(part)}, given["read"]
-    columns = {
-        name: _from_text(texts[name], kind) if name in texts else read["struct"][name]
+def converted(raw: Column, chosen: Column, part: Part) -> Column:
+    """The same, and the columns as `values` of their types."""
+    asked, loose = chosen["asked"], _loose(part)
+    values = {
+        name: _from_text(asked[name], kind) if name in loose else exact.value(asked[name], kind, raw)
         for name, kind in part.columns.items()
     }
-    good = reduce(and_, (text.isNull() | columns[name].isNotNull() for name, text in texts.items()), given["right"])
+    struct = F.struct(*(value.alias(name) for name, value in values.items()))
+    return F.struct(*(chosen[it].alias(it) for it in ("right", "asked", "lost")), struct.alias("values"))
+
+
+def read(raw: Column, converted: Column, part: Part) -> Column:
+    """The object's columns, and what is wrong with it."""
+    asked, values, loose = converted["asked"], converted["values"], _loose(part)
+    good = reduce(and_, (asked[n].isNull() | values[n].isNotNull() for n in loose), converted["right"])
     what = f"a JSON object of {'exactly ' if part.json == 'strict' else ''}{typed(part.columns)}"
     told = F.concat(F.lit(f"the {part.name} is not {what}: "), shown(raw.cast("string")))
-    problem = F.when(~good, told).when(read["wrong"].isNotNull(), F.concat(F.lit(f"the {part.name}'s "), read["wrong"]))
-    struct = F.when(good & read["wrong"].isNull(), F.struct(*(it.alias(name) for name, it in columns.items())))
-    return result(struct, F.when(raw.isNotNull(), problem))
+    exactly = ((n, kind) for n, kind in part.columns.items() if n not in loose)
+    wrong = F.coalesce(converted["lost"], *(exact.problem(asked[n], values[n], kind, n) for n, kind in exactly))
+    problem = F.when(~good, told).otherwise(F.concat(F.lit(f"the {part.name}'s "), wrong))
+    return result(F.when(raw.isNotNull() & problem.isNull(), values), F.when(raw.isNotNull(), problem))
+
+
+STEPS = (parsed, chosen, converted, read)
 
 
 def _named(part: Part) -> bool:
@@ -114,20 +131,26 @@ def _fields(part: Part) -> dict[str, str]:
     return {name: kind for column, kind in kinds.items() for name in _names(column, part)}
 
 
-def _chosen(object_: Column, kinds: Mapping[str, str], names: Column | None, part: Part) -> Column:
+def _decimals(part: Part) -> dict[str, str]:
+    """The fields with decimals, with their types."""
+    return {name: kind for name, kind in _fields(part).items() if exact.bears_decimals(kind)}
+
+
+def _chosen(object_: Column, kinds: Mapping[str, str], names: Column | None, part: Part) -> dict[str, Column]:
     """Of an object with fields of these kinds that of each column: of several names the first that is there."""
+    columns = [name for name in part.columns if name in kinds]
     if names is None or not part.renamed:
-        return object_
+        return {name: object_[name] for name in columns}
     places = {name: f"f{n}" for n, name in enumerate(kinds)}  # names may differ in case alone
     numbered = object_.cast(f"struct<{', '.join(f'{places[name]}: {kind}' for name, kind in kinds.items())}>")
-    found = []
-    for column in (name for name in part.columns if name in kinds):
+    found = {}
+    for column in columns:
         first, *others = _names(column, part)
         value = F.when(F.array_contains(names, first), numbered[places[first]])
         for name in others:
             value = value.when(F.array_contains(names, name), numbered[places[name]])
-        found.append(value.alias(column))
-    return F.when(object_.isNotNull(), F.struct(*found))
+        found[column] = value
+    return found
 
 
 def _exactly(names: Column, part: Part) -> Column:

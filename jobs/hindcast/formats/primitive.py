@@ -23,16 +23,11 @@ from hindcast.formats.part import Part, result, shown_bytes
 _SIZES = {"smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "boolean": 1}
 
 
-def parsed(raw: Column, part: Part) -> Column | None:  # noqa: ARG001  # a format's form
-    """Nothing is worth keeping."""
-    return None
-
-
-def read(raw: Column, parsed: Column, part: Part) -> Column:
+def read(raw: Column, before: Column, part: Part) -> Column:
     """The value, by the number of bytes that its type has: 0x0000002A as an int is 42."""
     name, kind = part.only
     if kind not in _SIZES:
-        return text.read(raw, parsed, part)
+        return text.read(raw, before, part)
     size = _SIZES[kind]
     value = F.when(F.length(raw) == size, _value(raw, kind, size))
     problem = F.when(
@@ -40,6 +35,9 @@ def read(raw: Column, parsed: Column, part: Part) -> Column:
         F.concat(F.lit(f"the {part.name} is not {kind} in {size} byte{'s' * (size > 1)}: "), shown_bytes(raw)),
     )
     return result(F.when(value.isNotNull(), F.struct(value.alias(name))), problem)
+
+
+STEPS = (read,)
 
 
 def written(value: Column, kind: str) -> Column:

@@ -9,17 +9,15 @@ from hindcast import exact
 from hindcast.formats.part import Part, result, shown, utf8
 
 
-def parsed(raw: Column, part: Part) -> Column | None:  # noqa: ARG001  # a format's form
-    """Nothing is worth keeping."""
-    return None
-
-
-def read(raw: Column, parsed: Column, part: Part) -> Column:  # noqa: ARG001
+def read(raw: Column, _: Column, part: Part) -> Column:
     """The text as a value: `2026-01-01` as a date, `4.20` as a decimal."""
     name, kind = part.only
     typed, bad = cast(raw, kind)
     problem = F.when(bad, F.concat(F.lit(f"the {part.name} is not {kind}: "), shown(raw.cast("string"))))
     return result(F.when(raw.isNotNull() & ~bad, F.struct(typed.alias(name))), problem)
+
+
+STEPS = (read,)
 
 
 def cast(raw: Column, kind: str) -> tuple[Column, Column]:
