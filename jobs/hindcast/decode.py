@@ -69,8 +69,5 @@ def decode(
         .when(unchanged, "Debezium's tombstone: the change event before it has ended the row")
         .otherwise(skewed)
     )
-    return (
-        decided.withColumns({"fate": fate, "reason": reason})
-        .withColumns({"key": F.col("_key"), "value": F.col("_value")})
-        .drop("_key", "_value", "_problem", "_read", "_at", "_valid")
-    )
+    told = {"fate": fate, "reason": reason, "key": F.col("_key"), "value": F.col("_value")}
+    return decided.withColumns(told).drop("_key", "_value", "_problem", "_read", "_at", "_valid")

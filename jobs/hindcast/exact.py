@@ -98,7 +98,7 @@ def problem(found: Column, value: Column, kind: str, path: str) -> Column:
 def half_characters(raw: Column) -> Column:
     r"""Whether a JSON text has half a character: \ud83d without \ude00 after it, or the reverse. Java makes ? of it."""
     text = raw.cast("string")
-    escapes = F.regexp_replace(F.regexp_replace(text, r"\\\\", ""), r"\\u[dD][89abAB]..\\u[dD][c-fC-F]", "")
+    escapes = F.regexp_replace(F.regexp_replace(text, r"\\\\", "_"), r"\\u[dD][89abAB]..\\u[dD][c-fC-F]", "")
     return F.contains(text, F.lit(r"\u")) & escapes.rlike(r"\\u[dD][89a-fA-F]")
 
 
@@ -228,7 +228,7 @@ def _decimal(text: Column, kind: exp.DataType, raw: Column) -> Column:
 
 def _underflown(text: Column, raw: Column) -> Column:
     """Whether a zero may have been 1e-999: the parser takes numbers with an exponent for doubles."""
-    return text.isin("0.0", "-0.0") & raw.cast("string").rlike("[eE]-[0-9]{3}")
+    return text.isin("0.0", "-0.0") & raw.cast("string").rlike(r"[:\[,\s/]-?[0-9.]+[eE]-[0-9]{3}")
 
 
 def _digits_behind(text: Column) -> Column:

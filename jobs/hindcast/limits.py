@@ -21,7 +21,8 @@ def within(records: DataFrame, topic: Topic, decode: Callable[[DataFrame], DataF
     small = {part: F.when(~large, F.col(part)) for part in ("key", "value")}
     decoded = decode(records.withColumn("_size", size(records)).withColumns(small))
     told = F.concat(F.lit("oversized: "), "_size", F.lit(f" bytes, {topic.max_record_bytes} may be"))
-    refused = large & ~F.col("fate").eqNullSafe("no_timestamp")
+    # That it has no timestamp may be due to what was not looked into.
+    refused = large if topic.valid_time is not None else large & ~F.col("fate").eqNullSafe("no_timestamp")
     why = {"fate": (refused, F.lit("malformed")), "reason": (refused, told)}
     return decoded.withColumns(
         {name: F.when(condition, value).otherwise(F.col(name)) for name, (condition, value) in why.items()}

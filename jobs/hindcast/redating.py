@@ -84,8 +84,9 @@ def _anew(rows: DataFrame, topic: Topic, writers: Writers) -> DataFrame:
     kept = rows.withColumns({"was": F.col("fate"), "_why": F.col("reason"), "timestamp": own})
     kept = kept.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     decoded = decode(kept, topic, *valid_time.span(topic, F.col("systemFrom")), writers)
-    settled = F.col("was").isin("malformed", "null_key", *gaps.FATES)
-    of_time = F.col("fate").isin(*_OF_TIME)
+    settled = F.col("was").isin("malformed", "null_key", "no_change", *gaps.FATES)
+    unread = (F.col("was") == "no_timestamp") & F.col("fate").isin("malformed", "null_key", "no_change")
+    of_time = F.col("fate").isin(*_OF_TIME) | unread
     # One that decoded before and does not now is accepted still: who decodes it next refuses (logs.undisputed).
     fates = {
         "fate": F.when(settled, F.col("was")).when(of_time, F.col("fate")),

@@ -51,16 +51,16 @@ def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
     """
     found = {column: F.lit(None) for column in parts}
     turns = list(zip_longest(*(FORMATS[part.format].STEPS for part in parts.values())))
-    for n, steps in enumerate(turns):
+    for n, steps in enumerate(turns, 1):
         made = zip(parts.items(), steps, strict=True)
         told = {it: step(F.col(it), found[it], part) if step else found[it] for (it, part), step in made}
         # Exploded of one: else Spark would compute a step anew for each use of it. Higher-order functions in a step
         # make Spark interpret the whole of it.
         struct = F.struct(*(column.alias(it) for it, column in told.items()))
-        records = records.withColumn(f"{name}{n}", F.explode(F.array(struct)))
-        found = {it: F.col(f"{name}{n}.{it}") for it in parts}
-    before = (f"{name}{n}" for n in range(len(turns) - 1))
-    return records.withColumnRenamed(f"{name}{len(turns) - 1}", name).drop(*before)
+        place = name if n == len(turns) else f"{name}{n}"
+        records = records.withColumn(place, F.explode(F.array(struct)))
+        found = {it: F.col(f"{place}.{it}") for it in parts}
+    return records.drop(*(f"{name}{n}" for n in range(1, len(turns))))
 
 
 Writers = Mapping[Literal["key", "value"], Mapping[int, str]]
