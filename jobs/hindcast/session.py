@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,7 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
 
     _use_utc()
     if os.environ.get("SPARK_REMOTE"):
+        allow_deep_plans()
         builder = SparkSession.builder.appName(app)
         return _configured(builder, conf or {}).getOrCreate()
     now = settings()
@@ -101,6 +102,18 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     return _configured(
         SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
     ).getOrCreate()
+
+
+def allow_deep_plans() -> None:
+    """Lets a Spark Connect client send plans of more than fifty operators on top of each other.
+
+    Protobuf reads no message deeper than 100 unless it is told to, and the client reads its own where it asks for a
+    checkpoint. The server takes 1024 (spark.connect.grpc.marshallerRecursionLimit).
+    """
+    with suppress(ImportError):  # protobuf in Python alone has no such limit
+        from google._upb import _message  # type: ignore[import-untyped]  # it is C
+
+        _message.SetAllowOversizeProtos(True)
 
 
 @contextmanager
