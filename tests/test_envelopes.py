@@ -480,10 +480,14 @@ def test_a_contract_that_cannot_mean_anything_is_refused(
 
 
 def test_a_number_keeps_all_its_digits(spark: SparkSession) -> None:
+    """Or is malformed: it is not rounded, though no decimal is finer than the column."""
     wide = PRICES.model_copy(update={"value": {"price": "decimal(38,10)"}})
-    value = json.dumps(event("c", {"id": 1, "price": "?"})).replace('"?"', "12345678901234567890.1234567891")
-    found = decoded(spark, wide, [(ONE, value.encode())])
-    assert found[0].value.price == Decimal("12345678901234567890.1234567891")
+    told = json.dumps(event("c", {"id": 1, "price": "?"}))
+    sent = ["12345678901234567890.1234567891", "1.123456789012", "1.500000000000", "123e-11", "1230e-11", '"0.0"']
+    found = decoded(spark, wide, [(ONE, told.replace('"?"', number).encode()) for number in sent])
+    exact: list[Decimal | None] = [Decimal(number.strip('"')) for number in sent]
+    exact[1] = exact[3] = None
+    assert [it.value and it.value.price for it in found] == exact
 
 
 def test_a_format_with_types_of_its_own_gives_decimals_and_dates_as_they_are(spark: SparkSession) -> None:

@@ -21,6 +21,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hindcast.errors import PlatformError, SettingsError
@@ -133,8 +134,9 @@ def _write(folder: Path, text: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in folder.glob("kafka-*.properties"):
-            if time.time() - other.stat().st_mtime > STALE:
-                other.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # its own process may take it away meanwhile
+                if time.time() - other.stat().st_mtime > STALE:
+                    other.unlink()
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(text)
     except OSError as error:
@@ -165,7 +167,8 @@ def _is_special(value: str) -> bool:
 
 def _quoted(value: str) -> str:
     """A value as it has to stand within quotes there."""
-    return re.sub(r'["\\]', lambda it: f"\\{it[0]}", value)
+    told = re.sub(r'["\\]', lambda it: f"\\{it[0]}", value)
+    return told.replace("\n", r"\n").replace("\r", r"\r")
 
 
 def _escaped(value: str) -> str:

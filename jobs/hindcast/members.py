@@ -77,7 +77,10 @@ class Matched:
     def _each(self, ask: Callable[[str], Mapping[int, Told]]) -> dict[int, Told]:
         there = self._cluster.topics()
         told = {topic: ask(topic) for topic in _topics(self._members) if topic in there}
-        return {n: told[it.topic][it.partition] for n, it in self._members.items() if it.topic in told}
+        # One that was made anew may have fewer partitions; topic_id tells of it.
+        return {
+            n: told[it.topic][it.partition] for n, it in self._members.items() if it.partition in told.get(it.topic, {})
+        }
 
 
 def source(cluster: Cluster, members: Members, run: int) -> Source:
