@@ -266,6 +266,17 @@ def test_a_record_has_at_most_so_many_bytes(spark: SparkSession) -> None:
     assert [found[n].key and found[n].key.id for n in (0, 7)] == ["k", "k"]
 
 
+def test_what_is_too_large_is_so_whatever_its_valid_time(spark: SparkSession) -> None:
+    """It is asked of nothing that was not looked into."""
+    told = {"read": "stream", "key": {"day": "string"}, "value": {"n": "int"}, "max_record_bytes": 20}
+    topic = Topic.model_validate(told | {"valid_time": "cast(day AS timestamp)"})
+    rows = [(n, NOON, b"2026-01-01", value) for n, value in enumerate([b'{"n": 1}', b'{"n": 1, "text": "x"}'])]
+    records = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary")
+    found = limits.within(records, topic, lambda some: decode(some, topic, NOON)).sort("n").collect()
+    assert [row.fate for row in found] == [None, "malformed"]
+    assert found[1].reason == "oversized: 31 bytes, 20 may be"
+
+
 def test_how_many_may_be_malformed() -> None:
     told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
     cases = {(3, 10): 3, ("1%", 250): 2, ("0.5%", 199): 0, ("0.5%", 200): 1, ("100%", 7): 7, ("0%", 7): 0}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame
 
-from hindcast import commits, tables, valid_time
+from hindcast import commits, redating, tables, valid_time
 from hindcast.contracts import Topic, load
 from hindcast.decode import decode
 from hindcast.errors import ContractError
@@ -254,3 +254,23 @@ def test_a_duration_is_what_may_lie_after_and_hashes_as_ever(tmp_path: Path) -> 
     assert len(hashes) == 1
     assert topic(max_time_skew="2 hours").time_skew.after == timedelta(hours=2)
     assert topic(max_time_skew={"before": "2 hours"}).time_skew.after == DAY
+
+
+def test_dating_anew_accepts_nothing_that_does_not_decode(spark: SparkSession) -> None:
+    """What had no timestamp may have one now, if it can be read; a tombstone of Debezium's ends no row."""
+    told = {"read": "table", "key": {"item": "string"}, "value": {"ts": "bigint"}, "valid_time": "timestamp_millis(ts)"}
+    known_at = datetime(2026, 1, 1, tzinfo=UTC)
+    sent = [
+        (b"a", b'{"ts": 1000}', "no_timestamp", "accepted"),
+        (b"a", b"{", "no_timestamp", "malformed"),
+        (None, b'{"ts": 1000}', "no_timestamp", "null_key"),
+        (b"a", b'{"ts": null}', "no_timestamp", "no_timestamp"),
+        (b"a", None, "no_change", "no_change"),
+    ]
+    rows = [
+        (0, n, known_at, key, value, fate, "why", None, 1, known_at) for n, (key, value, fate, _) in enumerate(sent)
+    ]
+    columns = "partition int, offset long, timestamp timestamp, key binary, value binary, fate string, reason string"
+    log = spark.createDataFrame(rows, f"{columns}, streamTime timestamp, run long, systemFrom timestamp")
+    found = redating._anew(log, Topic.model_validate(told), {}).sort("offset").collect()
+    assert [row.fate for row in found] == [fate for *_, fate in sent]
