@@ -74,6 +74,7 @@ def test_what_a_run_has_taken_that_was_given_up_after_some_chunks(
     assert share().chunks == [[{0: (0, 2)}], [{0: (4, 7), 1: (0, 1)}], [{0: (7, 10), 1: (1, 2)}]]
     taken = share().upto(chunks)
     assert (taken.ranges, taken.earlier, taken.left) == (ranges, earlier, left)
+    assert Share.from_json(taken.as_json()) == taken
 
 
 def test_a_plan_takes_a_number_for_each_commit_to_a_log() -> None:
@@ -264,7 +265,10 @@ topics:
 
 
 @pytest.mark.slow
-def test_offsets_before_the_anchor_are_gone_on_with_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_offsets_before_the_anchor_are_gone_on_with_too(
+    spark: SparkSession, broker: str, tmp_path: Path, lost: bool
+) -> None:
     with chunked(spark, broker, tmp_path, 20, MOVED) as p, pytest.MonkeyPatch.context() as patch:
         p.send("orders", *((f"item{n}", {"n": n}, n) for n in range(50)))
         p.run("first")
@@ -283,6 +287,10 @@ def test_offsets_before_the_anchor_are_gone_on_with_too(spark: SparkSession, bro
             for run in journal.runs(p.warehouse, p.name):
                 if not run.finished:
                     plans.abandon(p.warehouse, run, "by a test")
+            if lost and run_id == "second":
+                Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
+                assert rebuild.rebuild(p.warehouse, p.contract) == [1, 3]
+                assert rebuild.rebuild(p.warehouse, p.contract) == []
         assert sorted(row["n"] for row in p.raw("orders")) == list(range(10, 50))
         fourth = Plan.from_json(plans.current(p.warehouse, p.name, runs.plan(p.name, "fourth")).plan)
         assert sum(fourth.topics["orders"].planned.values()) == 10

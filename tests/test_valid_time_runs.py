@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from hindcast import journal, ledger, plans, rebuild
+from hindcast import journal, ledger, plans, rebuild, requeue, runs
 from hindcast.topics import millis
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
@@ -69,9 +69,9 @@ def counted(p: Pipeline, topic: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("upto", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
-    spark: SparkSession, broker: str, tmp_path: Path, runs: int
+    spark: SparkSession, broker: str, tmp_path: Path, upto: int
 ) -> None:
     long_ago, sharp = datetime(1500, 1, 1, tzinfo=UTC), at(5) + MICRO
     with pipeline(spark, broker, tmp_path, GIVEN) as p:
@@ -114,7 +114,7 @@ def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
         assert counted(p, "orders") == {"accepted": 3}
         assert {row[:2] for row in p.history("menu") if row[-2:] == (1, 2)} == {("tea", 1), ("tea", 2), ("tea", 3)}
 
-        if runs == 2:
+        if upto == 2:
             return
 
         # and of the next: 104 less 20 is later than 83
@@ -148,6 +148,70 @@ TEA = [("tea", 1, 100, 101), ("tea", 2, 101, 103), ("tea", 3, 103, 104)]
 def share(run: journal.Run) -> tuple[str | None, ...]:
     told = plans.Plan.from_json(run.plan).topics
     return told["menu"].valid_time, told["orders"].valid_time
+
+
+REQUEUED = """
+pipeline: again
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int, note: string}
+    history_retention: 20 seconds
+    max_malformed: 9
+    max_record_bytes: 60
+"""
+LONG = "x" * 100
+
+
+@pytest.mark.slow
+def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, REQUEUED) as p:
+
+        def requeued(**asked: Any) -> dict[str, Any]:
+            told = runs.requeue(spark, p.name, f"requeue-{len(p.states())}", requeue.selection(p.contract, **asked))
+            fates: dict[str, Any] = told["topics"]["menu"]["requeued"]
+            return fates
+
+        p.send(
+            "menu",
+            ("tea", {"price": 1, "at": ts(0)}, 100),
+            ("tea", {"price": 2, "at": ts(90), "note": LONG}, 101),  # 1: oversized
+            ("soup", {"price": 5, "at": ts(10)}, 102),
+            ("cake", {"price": 7, "at": ts(5), "note": LONG}, 50),  # 3: oversized; expired at stream time 102
+        )
+        raw = Producer({"bootstrap.servers": p.servers, "log_level": 0})
+        raw.produce(p.kafka("menu"), key=b"pie", value=b'{"price": 9, "at": "%d"}' % ts(11), timestamp=NONE)
+        assert raw.flush(20) == 0
+        p.run()
+        assert p.fates("menu")[4] == (4, "no_timestamp")
+        larger = REQUEUED.replace("60", "500")
+        p.write(larger)
+        assert requeued(partition=0, offsets=[1]) == {"accepted": 1}
+        assert menu(p) == [("soup", 5, 102, None), ("tea", 1, 100, 101), ("tea", 2, 101, None)]
+
+        dated = larger.replace("note: string}", "note: string, at: bigint}\n    valid_time: timestamp_millis(at)")
+        p.write(dated)
+        p.send("menu", ("soup", {"price": 6, "at": ts(12)}, 103))
+        p.run()
+        by_value = [("soup", 5, 10, 12), ("soup", 6, 12, None), ("tea", 1, 0, 90), ("tea", 2, 90, None)]
+        assert menu(p) == by_value
+        assert counted(p, "menu") == {"accepted": 4, "malformed": 2}, "the pie's time is a text"
+        assert requeue.waiting(p.warehouse, p.contract, requeue.selection(p.contract)) == {"menu": 2}
+
+        p.write(dated.replace("    valid_time", "    json: lenient\n    valid_time"))
+        assert requeued() == {"accepted": 2}
+        p.send("menu", ("tea", {"price": 3, "at": ts(-9)}, 104), ("tea", {"price": 4, "at": ts(-8)}, 105))
+        p.run()
+        more = [("cake", 7, 5, None), ("pie", 9, 11, None), ("tea", 4, -8, 0)]
+        assert menu(p) == sorted([*by_value, *more], key=str)
+        assert counted(p, "menu") == {"accepted": 7, "expired": 1}
+        told = p.run(only="menu")
+        assert told["tables"]["menu"]["opened"] == 0, "whole the same"
+        assert requeue.waiting(p.warehouse, p.contract, requeue.selection(p.contract)) == {}
 
 
 RAW = """

@@ -44,17 +44,17 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Cla
     log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     chunks, done = share.chunks, tables.published(log)
     first = todo.run + 1 - len(chunks)
-    left = {number: parts for number, parts in enumerate(chunks, first) if number > done}
+    left = [number for number in range(first, todo.run + 1) if number > done]
     claimed = None
     if left:
         counted = _counted(log, todo) if done >= first else Counter[str]()
         with Cluster(settings().kafka) as cluster:
-            step = _Step(spark, cluster, contract, todo, name, log)
-            for number, parts in left.items():
+            step = _Step(spark, cluster, contract, todo, name, log, chunks)
+            for number in left:
                 claimed = None  # of several chunks one at a time is held
                 if number > first:
                     plans.current(log.warehouse, contract.pipeline, todo.run)  # it may have been given up meanwhile
-                claimed = step.append(parts, number, share.after if number == first else number - 1, counted)
+                claimed = step.append(number, share.after if number == first else number - 1, counted)
     logs.quarantined(spark, contract, name, log, name, limit=100 + len(chunks))
     return claimed if len(chunks) == 1 else None
 
@@ -74,13 +74,16 @@ class _Step(NamedTuple):
     todo: Plan
     name: str
     log: Table
+    chunks: list[list[dict[int, Offsets]]]
 
-    def append(self, parts: list[dict[int, Offsets]], number: int, after: int, counted: Counter[str]) -> Claimed | None:
-        """The commit `number`: a row for each record that there is, and one for each gap between them.
+    def append(self, number: int, after: int, counted: Counter[str]) -> Claimed | None:
+        """The commit `number`: a row for each record of its chunk that there is, and one for each gap between them.
 
         `counted`: what the run has brought and refused before, to which this is added.
         """
         spark, contract, todo, name = self.spark, self.contract, self.todo, self.name
+        chunk = len(self.chunks) - (todo.run - number)  # the first is 1
+        parts, later = self.chunks[chunk - 1], self.chunks[chunk:]
         topic, share, kafka = contract.topics[name], todo.topics[name], contract.kafka_topic(name)
         source = members.source(self.cluster, share.members, todo.run)
         held = source.available(kafka)
@@ -94,10 +97,9 @@ class _Step(NamedTuple):
             # No persist: a commit to the log would drop what was kept of a plan that reads it.
             return rows.localCheckpoint(eager=False)
 
-        field, written = f"topics.{name}.max_malformed", self._written(number)
+        field, written = f"topics.{name}.max_malformed", self._written(chunk - 1)
         place = partial(members.place, kafka, share.members)
-        later = share.chunks[len(share.chunks) - (todo.run - number) :]
-        to_come = sum(r.end - r.start for chunk in later for part in chunk for r in part.values())
+        to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         account = partial(
             logs.account, place=place, topic=topic, field=field, before=counted, to_come=to_come, written=written
         )
@@ -112,19 +114,17 @@ class _Step(NamedTuple):
         note |= {"validTime": topic.valid_time}
         if share.chunk:
             note |= {what: counted[what] for what in ("records", "malformed")}
-            note["chunk"] = len(share.chunks) - (todo.run - number)
+            note["chunk"] = chunk
         if not commits.append(rows, self.log, number, note, after=after):
             return None
         return Claimed(share.after, _decoded(judged, share, todo))
 
-    def _written(self, number: int) -> str:
-        """What a run has written before the commit `number`, in words."""
-        chunks = len(self.todo.topics[self.name].chunks)
-        done = chunks - 1 - (self.todo.run - number)
+    def _written(self, done: int) -> str:
+        """What a run has written with the first `done` of its chunks, in words."""
         if not done:
             return "nothing was written"
         again = f"give the run up (hindcast abandon {self.contract.pipeline}), and the next one goes on after them"
-        return f"{done} of its {chunks} chunks are in the log and stay: {again}"
+        return f"{done} of its {len(self.chunks)} chunks are in the log and stay: {again}"
 
     def _between(self, judged: DataFrame, read: list[dict[int, Offsets]], came: dict[int, int]) -> list[DataFrame]:
         """The offsets of what was read that have no record, with their fate; nothing where all have one."""

@@ -87,7 +87,8 @@ def _by_contract(spark: SparkSession, contract: Contract, name: str, entered: Ta
     records = records if "was" in records.columns else records.withColumn("was", F.col("fate"))
     if tables.opened(entered) is not None:
         place = ["partition", "offset"]
-        last = tables.load(spark, entered).groupBy(*place).agg(F.max_by("fate", "run").alias("_last"))
+        when = F.struct("run", F.col("was") == "malformed")  # a run that finds one malformed may requeue it too
+        last = tables.load(spark, entered).groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
         records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
     topic = contract.topics[name]
     anew = order.judge_again(records, logs.retention(topic)).where("fate <> was")

@@ -83,10 +83,9 @@ class Share:
         """The form in the journal."""
         partitions = []
         for p, r in self.ranges.items():
-            earlier = {"earlier": list(self.earlier[p])} if p in self.earlier else {}
-            partitions.append(
-                {"partition": p, "anchor": self.anchors.get(p), "start": r.start, "end": r.end, **earlier}
-            )
+            before = {"earlier": self.earlier, "left": self.left}
+            told = {name: list(of[p]) for name, of in before.items() if p in of}
+            partitions.append({"partition": p, "anchor": self.anchors.get(p), "start": r.start, "end": r.end, **told})
         more: dict[str, Any] = {"from": self.since.isoformat()} if self.since else {}
         more |= {"chunk": self.chunk} if self.chunk else {}
         more |= {"validTime": self.valid_time} if self.valid_time else {}
@@ -106,6 +105,7 @@ class Share:
             {p["partition"]: Offsets(*p["earlier"]) for p in parts if "earlier" in p},
             datetime.fromisoformat(told["from"]) if "from" in told else None,
             chunk=told.get("chunk", 0),
+            left={p["partition"]: Offsets(*p["left"]) for p in parts if "left" in p},
             valid_time=told.get("validTime"),
             members={n: Member(*of) for n, *of in told.get("members", [])},
         )

@@ -116,17 +116,21 @@ def _share(pieces: list[Piece], number: int) -> Share | None:
         return None
     anchors: dict[int, int] = {}
     ends: dict[int, int] = {}
-    earlier: dict[int, Offsets] = {}
-    starts: dict[int, int] = {}
+    base: dict[int, int] = {}  # from where on all is there
+    own: dict[bool, dict[int, Offsets]] = {True: {}, False: {}}
+    left: dict[int, Offsets] = {}
     for piece in pieces:
         p = piece.partition
-        before = p in anchors and piece.end <= anchors[p]
-        if piece.run == number and before:
-            earlier[p] = Offsets(piece.start, anchors[p])
-        elif piece.run == number:
-            starts[p] = piece.start
+        before = p in ends and piece.end <= ends[p]
+        if piece.run == number:
+            own[before][p] = Offsets(piece.start, piece.end)
         anchors[p] = min(piece.start, anchors.get(p, piece.start))
         ends[p] = max(piece.end, ends.get(p, piece.end))
-    ranges = {p: Offsets(starts.get(p, end), end) for p, end in ends.items()}
+        base.setdefault(p, piece.start)
+        if before:
+            left[p] = Offsets(piece.end, base[p])
+            base[p] = anchors[p] if piece.end == base[p] else base[p]
+    ranges = {p: own[False].get(p, Offsets(end, end)) for p, end in ends.items()}
+    left = {p: r for p, r in left.items() if r.start < r.end}
     after = max((piece.run for piece in pieces if piece.run < number), default=0)
-    return Share(pieces[-1].topic_id, pieces[-1].epoch, after, anchors, ranges, earlier)
+    return Share(pieces[-1].topic_id, pieces[-1].epoch, after, anchors, ranges, own[True], left=left)

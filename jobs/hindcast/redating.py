@@ -3,6 +3,7 @@
 A log keeps the times by which a run judged its records, and the plan of each run knows the `valid_time` that gave them.
 Where that is another than the contract's, the bytes are decoded again, and the whole log is dated and judged anew: by
 the same rules, each record against the known-at of its own run. What is not of time (malformed, null_key, gone) stays.
+A requeued record is judged at its offset's stream time, and moves none (requeued.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ RETENTION = "interval day to second"
 """The type in which `order` takes a history retention."""
 
 _OF_TIME = ("no_timestamp", "time_skew")
+_UNREAD = ("malformed", "null_key", "no_change")
 
 
 def log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> DataFrame:
@@ -36,7 +38,8 @@ def log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> D
     if all(run <= after for run in _stale(contract, name)):
         return rows.where(F.col("run") > after)
     writers = schemas.known(spark, contract, name)
-    return _anew(rows, contract.topics[name], writers).where(F.col("run") > after)
+    again = F.col("run").isin(requeued.runs(spark, settings().warehouse, contract.pipeline, name))
+    return _anew(rows, contract.topics[name], writers, again).where(F.col("run") > after)
 
 
 def before(spark: SparkSession, contract: Contract, name: str, partitions: Collection[int]) -> DataFrame | None:
@@ -48,10 +51,11 @@ def before(spark: SparkSession, contract: Contract, name: str, partitions: Colle
     stale = _stale(contract, name)
     if not stale:
         return None
-    since = log(spark, contract, name, after=max(stale))
+    again = F.col("run").isin(requeued.runs(spark, settings().warehouse, contract.pipeline, name))
+    since = log(spark, contract, name, after=max(stale)).where(~again)
     there = {row["partition"] for row in since.select("partition").distinct().collect()}
     if not there.issuperset(partitions):
-        return log(spark, contract, name)
+        return log(spark, contract, name).where(~again)
     own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
     reached = F.greatest("streamTime", own).alias("timestamp")
     return since.select("partition", "offset", reached, F.lit("accepted").alias("fate"))
@@ -65,10 +69,11 @@ def changed(contract: Contract, name: str) -> bool:
 
 
 def _stale(contract: Contract, name: str) -> list[int]:
-    """The runs that brought records under another `valid_time`."""
-    shares = _shares(journal.runs(settings().warehouse, contract.pipeline), name)
-    wanted = contract.topics[name].valid_time
-    return [run for run, share in shares.items() if share.parts and share.valid_time != wanted]
+    """The runs that brought or requeued records under another `valid_time`."""
+    past, wanted = journal.runs(settings().warehouse, contract.pipeline), contract.topics[name].valid_time
+    requeues = {run.number for run in past if name in run.plan.get("requeues", {}).get("topics", ())}
+    shares = _shares(past, name).items()
+    return [run for run, share in shares if (share.parts or run in requeues) and share.valid_time != wanted]
 
 
 def _shares(runs: list[Run], name: str) -> dict[int, Share]:
@@ -76,25 +81,25 @@ def _shares(runs: list[Run], name: str) -> dict[int, Share]:
     return {run.number: Share.from_json(run.plan["topics"][name]) for run in runs if name in run.plan["topics"]}
 
 
-def _anew(rows: DataFrame, topic: Topic, writers: Writers) -> DataFrame:
-    """All rows of a log, dated and judged by the topic as it is now."""
+def _anew(rows: DataFrame, topic: Topic, writers: Writers, again: Column) -> DataFrame:
+    """All rows of a log, dated and judged by the topic as it is now; `again`: whether a row was requeued."""
     own: Column = F.col("timestamp")
     if "recordTimestamp" in rows.columns:
         own = F.coalesce("recordTimestamp", "timestamp")
     kept = rows.withColumns({"was": F.col("fate"), "_why": F.col("reason"), "timestamp": own})
     kept = kept.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     decoded = decode(kept, topic, *valid_time.span(topic, F.col("systemFrom")), writers)
-    settled = F.col("was").isin("malformed", "null_key", "no_change", *gaps.FATES)
-    unread = (F.col("was") == "no_timestamp") & F.col("fate").isin("malformed", "null_key", "no_change")
-    of_time = F.col("fate").isin(*_OF_TIME) | unread
+    settled = F.col("was").isin(*_UNREAD, *gaps.FATES)
     # One that decoded before and does not now is accepted still: who decodes it next refuses (logs.undisputed).
+    found = F.col("fate").isin(*_OF_TIME) | ((F.col("was") == "no_timestamp") & F.col("fate").isin(*_UNREAD))
     fates = {
-        "fate": F.when(settled, F.col("was")).when(of_time, F.col("fate")),
-        "reason": F.when(settled, F.col("_why")).when(of_time, F.col("reason")),
+        "fate": F.when(settled, F.col("was")).when(found, F.col("fate")).when(again, F.lit("accepted")),
+        "reason": F.when(settled, F.col("_why")).when(found, F.col("reason")),
         "key": F.col("_rawKey"),
         "value": F.col("_rawValue"),
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
-    judged = order.judge(decoded.withColumns(fates).drop("streamTime"), retention)
+    # What is decided already moves no stream time: of a requeued record it is decided first, then judged by it.
+    judged = order.judge_again(order.judge(decoded.withColumns(fates).drop("streamTime"), retention), retention)
     columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]
     return judged.select(*columns)

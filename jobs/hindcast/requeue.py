@@ -14,7 +14,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import limits, logs, members, order, plans, requeued, schemas, tables, valid_time
+from hindcast import limits, logs, members, order, plans, redating, schemas, tables, valid_time
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -62,13 +62,12 @@ def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dic
             continue
         with duckdb.connect() as engine:
             engine.register("log", tables.dataset(log))
-            decided = "false"
+            of = "log"
             if entered is not None:
                 engine.register("entered", tables.dataset(entered))
-                decided = """("partition", "offset") IN
-                             (SELECT ("partition", "offset") FROM entered WHERE was = 'malformed')"""
+                of = _DECIDED
             row = engine.execute(
-                f"SELECT count(*) FROM log WHERE fate = 'malformed' AND NOT {decided} "  # noqa: S608  # our own columns
+                f"SELECT count(*) FROM {of} WHERE fate = 'malformed' "  # noqa: S608  # our own columns
                 'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
                 'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
                 {
@@ -97,11 +96,13 @@ def decided(
     decides it, which stores the schemas that they name.
     """
     topic, warehouse = contract.topics[name], settings().warehouse
-    rows = requeued.waiting(spark, warehouse, contract.pipeline, name)
+    rows = redating.log(spark, contract, name).where("fate = 'malformed'")
     some = _partitions(warehouse, contract, name, asked)
     rows = rows.where(_asked(asked, some))
     own = F.coalesce("recordTimestamp", "timestamp") if "recordTimestamp" in rows.columns else F.col("timestamp")
-    bytes_ = rows.drop("reason").withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own})
+    bytes_ = rows.drop("reason", "was").withColumns(
+        {"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own}
+    )
     span, writers = valid_time.span(topic, known_at), schemas.of(contract, name, bytes_, todo)
     decoded = limits.within(bytes_, topic, lambda some: decode(some, topic, *span, writers))
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
@@ -161,6 +162,17 @@ def _partitions(warehouse: str, contract: Contract, name: str, asked: Mapping[st
     if of is None or not (known := plans.known_members(warehouse, contract, name)):
         return None if partition is None else [partition]
     return [n for n, it in known.items() if it.topic == of and partition in (None, it.partition)]
+
+
+_DECIDED = """(
+    SELECT "partition", "offset", coalesce(since.fate, log.fate) AS fate, coalesce(since.reason, log.reason) AS reason
+    FROM log LEFT JOIN (
+        SELECT "partition", "offset", last(fate ORDER BY run, was = 'malformed') AS fate,
+               last(reason ORDER BY run, was = 'malformed') AS reason
+        FROM entered GROUP BY "partition", "offset"
+    ) AS since USING ("partition", "offset")
+)"""
+"""A log with the fates that were decided last."""
 
 
 def _asked(asked: Mapping[str, Any], partitions: Collection[int] | None) -> Column:

@@ -15,6 +15,8 @@ from hindcast import plans, tables
 
 _DECIDED = ("timestamp", "fate", "reason", "run", "systemFrom")
 _PLACE = ["partition", "offset"]
+_ONCE = "fate IN ('malformed', 'no_timestamp')"
+"""What a requeue can have decided: a record without timestamp may be malformed to another `valid_time`."""
 
 
 def records(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame:
@@ -23,19 +25,20 @@ def records(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Da
     decided = _entries(spark, warehouse, pipeline, name)
     if decided is None:
         return rows
-    was = rows.where("fate = 'malformed'").join(decided, _PLACE, "left")
+    was = rows.where(_ONCE).join(decided, _PLACE, "left")
     # Of an accepted one the reason is null: a fate tells whether there is an entry.
     since = {c: F.when(F.col("_fate").isNotNull(), F.col(f"_{c}")).otherwise(F.col(c)) for c in _DECIDED}
     if "recordTimestamp" in rows.columns:  # Kafka's own, where the record is dated otherwise now
         own = F.when(F.col("_timestamp") != F.col("timestamp"), F.col("timestamp"))
         since["recordTimestamp"] = F.coalesce("recordTimestamp", own)
     told = was.withColumns(since).select(*rows.columns)
-    return rows.where("fate <> 'malformed'").unionByName(told)
+    return rows.where(f"NOT ({_ONCE})").unionByName(told)
 
 
-def waiting(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame:
-    """The rows of a topic's log that are malformed, and that no requeue has decided since."""
-    return records(spark, warehouse, pipeline, name).where("fate = 'malformed'")
+def runs(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> list[int]:
+    """The requeues that have decided records of a topic: all that `records` has of these runs."""
+    decided = _entries(spark, warehouse, pipeline, name)
+    return [] if decided is None else sorted(row[0] for row in decided.select("_run").distinct().collect())
 
 
 def turn(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Column:
@@ -45,10 +48,8 @@ def turn(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Colum
 
         runs 1, 2, 4 and requeue 3    ->    0, 0, 2 and 1
     """
-    decided = _entries(spark, warehouse, pipeline, name)
-    runs = [] if decided is None else sorted(row[0] for row in decided.select("_run").distinct().collect())
     turns = F.lit(0)
-    for run in runs:
+    for run in runs(spark, warehouse, pipeline, name):
         turns = turns + F.when(F.col("run") > run, 2).when(F.col("run") == run, 1).otherwise(0)
     return turns
 
