@@ -150,6 +150,28 @@ def test_json_strict_and_lenient(spark: SparkSession) -> None:
                 Case(b'{"n": 1 /* one */} // of it', (None, 1, None, None, None)),
                 Case(b'{"price": 0.12}', (Decimal("0.12"), None, None, None, None)),
                 Case(b'{"n": null}', (None, None, None, None, None)),
+                Case(
+                    b"""{'s': '1, 2e-400', price: .12, n: 007, "more": [1234567890123456789, 12345678901234567.5]}""",
+                    BAD,
+                ),
+                Case(
+                    b"""{'s': '1, 2e-400', price: 0.12, n: 007, a-1: [1234567890123456789, NaN]} // 1e-999""",
+                    (Decimal("0.12"), 7, None, None, "1, 2e-400"),
+                ),
+                Case(
+                    b"""/* "it's" 1e-400 */ {x: -Infinity, 1e400: "it's", "n": "8", 'b': true, price: 12.5e-0001}""",
+                    BAD,
+                ),
+                Case(
+                    b"""/* "it's" 1e-400 */ {x: -Infinity, 1e400: "it's", "n": "8", 'b': true, price: 12.5}""",
+                    (Decimal("12.50"), 8, -float("inf"), True, None),
+                ),
+                Case(b'{"x": 1e-999}', (None, None, 0.0, None, None)),
+                Case(b'{"x": "-Infinity"}', (None, None, -float("inf"), None, None)),
+                Case(b'{"x": 1e999}', BAD, "not a JSON object of `price`"),
+                Case(b'{"x": -1e999, "s": "Infinity"}', BAD),
+                Case(b'{"x": "1e999"}', BAD),
+                Case(b'{"x": ' + b"9" * 400 + b"}", BAD),
                 Case(b'{"n": "five"}', BAD, "not a JSON object of `price`"),
                 Case(b'{"n": ""}', BAD),
                 Case(b'{"n": 1.5}', BAD),
@@ -184,6 +206,44 @@ def test_json_strict_and_lenient(spark: SparkSession) -> None:
         (
             of("json", {"n": "int"}, renamed={"n": ("m",)}, json="lenient"),
             [Case(b"{m: '1'}", (1,)), Case(b"{n: null, m: 1}", (None,))],
+        ),
+    )
+
+
+def test_decimals_beside_numbers_of_many_digits(spark: SparkSession) -> None:
+    """They are read as they were written, and what stands beside them in a struct or an array as ever."""
+    columns = {"p": "struct<x: double, y: decimal(20,2), z: array<decimal(4,1)>>"}
+    columns |= {"a": "array<struct<x: double, y: decimal(20,2)>>", "d": "decimal(20,2)"}
+    exact, third = Decimal("123456789012345678.12"), 0.3333333333333333
+    one = b'{"x": 0.3333333333333333, "y": 123456789012345678.12}'
+    small = b'{"x": 0.3333333333333333, "y": 1.25e-1}'
+    check(
+        spark,
+        (
+            of("json", columns),
+            [
+                Case(
+                    b'{"p": ' + one + b', "a": [' + one + b", null]}",
+                    ((third, exact, None), [(third, exact), None], None),
+                ),
+                Case(
+                    b'{"p": {"z": [1.0, 2.000000000000000000]}}',
+                    ((None, None, [Decimal("1.0"), Decimal("2.0")]), None, None),
+                ),
+                Case(
+                    b'{"p": {"z": [1.0, 2.000000000000000001]}}',
+                    BAD,
+                    "p.z[] is not a decimal(4,1): 2.000000000000000001",
+                ),
+                Case(b'{"a": [' + small + b"]}", BAD, "the value's a[].y is not a decimal(20,2): 1.25e-1"),
+            ],
+        ),
+        (
+            of("json", {"d": "decimal(20,2)"}, renamed={"d": ("old",)}),
+            [
+                Case(b'{"old": 123456789012345678.12}', (exact,)),
+                Case(b'{"d": null, "old": 123456789012345678.12}', (None,)),
+            ],
         ),
     )
 
