@@ -140,6 +140,11 @@ def digits_behind(number: Column) -> Column:
     return F.when(needed == "", F.lit(0)).otherwise(behind - F.coalesce(power, F.lit(0)))
 
 
+def in_years(value: Column, kind: str) -> Column:
+    """Whether a date or a timestamp is one of the years 1 to 9999; Python has no others."""
+    return value.between(F.lit(_FIRST).cast(kind), F.lit(_LAST).cast(kind))
+
+
 @cache
 def _parsed(kind: str) -> exp.DataType:
     return exp.DataType.build(kind, dialect="spark")
@@ -264,11 +269,11 @@ def _bytes(found: Column) -> Column:
 
 def _date(text: Column) -> Column:
     day = F.when(text.rlike(_DATE), text.try_cast("date"))
-    return F.when(day >= F.lit(_FIRST).cast("date"), day)
+    return F.when(in_years(day, "date"), day)
 
 
 def _moment(text: Column) -> Column:
     moment = F.when(text.rlike(_MOMENT), text.try_cast("timestamp"))
     counted = F.when(text.rlike(_SECONDS), F.timestamp_seconds(text.try_cast("bigint")))
     either = F.coalesce(moment, counted)
-    return F.when(either.between(F.lit(_FIRST).cast("timestamp"), F.lit(_LAST).cast("timestamp")), either)
+    return F.when(in_years(either, "timestamp"), either)
