@@ -150,6 +150,28 @@ def test_json_strict_and_lenient(spark: SparkSession) -> None:
                 Case(b'{"n": 1 /* one */} // of it', (None, 1, None, None, None)),
                 Case(b'{"price": 0.12}', (Decimal("0.12"), None, None, None, None)),
                 Case(b'{"n": null}', (None, None, None, None, None)),
+                Case(
+                    b"""{'s': '1, 2e-400', price: .12, n: 007, "more": [1234567890123456789, 12345678901234567.5]}""",
+                    BAD,
+                ),
+                Case(
+                    b"""{'s': '1, 2e-400', price: 0.12, n: 007, a-1: [1234567890123456789, NaN]} // 1e-999""",
+                    (Decimal("0.12"), 7, None, None, "1, 2e-400"),
+                ),
+                Case(
+                    b"""/* "it's" 1e-400 */ {x: -Infinity, 1e400: "it's", "n": "8", 'b': true, price: 12.5e-0001}""",
+                    BAD,
+                ),
+                Case(
+                    b"""/* "it's" 1e-400 */ {x: -Infinity, 1e400: "it's", "n": "8", 'b': true, price: 12.5}""",
+                    (Decimal("12.50"), 8, -float("inf"), True, None),
+                ),
+                Case(b'{"x": 1e-999}', (None, None, 0.0, None, None)),
+                Case(b'{"x": "-Infinity"}', (None, None, -float("inf"), None, None)),
+                Case(b'{"x": 1e999}', BAD, "not a JSON object of `price`"),
+                Case(b'{"x": -1e999, "s": "Infinity"}', BAD),
+                Case(b'{"x": "1e999"}', BAD),
+                Case(b'{"x": ' + b"9" * 400 + b"}", BAD),
                 Case(b'{"n": "five"}', BAD, "not a JSON object of `price`"),
                 Case(b'{"n": ""}', BAD),
                 Case(b'{"n": 1.5}', BAD),
@@ -184,6 +206,44 @@ def test_json_strict_and_lenient(spark: SparkSession) -> None:
         (
             of("json", {"n": "int"}, renamed={"n": ("m",)}, json="lenient"),
             [Case(b"{m: '1'}", (1,)), Case(b"{n: null, m: 1}", (None,))],
+        ),
+    )
+
+
+def test_decimals_beside_numbers_of_many_digits(spark: SparkSession) -> None:
+    """They are read as they were written, and what stands beside them in a struct or an array as ever."""
+    columns = {"p": "struct<x: double, y: decimal(20,2), z: array<decimal(4,1)>>"}
+    columns |= {"a": "array<struct<x: double, y: decimal(20,2)>>", "d": "decimal(20,2)"}
+    exact, third = Decimal("123456789012345678.12"), 0.3333333333333333
+    one = b'{"x": 0.3333333333333333, "y": 123456789012345678.12}'
+    small = b'{"x": 0.3333333333333333, "y": 1.25e-1}'
+    check(
+        spark,
+        (
+            of("json", columns),
+            [
+                Case(
+                    b'{"p": ' + one + b', "a": [' + one + b", null]}",
+                    ((third, exact, None), [(third, exact), None], None),
+                ),
+                Case(
+                    b'{"p": {"z": [1.0, 2.000000000000000000]}}',
+                    ((None, None, [Decimal("1.0"), Decimal("2.0")]), None, None),
+                ),
+                Case(
+                    b'{"p": {"z": [1.0, 2.000000000000000001]}}',
+                    BAD,
+                    "p.z[] is not a decimal(4,1): 2.000000000000000001",
+                ),
+                Case(b'{"a": [' + small + b"]}", BAD, "the value's a[].y is not a decimal(20,2): 1.25e-1"),
+            ],
+        ),
+        (
+            of("json", {"d": "decimal(20,2)"}, renamed={"d": ("old",)}),
+            [
+                Case(b'{"old": 123456789012345678.12}', (exact,)),
+                Case(b'{"d": null, "old": 123456789012345678.12}', (None,)),
+            ],
         ),
     )
 
@@ -275,6 +335,92 @@ def test_avro_types(spark: SparkSession) -> None:
     check(spark, *table)
 
 
+def test_what_avro_holds_and_a_column_does_not_is_malformed(spark: SparkSession) -> None:
+    """A decimal of more digits, a date or a moment beyond the years 1 to 9999; never wrapped round."""
+    small, large = logical("bytes", "decimal", precision=6, scale=2), logical("bytes", "decimal", precision=20, scale=2)
+    fixed = {"type": "fixed", "name": "C", "size": 9, "logicalType": "decimal", "precision": 18, "scale": 2}
+    kinds: dict[str, tuple[str, Any]] = {
+        "d": ("decimal(8,2)", small),
+        "w": ("decimal(20,2)", large),
+        "f": ("decimal(18,2)", fixed),
+        "e": ("decimal(18,2)", {**fixed, "name": "E", "size": 8}),
+        "day": ("date", logical("int", "date")),
+        "ms": ("timestamp", logical("long", "timestamp-millis")),
+        "us": ("timestamp", logical("long", "timestamp-micros")),
+        "local": ("timestamp", logical("long", "local-timestamp-micros")),
+        "a": ("array<decimal(8,2)>", {"type": "array", "items": small}),
+        "m": ("array<struct<key: string, value: date>>", {"type": "map", "values": logical("int", "date")}),
+        "r": ("struct<d: decimal(7,2)>", record(d=small, other="int")),
+    }
+    columns = {name: kind for name, (kind, _) in kinds.items()}
+    schema = record(**{name: kind for name, (_, kind) in kinds.items()})
+    schema["fields"][-1]["type"]["name"] = "Inner"
+    plain = _plainly(schema)
+    good: dict[str, Any] = {
+        **dict.fromkeys(("day", "ms", "us", "local"), 0),
+        "d": b"\1",
+        "w": b"\2",
+        "f": bytes(8) + b"\3",
+        "e": bytes(7) + b"\6",
+        "a": [b"\4"],
+        "m": {"k": 1},
+        "r": {"d": b"\5", "other": 1},
+    }
+    wrapping = (2**64 + 100).to_bytes(9, "big")  # Spark alone takes these for 1.00
+    first, last = -62_135_596_800_000_000, 253_402_300_799_999_999
+    bad: list[tuple[str, Any, str]] = [
+        ("d", wrapping, "the value's d is not a decimal(8,2): 184467440737095517.16"),
+        ("d", (-(2**64) - 1).to_bytes(9, "big", signed=True), "d is not a decimal(8,2): -184467440737095516.17"),
+        ("d", (10**8).to_bytes(4, "big"), "d is not a decimal(8,2): 1000000.00"),
+        ("d", (10**38).to_bytes(17, "big"), "is not Avro of"),
+        ("w", (10**20).to_bytes(9, "big"), "the value's w is not a decimal(20,2): 1000000000000000000.00"),
+        ("f", wrapping, "the value's f is not a decimal(18,2): 184467440737095517.16"),
+        ("e", (10**18).to_bytes(8, "big"), "is not Avro of"),
+        ("day", -719_163, "the value's day is not a date: 0000-12-31"),
+        ("day", 2_932_897, "the value's day is not a date: +10000-01-01"),
+        ("ms", first // 1000 - 1, "the value's ms is not a timestamp: 0000-12-31 23:59:59.999"),
+        ("us", last + 1, "the value's us is not a timestamp: +10000-01-01 00:00:00"),
+        ("us", 2**63 - 1, "the value's us is not a timestamp: +294247-01-10"),
+        ("ms", 2**63 - 1, "is not Avro of"),
+        ("local", first - 1, "the value's local is not a timestamp: 0000-12-31 23:59:59.999999"),
+        ("a", [b"\1", wrapping], "the value's a[] is not a decimal(8,2): 184467440737095517.16"),
+        ("m", {"k": 0, "l": 2_932_897}, "the value's m[] is not a date: +10000-01-01"),
+        ("r", {"d": wrapping, "other": 1}, "the value's r.d is not a decimal(7,2): 184467440737095517.16"),
+    ]
+    epoch, cent = datetime(1970, 1, 1), Decimal("0.01")  # noqa: DTZ001  # Spark's Python side gives local times
+    gives = (
+        cent,
+        2 * cent,
+        3 * cent,
+        6 * cent,
+        date(1970, 1, 1),
+        *[epoch] * 3,
+        [4 * cent],
+        [("k", date(1970, 1, 2))],
+        (5 * cent,),
+    )
+    near = {"d": (10**8 - 1).to_bytes(4, "big"), "day": 2_932_896, "us": last}
+    near_gives = (Decimal("999999.99"), *gives[1:4], date(9999, 12, 31), epoch)
+    near_gives += (datetime(9999, 12, 31, 23, 59, 59, 999_999), *gives[7:])  # noqa: DTZ001
+    cases = [Case(wrote(plain, good), gives), Case(wrote(plain, good | near), near_gives)]
+    cases += [Case(wrote(plain, {**good, name: value}), BAD, why) for name, value, why in bad]
+    registered = [Case(b"\0\0\0\0\1" + case.raw, *case[1:]) for case in cases if case.raw]
+    check(
+        spark,
+        (of("avro", columns, schema=json.dumps(schema)), cases),
+        (of("avro", columns, writers={1: json.dumps(schema), 2: '"int"'}), registered),
+    )
+
+
+def _plainly(schema: Any) -> Any:
+    """The schema without logical types: to write whatever bytes."""
+    if isinstance(schema, list):
+        return [_plainly(it) for it in schema]
+    if isinstance(schema, dict):
+        return {name: _plainly(it) for name, it in schema.items() if name not in ("logicalType", "precision", "scale")}
+    return schema
+
+
 def test_avro_of_many_schemas_in_one_run(spark: SparkSession) -> None:
     one = record(n="int")
     two = record(more="string", n="long", s=["null", "string"])
@@ -335,7 +481,7 @@ def test_what_a_schema_gives_is_what_spark_makes_of_it(spark: SparkSession) -> N
     from pyspark.sql.avro.functions import from_avro
 
     schema = record(**{f"f{n}": kind for n, kind in enumerate([*(row[0] for row in TYPES), *ODD])})
-    text = json.dumps(avro.numbered(_once(schema, set())))
+    text = json.dumps(avro.read_as(_once(schema, set())))
     none = F.lit(None).cast("binary")
     given = spark.range(0).select(from_avro(none, text, _OPTIONS).alias("it")).schema["it"].dataType
     told = str(avro.written(json.loads(text))).replace("`", "").replace(": ", ":").replace(", ", ",")

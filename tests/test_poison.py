@@ -57,7 +57,7 @@ CASES: dict[bytes, Any] = {
     b'{"d": 1500e-2}': {"d": Decimal("15.00")},
     b'{"d": -0.0}': {"d": Decimal("0.00")},
     b'{"d": 0e-5}': {"d": Decimal("0.00")},
-    b'{"d": 1.' + b"0" * 60 + b"}": BAD,
+    b'{"d": 1.' + b"0" * 60 + b"}": {"d": Decimal("1.00")},
     b'{"d": 8.005}': BAD,
     b'{"d": "8.005"}': BAD,
     b'{"d": 15e-3}': BAD,
@@ -67,6 +67,9 @@ CASES: dict[bytes, Any] = {
     b'{"d":1E-0400}': BAD,
     b'{"text": "1e4123-e-4123", "d": 0.0}': {"text": "1e4123-e-4123", "d": Decimal("0.00")},
     b'{"text": "table-100, item1e-4123", "d":0.00}': {"text": "table-100, item1e-4123", "d": Decimal("0.00")},
+    b'{"d": 0.0, "text": "zero, 2e-100"}': {"d": Decimal("0.00"), "text": "zero, 2e-100"},
+    b'{"d": 0.0, "x": 2e-100}': {"d": Decimal("0.00"), "x": 2e-100},
+    b'{"x": 2e-100, "\\u0064": 1e-400}': BAD,
     b'{"d": 1000000}': BAD,
     b'{"d": 1e999999999}': BAD,
     b'{"d": "1e999999999"}': BAD,
@@ -85,7 +88,18 @@ CASES: dict[bytes, Any] = {
     b'{"e": 1.00000000000000000000000000001}': BAD,
     b'{"e": 1.' + b"0" * 45 + b"1}": BAD,
     b'{"e": 0.0000000001, "l": 1234567890123456789}': {"e": Decimal("0.0000000001"), "l": 1234567890123456789},
-    b'{"e": 1.5, "e": 2.5, "l": 1234567890123456789}': BAD,  # which of the two is asked of exact numbers only
+    b'{"\\u0065": 1.' + b"0" * 45 + b"1}": BAD,
+    b'{"e": 1.23456789012345678e10}': {"e": Decimal("12345678901.2345678")},
+    b'{"e": 1.5, "e": 2.5, "l": 1234567890123456789}': {"e": Decimal("2.5"), "l": 1234567890123456789},
+    b'{"text": "\\\\\\": 1", "e": 0.1234567891, "l": -1234567890123456789}': {
+        "text": '\\": 1',
+        "e": Decimal("0.1234567891"),
+        "l": -1234567890123456789,
+    },
+    b'{"text": "' + b"a\\n" * 300_000 + b'", "e": 12345678901234567.5}': {
+        "text": "a\n" * 300_000,
+        "e": Decimal("12345678901234567.5"),
+    },
     b'{"d": 1.5, "d": 2.5}': {"d": Decimal("2.50")},
     b'{"tags": [1.5, null, "2"]}': {"tags": [Decimal("1.5"), None, Decimal("2.0")]},
     b'{"tags": [1, 1.25]}': BAD,
@@ -212,7 +226,7 @@ def test_the_reason_names_the_place(spark: SparkSession) -> None:
         b'{"p": {"at": "12:30"}}': "the value's p.at is not a timestamp: 12:30",
         b'{"tags": [1, 1.25]}': "the value's tags[] is not a decimal(4,1): 1.25",
         b'{"p": {"in": [{"y": 1e999}]}}': "the value's p.in[].y is not a double: infinite",
-        b'{"e": 1.' + b"0" * 45 + b"1}": "the value's e has a number of more digits than decimals have",
+        b'{"e": 1.' + b"0" * 45 + b"1}": f"the value's e is not a decimal(38,10): 1.{'0' * 45}1",
     }
     rows = decoded(spark, EVENTS, [(None, sent) for sent in cases])
     assert {sent: row.reason for sent, row in zip(cases, rows, strict=True)} == cases

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from hindcast.exact import digits_behind
+
 LOGICAL = {
     "org.apache.kafka.connect.data.Decimal": "Decimal",
     "io.debezium.data.VariableScaleDecimal": "VariableScaleDecimal",
@@ -166,16 +168,7 @@ def _number(text: Column, kind: str) -> Column:
 def exact(text: Column, kind: str) -> Column:
     """A number as a decimal, null if it has other digits than the type can hold: never rounded."""
     _, scale = _digits(kind)
-    return _once(text, lambda it: F.when(_digits_behind(it) <= scale, it.try_cast(kind)))
-
-
-def _digits_behind(number: Column) -> Column:
-    """How many digits behind the point a number needs: 1.50 needs one, 15e-1 too, 1500e-2 none."""
-    mantissa = F.regexp_replace(F.regexp_extract(number, "^[-+]?([0-9.]*)", 1), r"\.", "")
-    zeros = F.length(mantissa) - F.length(F.regexp_replace(mantissa, "0+$", ""))
-    behind = F.length(F.regexp_extract(number, r"\.([0-9]*)", 1))
-    power = F.coalesce(F.regexp_extract(number, "[eE]([-+]?[0-9]+)$", 1).try_cast("int"), F.lit(0))
-    return F.when(zeros == F.length(mantissa), F.lit(0)).otherwise(behind - zeros - power)
+    return _once(text, lambda it: F.when(digits_behind(it) <= scale, it.try_cast(kind)))
 
 
 def _once(column: Column, use: Callable[[Column], Column]) -> Column:

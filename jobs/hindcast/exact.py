@@ -18,7 +18,7 @@ types or texts (`asked`), and what it gives is converted here (`value`, `problem
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from functools import cache
 
 from pyspark.sql import Column
@@ -32,20 +32,24 @@ _CHECKED = {*_CONVERTED, _KIND.TEXT, _KIND.FLOAT, _KIND.DOUBLE}
 _LONGEST = 128
 """So many characters a number may have: Java takes the square of their number of steps."""
 
-_LONG = "[0-9.]{16}"
-"""Numbers that a double does not keep: of records with one, decimals are read a second time, as variants."""
-_TOO_LONG = r"(?<![0-9.])(?:[1-9][0-9.]{39}|0\.[0-9]{39}|[0-9][0-9.]{15,}[eE])"
-"""Numbers that a variant does not keep either."""
 _END = r"(?![\s\S])"
 """The end of a text; $ would also be before its last line feed."""
 _PLAIN = r"^[-+]?[0-9]+(?:\.(?=[0-9])[0-9]{{0,{scale}}}0*)?" + _END
-_POWER = r"^[-+]?([0-9]{1,20})(?:\.([0-9]{1,20}))?[eE]([+-]?[0-9]{1,2})" + _END
+_POWER = r"^[-+]?[0-9]{1,20}(?:\.[0-9]{1,20})?[eE][+-]?[0-9]{1,2}" + _END
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}" + _END
 _MOMENT = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?"
     + _END
 )
 _SECONDS = "^-?[0-9]{5,12}" + _END
+_LOSSY = r"[0-9.]{16}|[0-9.][eE][-+]?[0-9]{3}"
+"""Numbers that a double does not keep, and texts that look like it: then numbers are read as they were written."""
+_BETWEEN = r"""\s"'{}\[\],:/"""
+_NUMBER = rf"-?[0-9][-+0-9.eE]*+(?![^{_BETWEEN}])"
+_QUOTED = "|".join(rf"{q}[^{q}\\]*+(?:\\[\s\S][^{q}\\]*+)*+{q}" for q in "\"'")
+_COMMENT = r"/\*[\s\S]*?\*/|//[^\n\r]*+"
+_NUMBERS = rf"\G((?:{_QUOTED}|{_COMMENT}|[\s{{}}\[\],:]++|(?!{_NUMBER})[^{_BETWEEN}]++)*+)({_NUMBER})"
+"""A number, with what stands between it and the one before."""
 _FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 
 
@@ -60,34 +64,39 @@ def asked(kind: str) -> str:
 
 def bears_decimals(kind: str) -> bool:
     """Whether a column's values are decimals, or have some in them."""
-    return any(part.this is _KIND.DECIMAL for part in _parsed(kind).find_all(exp.DataType))
+    return _bears_decimals(_parsed(kind))
 
 
-def is_long(raw: Column) -> Column:
-    """Whether a JSON text may have a number of more digits than a double keeps: its decimals are read as `long`."""
-    return raw.cast("string").rlike(_LONG)
+def lossy(raw: Column) -> Column:
+    """Whether a JSON text may have a number that a double does not keep: then its decimals are read from `quoted`."""
+    return raw.cast("string").rlike(_LOSSY)
 
 
-def long(raw: Column, kinds: Mapping[str, str]) -> Column:
-    """Columns with decimals of a JSON text that `is_long`, as `asked` for and with all their digits; null where a field
-    stands twice.
+def quoted(text: Column) -> Column:
+    """A JSON text, lenient or not, with its numbers as strings, so that the parser leaves them as they were written.
+
+    {"n": 1e-400, "text": "2, 3"} becomes {"n": "1e-400", "text": "2, 3"}
     """
-    fields = ", ".join(f"`{name}`: {asked(kind)}" for name, kind in kinds.items())
-    return F.try_variant_get(F.try_parse_json(raw.cast("string")), "$", f"struct<{fields}>")
+    return F.regexp_replace(text, _NUMBERS, '$1"$2"')
 
 
-def lost(name: str, kind: str, found: Column, long_: Column, raw: Column) -> Column:
-    """What is wrong with a column of a text that `is_long`: a number that `long` has not either. Null: nothing.
+def asked_quoted(kind: str) -> str:
+    """What is `asked` for of a text `quoted`: of a column with decimals these, and of structs no more than these.
 
-    `found` and `long_`: the column as `asked` for, and as `long` gives it.
+    >>> asked_quoted("decimal(8,2)"), asked_quoted("struct<x: int, y: array<decimal(4,1)>>")
+    ('string', 'struct<`y`: array<string>>')
     """
-    missing = found.isNotNull() & (long_.isNull() | raw.cast("string").rlike(_too_long(name, kind)))
-    return F.when(missing, F.lit(f"{name} has a number of more digits than decimals have"))
+    return _asked_quoted(_parsed(kind))
 
 
-def value(found: Column, kind: str, raw: Column) -> Column:
+def as_written(found: Column, digits: Column, kind: str) -> Column:
+    """What was `asked` for, with the numbers as they were written: `digits`, the same column of a text `quoted`."""
+    return _as_written(found, digits, _parsed(kind))
+
+
+def value(found: Column, kind: str) -> Column:
     """What was `asked` for, as a value of its column's type; what is none (`problem`) is null, also within it."""
-    return _value(found, _parsed(kind), raw)
+    return _value(found, _parsed(kind))
 
 
 def problem(found: Column, value: Column, kind: str, path: str) -> Column:
@@ -119,7 +128,21 @@ def of_text(text: Column, kind: str) -> Column:
             number = F.when(text.rlike(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?" + _END), text.try_cast(kind))
             return F.when(_finite(number), number)
         case _:
-            return _value(text, type_, text)
+            return _value(text, type_)
+
+
+def digits_behind(number: Column) -> Column:
+    """How many digits behind the point a number needs, given its text: 1.50 needs one, 15e-1 too, 1500e-2 none."""
+    mantissa = F.regexp_replace(number, "[eE].*|[^0-9]", "")
+    needed = F.rtrim(mantissa, F.lit("0"))
+    behind = F.length(F.regexp_extract(number, r"\.([0-9]*)", 1)) - F.length(mantissa) + F.length(needed)
+    power = F.regexp_extract(number, "[eE](.*)", 1).try_cast("int")
+    return F.when(needed == "", F.lit(0)).otherwise(behind - F.coalesce(power, F.lit(0)))
+
+
+def in_years(value: Column, kind: str) -> Column:
+    """Whether a date or a timestamp is one of the years 1 to 9999; Python has no others."""
+    return value.between(F.lit(_FIRST).cast(kind), F.lit(_LAST).cast(kind))
 
 
 @cache
@@ -146,36 +169,47 @@ def _fields(kind: exp.DataType) -> dict[str, exp.DataType]:
     return {field.name: field.args["kind"] for field in kind.expressions}
 
 
-def _too_long(name: str, kind: str) -> str:
-    """What a JSON text has in which the number of a decimal, or one of an array of them, is too long."""
-    names = sorted(_decimals(name, _parsed(kind)))
-    return rf"""\"(?:{"|".join(names)})\"\s*:[-\[\]0-9.eE+,\snul\"]*?{_TOO_LONG}"""
+def _bears_decimals(kind: exp.DataType) -> bool:
+    return _has(kind, (_KIND.DECIMAL,))
 
 
-def _decimals(name: str, kind: exp.DataType) -> list[str]:
-    """The fields whose values are decimals, or arrays of them."""
+def _asked_quoted(kind: exp.DataType) -> str:
     match kind.this:
         case _KIND.ARRAY:
-            return _decimals(name, kind.expressions[0])
+            return f"array<{_asked_quoted(kind.expressions[0])}>"
         case _KIND.STRUCT:
-            return [leaf for field, it in _fields(kind).items() for leaf in _decimals(field, it)]
-    return [name] if kind.this is _KIND.DECIMAL else []
+            fields = {name: it for name, it in _fields(kind).items() if _bears_decimals(it)}
+            return f"struct<{', '.join(f'`{name}`: {_asked_quoted(it)}' for name, it in fields.items())}>"
+    return "string"
 
 
-def _value(found: Column, kind: exp.DataType, raw: Column) -> Column:
+def _as_written(found: Column, digits: Column, kind: exp.DataType) -> Column:
+    if _asked_quoted(kind) == _asked(kind):
+        return digits
+    if kind.this is _KIND.ARRAY:
+        inner = kind.expressions[0]
+        return F.zip_with(found, digits, lambda it, its: _as_written(it, its, inner))
+    fields = [
+        (_as_written(found[name], digits[name], it) if _bears_decimals(it) else found[name]).alias(name)
+        for name, it in _fields(kind).items()
+    ]
+    return F.when(found.isNotNull(), F.struct(*fields))
+
+
+def _value(found: Column, kind: exp.DataType) -> Column:
     match kind.this:
         case _KIND.ARRAY if _has(kind, _CONVERTED):
             inner = kind.expressions[0]
-            return F.transform(found, lambda it: _value(it, inner, raw))
+            return F.transform(found, lambda it: _value(it, inner))
         case _KIND.STRUCT if _has(kind, _CONVERTED):
-            values = [_value(found[name], it, raw).alias(name) for name, it in _fields(kind).items()]
+            values = [_value(found[name], it).alias(name) for name, it in _fields(kind).items()]
             return F.when(found.isNotNull(), F.struct(*values))
         case _KIND.BINARY:
             return _bytes(found)
         case _KIND.TINYINT:
             return found.try_cast("tinyint")
         case _KIND.DECIMAL:
-            return _decimal(found, kind, raw)
+            return _decimal(found, kind)
         case _KIND.DATE:
             return _date(found)
         case _KIND.TIMESTAMP | _KIND.TIMESTAMPTZ:
@@ -218,26 +252,12 @@ def _finite(number: Column) -> Column:
     return (F.abs(number) < F.lit(float("inf"))) & ~F.isnan(number)
 
 
-def _decimal(text: Column, kind: exp.DataType, raw: Column) -> Column:
+def _decimal(text: Column, kind: exp.DataType) -> Column:
     """A decimal of no more digits than its type has; so short that Java does not labour over it."""
     scale = int(kind.expressions[1].name) if len(kind.expressions) > 1 else 0
-    plain = text.rlike(_PLAIN.format(scale=scale)) & ~_underflown(text, raw)
-    power = text.rlike(_POWER) & (_digits_behind(text) <= scale)
-    return F.when((F.length(text) <= _LONGEST) & (plain | power), text.try_cast(_named(kind)))
-
-
-def _underflown(text: Column, raw: Column) -> Column:
-    """Whether a zero may have been 1e-999: the parser takes numbers with an exponent for doubles."""
-    return text.isin("0.0", "-0.0") & raw.cast("string").rlike(r"[:\[,\s/]-?[0-9.]+[eE]-[0-9]{3}")
-
-
-def _digits_behind(text: Column) -> Column:
-    """How many digits behind the point a number with an exponent needs: 1500e-2 needs none, 15e-1 one."""
-    whole, behind, power = (F.regexp_extract(text, _POWER, n) for n in (1, 2, 3))
-    mantissa = F.concat(whole, behind)
-    zeros = F.length(mantissa) - F.length(F.regexp_replace(mantissa, "0+$", ""))
-    needed = F.length(behind) - zeros - power.try_cast("int")
-    return F.when(zeros == F.length(mantissa), F.lit(0)).otherwise(needed)
+    power = text.rlike(_POWER) & (digits_behind(text) <= scale)
+    right = text.rlike(_PLAIN.format(scale=scale)) | power
+    return F.when((F.length(text) <= _LONGEST) & right, text.try_cast(_named(kind)))
 
 
 def _bytes(found: Column) -> Column:
@@ -249,11 +269,11 @@ def _bytes(found: Column) -> Column:
 
 def _date(text: Column) -> Column:
     day = F.when(text.rlike(_DATE), text.try_cast("date"))
-    return F.when(day >= F.lit(_FIRST).cast("date"), day)
+    return F.when(in_years(day, "date"), day)
 
 
 def _moment(text: Column) -> Column:
     moment = F.when(text.rlike(_MOMENT), text.try_cast("timestamp"))
     counted = F.when(text.rlike(_SECONDS), F.timestamp_seconds(text.try_cast("bigint")))
     either = F.coalesce(moment, counted)
-    return F.when(either.between(F.lit(_FIRST).cast("timestamp"), F.lit(_LAST).cast("timestamp")), either)
+    return F.when(in_years(either, "timestamp"), either)

@@ -100,14 +100,20 @@ def written(schema: Any) -> Type:
     return _Reader().type(schema, None)
 
 
-def numbered(schema: Any) -> Any:
-    """The schema (parsed JSON) without `time-micros`: what is read as the number that it is written in."""
+def read_as(schema: Any) -> Any:
+    """The schema (parsed JSON) as Spark is to read it.
+
+    Without `time-micros`, which is read as the number that it is written in. Decimals have room for all their bytes:
+    of one of up to 18 digits Spark would read the last 8 bytes only.
+    """
     if isinstance(schema, list):
-        return [numbered(it) for it in schema]
+        return [read_as(it) for it in schema]
     if not isinstance(schema, dict):
         return schema
-    parts = {name: numbered(schema[name]) for name in ("type", "items", "values", "fields") if name in schema}
+    parts = {name: read_as(schema[name]) for name in ("type", "items", "values", "fields") if name in schema}
     kept = {name: it for name, it in schema.items() if (name, it) != ("logicalType", "time-micros")}
+    if schema.get("logicalType") == "decimal":
+        kept["precision"] = _room(schema)
     return {**kept, **parts}
 
 
@@ -238,7 +244,7 @@ _LOGICAL = {
     ("local-timestamp-micros", "long"): "timestamp_ntz",
 }
 """All others are read as what they are written in: uuid as string, time-millis as int, timestamp-nanos as bigint; so is
-time-micros, of which Spark would make a time (`numbered`): no column can have that.
+time-micros, of which Spark would make a time (`read_as`): no column can have that.
 """
 
 _WIDER = {
@@ -248,8 +254,14 @@ _WIDER = {
 }
 """What a scalar can become without losing anything. A local timestamp is read as UTC, as all moments here."""
 
-_MOST = 38
+_MOST, _BYTES = 38, 16
 _DIGITS = {"int": (10, 0), "bigint": (19, 0)}
+
+
+def _room(schema: dict[str, Any]) -> Any:
+    """The digits that a decimal's bytes have room for, if these are more than 8; else those that it declares."""
+    size = schema.get("size", _BYTES)
+    return min(len(str(2 ** (8 * size - 1))) - 1, _MOST) if size > 8 else schema.get("precision")
 
 
 def _full(schema: dict[str, Any], namespace: str | None) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from hindcast import exact
 from hindcast.contracts import avro
 from hindcast.contracts.avro import Array, Map, Record, Scalar, Type
 from hindcast.formats.part import Part, result, shown_bytes
@@ -52,12 +53,16 @@ def parsed(raw: Column, _: Column, part: Part) -> Column:
 
 
 def record(_: Column, parsed: Column, part: Part) -> Column:
-    """The `record` as a struct of the columns, null where there is none; and the `id` that the bytes name, if any."""
+    """The `record` as a struct of the columns, null where there is none, what in it does not fit them (`wrong`), and
+    the `id` that the bytes name, if any.
+    """
     none = F.lit(None).cast(f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in part.columns.items())}>")
     schemas = [part.schema] if part.schema is not None else [schema for schema, _ in _schemas(part)]
     structs = [_struct(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
+    wrong = [_wrong(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
     id_ = F.lit(None).cast("bigint") if part.schema is not None else parsed["id"]
-    return F.struct(F.coalesce(*structs, none).alias("record"), id_.alias("id"))
+    told = F.coalesce(*wrong, F.lit(None).cast("string"))
+    return F.struct(F.coalesce(*structs, none).alias("record"), told.alias("wrong"), id_.alias("id"))
 
 
 def read(raw: Column, record: Column, part: Part) -> Column:
@@ -74,8 +79,9 @@ def read(raw: Column, record: Column, part: Part) -> Column:
             )
             .otherwise(F.concat(F.lit(f"the {part.name} is not Avro of schema "), id_, F.lit(": ")))
         )
-    found = record["record"]
-    return result(found, F.when(raw.isNotNull() & found.isNull(), F.concat(told, shown_bytes(raw))))
+    found, wrong = record["record"], F.concat(F.lit(f"the {part.name}'s "), record["wrong"])
+    problem = F.when(found.isNull(), F.concat(told, shown_bytes(raw))).otherwise(wrong)
+    return result(F.when(record["wrong"].isNull(), found), F.when(raw.isNotNull(), problem))
 
 
 STEPS = (parsed, record, read)
@@ -91,34 +97,51 @@ def _schemas(part: Part) -> list[tuple[str, list[int]]]:
 
 def _whole(raw: Column, schema: str) -> Column:
     end = {"type": "fixed", "name": "hindcast_end", "size": len(_END)}
-    parts = [{"name": "value", "type": avro.numbered(json.loads(schema))}, {"name": "end", "type": end}]
+    parts = [{"name": "value", "type": avro.read_as(json.loads(schema))}, {"name": "end", "type": end}]
     record = {"type": "record", "name": "hindcast_whole", "fields": parts}
     return from_avro(F.concat(raw, F.lit(bytearray(_END))), json.dumps(record), _OPTIONS)
 
 
 def _struct(whole: Column, schema: str, part: Part) -> Column:
     """The columns of what a schema wrote; null if the bytes are not of it, or hold text that is not UTF-8."""
-    given = avro.written(json.loads(schema))
-    value, columns = whole["value"], list(part.columns)
-    offered = avro.fields(given, columns)
-    taken: dict[str, Column] = {}
     right = [whole["end"] == F.lit(bytearray(_END))]
-    if isinstance(given, Record):
-        right.append(value.isNotNull())
-    for column, kind in part.columns.items():
-        name, wanted = avro.source(column, part.renamed, offered), avro.declared(kind)
-        if name is None:
-            taken[column] = F.lit(None).cast(kind)
-            continue
-        field = value.getField(name) if isinstance(given, Record) else value
-        taken[column] = _as(field, offered[name], wanted)
+    if isinstance(_given(schema), Record):
+        right.append(whole["value"].isNotNull())
+    taken = {column: F.lit(None).cast(kind) for column, kind in part.columns.items()}
+    for column, (field, given, wanted) in _taken(whole, schema, part).items():
+        taken[column] = _as(field, given, wanted)
         right += [_utf8(taken[column], wanted)] if _has_text(wanted) else []
     struct = F.struct(*(it.alias(column) for column, it in taken.items()))
     return F.when(F.coalesce(reduce(and_, right), F.lit(False)), struct)
 
 
+def _wrong(whole: Column, schema: str, part: Part) -> Column:
+    """What does not fit its column of what a schema wrote; null: nothing."""
+    taken = _taken(whole, schema, part).items()
+    return F.coalesce(F.lit(None).cast("string"), *(_misfit(*it, column) for column, it in taken if _limited(*it[1:])))
+
+
+def _given(schema: str) -> Type:
+    """What Spark reads of a schema."""
+    return avro.written(avro.read_as(json.loads(schema)))
+
+
+def _taken(whole: Column, schema: str, part: Part) -> dict[str, tuple[Column, Type, Type]]:
+    """Of each column that a schema has a field for: the field, its type and the column's."""
+    given, taken = _given(schema), {}
+    offered = avro.fields(given, list(part.columns))
+    for column, kind in part.columns.items():
+        if (name := avro.source(column, part.renamed, offered)) is not None:
+            field = whole["value"].getField(name) if isinstance(given, Record) else whole["value"]
+            taken[column] = field, offered[name], avro.declared(kind)
+    return taken
+
+
 def _as(field: Column, given: Type, wanted: Type) -> Column:
-    """What a field holds as a column's type: parts of nested ones by their names, a map's in the order of its keys."""
+    """What a field holds as a column's type: parts of nested ones by their names, a map's in the order of its keys.
+
+    A decimal that has more digits than the column's type is null (`_misfit`).
+    """
     match given, wanted:
         case Array(), Array() if given != wanted:
             return F.transform(field, lambda it: _as(it, given.of, wanted.of))
@@ -132,11 +155,46 @@ def _as(field: Column, given: Type, wanted: Type) -> Column:
             fields = [_part(field, name, given.fields, kind).alias(name) for name, kind in wanted.fields.items()]
             return F.when(field.isNotNull(), F.struct(*fields))
         case _:
-            return field if given == wanted else field.cast(str(wanted))
+            return field if given == wanted else field.try_cast(str(wanted))
 
 
 def _part(field: Column, name: str, given: Mapping[str, Type], wanted: Type) -> Column:
     return _as(field.getField(name), given[name], wanted) if name in given else F.lit(None).cast(str(wanted))
+
+
+def _limited(given: Type, wanted: Type) -> bool:
+    """Whether a field can hold what does not fit the column: a date or moment far away, a decimal of more digits."""
+    match given, wanted:
+        case Scalar(), Scalar():
+            return wanted.name in ("date", "timestamp") or (given != wanted and given.name.startswith("decimal"))
+        case Array(), Array():
+            return _limited(given.of, wanted.of)
+        case Map(), Array(Record(parts)):
+            return _limited(given.of, parts["value"])
+        case Record(), Record():
+            return any(_limited(given.fields[name], it) for name, it in wanted.fields.items() if name in given.fields)
+    return False
+
+
+def _misfit(field: Column, given: Type, wanted: Type, path: str) -> Column:
+    """What a field that is `_limited` holds that does not fit the column, as text; null: nothing."""
+    match given, wanted:
+        case Array(), Array():
+            each = F.transform(field, lambda it: _misfit(it, given.of, wanted.of, f"{path}[]"))
+            return F.get(F.filter(each, lambda it: it.isNotNull()), F.lit(0))
+        case Map(), Array(Record(parts)):
+            return _misfit(F.map_values(field), Array(given.of), Array(parts["value"]), path)
+        case Record(), Record():
+            told = (
+                _misfit(field.getField(name), given.fields[name], it, f"{path}.{name}")
+                for name, it in wanted.fields.items()
+                if name in given.fields and _limited(given.fields[name], it)
+            )
+            return F.coalesce(*told)
+    kind = str(wanted)
+    value = field.try_cast(kind)
+    fits = exact.in_years(value, kind) if kind in ("date", "timestamp") else value.isNotNull()
+    return F.when(field.isNotNull() & ~fits, F.concat(F.lit(f"{path} is not a {kind}: "), field.cast("string")))
 
 
 def _has_text(kind: Type) -> bool:

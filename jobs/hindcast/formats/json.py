@@ -39,20 +39,19 @@ def parsed(raw: Column, _: Column, part: Part) -> Column:
 
     from_json alone passes over what comes after an object:    {"n": 1}, {"n": 2}    {"n": 1}} and more
     """
-    lenient, fields = part.json == "lenient", _fields(part)
+    lenient = part.json == "lenient"
     end = f'{chr(10) if lenient else ""}, {{"{_END}": true}}]}}'  # a comment may end the line
     text = F.concat(F.lit(f'{{"{_END}": ['), raw.cast("string"), F.lit(end))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _RAW}
     options |= {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
     if lenient:
         options |= dict.fromkeys(_LENIENT, "true")
-    asked = typed({name: exact.asked(kind) for name, kind in fields.items()}, ": ")
-    columns = {
-        "found": F.from_json(text, f"`{_END}` array<struct<{asked}, `{_END}`: boolean>>, `{_RAW}` string", options)
-    }
-    if decimals := _decimals(part):
-        columns["isLong"] = exact.is_long(raw)
-        columns["long"] = F.when(exact.is_long(raw), exact.long(raw, decimals))
+    asked = {name: exact.asked(kind) for name, kind in _fields(part).items()}
+    columns = {"found": F.from_json(text, _two(asked), options)}
+    if written := _written(part):
+        columns["lossy"] = exact.lossy(raw)
+        asked = {name: exact.asked_quoted(kind) for name, kind in written.items()}
+        columns["written"] = F.when(exact.lossy(raw), F.from_json(exact.quoted(text), _two(asked), options))
     if _named(part):
         names = F.map_keys(F.from_json(raw.cast("string"), "map<string, string>", options))
         columns["names"] = names if lenient else F.json_object_keys(raw.cast("string"))
@@ -60,39 +59,34 @@ def parsed(raw: Column, _: Column, part: Part) -> Column:
 
 
 def chosen(raw: Column, parsed: Column, part: Part) -> Column:
-    """Whether the text is an object as it is asked for (`right`), its columns as they were `asked` for, and what of
-    them is `lost`.
-    """
-    elements, fields = parsed["found"][_END], _fields(part)
+    """Whether the text is an object as it is asked for (`right`), and its columns as they were `asked` for."""
+    fields, written = _fields(part), _written(part)
     names = parsed["names"] if _named(part) else None
-    whole = parsed["found"][_RAW].isNull() & (F.size(elements) == 2) & F.get(elements, F.lit(1))[_END]
-    object_ = F.get(elements, F.lit(0))
-    right = whole & object_.isNotNull() & utf8(raw) & ~exact.half_characters(raw)
+    right = _whole(parsed["found"]) & utf8(raw) & ~exact.half_characters(raw)
     if part.json == "strict":
         right = right & _exactly(parsed["names"], part)
-    given = {name: exact.asked(kind) for name, kind in fields.items()}
-    asked = _chosen(object_, {**given, _END: "boolean"}, names, part)
-    decimals, lost = _decimals(part), []
-    longs = _chosen(parsed["long"], {name: given[name] for name in decimals}, names, part) if decimals else {}
-    for name, long in longs.items():
-        lost.append(F.when(parsed["isLong"], exact.lost(name, fields[name], asked[name], long, raw)))
-        asked[name] = F.when(parsed["isLong"], long).otherwise(asked[name])
+    asked = _chosen(parsed["found"], {name: exact.asked(it) for name, it in fields.items()}, names, part)
+    if written:
+        right = right & (~parsed["lossy"] | _whole(parsed["written"]))
+        kinds = {name: exact.asked_quoted(it) for name, it in written.items()}
+        for name, it in _chosen(parsed["written"], kinds, names, part).items():
+            number = exact.as_written(asked[name], it, fields[name])
+            asked[name] = F.when(parsed["lossy"], number).otherwise(asked[name])
     return F.struct(
         F.coalesce(right, F.lit(False)).alias("right"),
         F.struct(*(column.alias(name) for name, column in asked.items())).alias("asked"),
-        F.coalesce(*lost, F.lit(None).cast("string")).alias("lost"),
     )
 
 
-def converted(raw: Column, chosen: Column, part: Part) -> Column:
+def converted(_: Column, chosen: Column, part: Part) -> Column:
     """The same, and the columns as `values` of their types."""
     asked, loose = chosen["asked"], _loose(part)
     values = {
-        name: _from_text(asked[name], kind) if name in loose else exact.value(asked[name], kind, raw)
+        name: _from_text(asked[name], kind) if name in loose else exact.value(asked[name], kind)
         for name, kind in part.columns.items()
     }
     struct = F.struct(*(value.alias(name) for name, value in values.items()))
-    return F.struct(*(chosen[it].alias(it) for it in ("right", "asked", "lost")), struct.alias("values"))
+    return F.struct(chosen["right"].alias("right"), chosen["asked"].alias("asked"), struct.alias("values"))
 
 
 def read(raw: Column, converted: Column, part: Part) -> Column:
@@ -102,7 +96,9 @@ def read(raw: Column, converted: Column, part: Part) -> Column:
     what = f"a JSON object of {'exactly ' if part.json == 'strict' else ''}{typed(part.columns)}"
     told = F.concat(F.lit(f"the {part.name} is not {what}: "), shown(raw.cast("string")))
     exactly = ((n, kind) for n, kind in part.columns.items() if n not in loose)
-    wrong = F.coalesce(converted["lost"], *(exact.problem(asked[n], values[n], kind, n) for n, kind in exactly))
+    wrong = F.coalesce(
+        *(exact.problem(asked[n], values[n], kind, n) for n, kind in exactly), F.lit(None).cast("string")
+    )
     problem = F.when(~good, told).otherwise(F.concat(F.lit(f"the {part.name}'s "), wrong))
     return result(F.when(raw.isNotNull() & problem.isNull(), values), F.when(raw.isNotNull(), problem))
 
@@ -131,26 +127,43 @@ def _fields(part: Part) -> dict[str, str]:
     return {name: kind for column, kind in kinds.items() for name in _names(column, part)}
 
 
-def _decimals(part: Part) -> dict[str, str]:
-    """The fields with decimals, with their types."""
-    return {name: kind for name, kind in _fields(part).items() if exact.bears_decimals(kind)}
+def _written(part: Part) -> dict[str, str]:
+    """The fields whose numbers have to be as they were written, with their types: decimals, and what is loose."""
+    loose = {name for column in _loose(part) for name in _names(column, part)}
+    return {name: kind for name, kind in _fields(part).items() if name in loose or exact.bears_decimals(kind)}
 
 
-def _chosen(object_: Column, kinds: Mapping[str, str], names: Column | None, part: Part) -> dict[str, Column]:
-    """Of an object with fields of these kinds that of each column: of several names the first that is there."""
-    columns = [name for name in part.columns if name in kinds]
+def _two(kinds: Mapping[str, str]) -> str:
+    """The schema of what is parsed: the object, and the element that ends it."""
+    return f"`{_END}` array<struct<{typed(kinds, ': ')}, `{_END}`: boolean>>, `{_RAW}` string"
+
+
+def _first(found: Column) -> Column:
+    return F.get(found[_END], F.lit(0))
+
+
+def _whole(found: Column) -> Column:
+    """Whether an object was found and nothing else."""
+    ended = (F.size(found[_END]) == 2) & F.get(found[_END], F.lit(1))[_END]
+    return found[_RAW].isNull() & ended & _first(found).isNotNull()
+
+
+def _chosen(found: Column, kinds: Mapping[str, str], names: Column | None, part: Part) -> dict[str, Column]:
+    """Of what was found with fields of these kinds that of each column: of several names the first that is there."""
+    columns, object_ = [name for name in part.columns if name in kinds], _first(found)
     if names is None or not part.renamed:
         return {name: object_[name] for name in columns}
     places = {name: f"f{n}" for n, name in enumerate(kinds)}  # names may differ in case alone
-    numbered = object_.cast(f"struct<{', '.join(f'{places[name]}: {kind}' for name, kind in kinds.items())}>")
-    found = {}
+    fields = ", ".join(f"{places[name]}: {kind}" for name, kind in kinds.items())
+    numbered = object_.cast(f"struct<{fields}, `{_END}`: boolean>")
+    chosen = {}
     for column in columns:
         first, *others = _names(column, part)
         value = F.when(F.array_contains(names, first), numbered[places[first]])
         for name in others:
             value = value.when(F.array_contains(names, name), numbered[places[name]])
-        found[column] = value
-    return found
+        chosen[column] = value
+    return chosen
 
 
 def _exactly(names: Column, part: Part) -> Column:
@@ -160,5 +173,8 @@ def _exactly(names: Column, part: Part) -> Column:
 
 
 def _from_text(text: Column, kind: str) -> Column:
-    """A number or boolean from its text; Jackson gives NaN and Infinity in quotes."""
-    return F.regexp_replace(text, '^"(NaN|-?Infinity)"$', "$1").try_cast(kind)
+    """A number or boolean from its text, infinite only where it says so; Jackson gives NaN and Infinity in quotes."""
+    found = F.regexp_replace(text, '^"(NaN|-?Infinity)"$', "$1").try_cast(kind)
+    if kind not in ("float", "double"):
+        return found
+    return F.when((F.abs(found) != F.lit(float("inf"))) | F.contains(F.lower(text), F.lit("inf")), found)
