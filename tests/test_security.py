@@ -214,6 +214,34 @@ class TestHandover:
         assert len(names) == 2
         assert "kafka-2-new.properties" in names
 
+    def test_one_that_its_own_process_takes_away_meanwhile_is_passed_over(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path
+    ) -> None:
+        (var / "secrets").mkdir()
+        (var / "secrets" / "kafka-3-gone.properties").symlink_to(var / "nowhere")  # listed, and not there
+        assert self.options(monkeypatch, **SCRAM, HANDOVER="file")["kafka.sasl.jaas.config"].startswith("${file:")
+
+    @pytest.mark.parametrize(
+        ("password", "quoted"),
+        [
+            ('a"b', r"a\"b"),
+            ("back\\slash", r"back\\slash"),
+            ("line\nfeed", r"line\nfeed"),
+            ("carriage\rreturn", r"carriage\rreturn"),
+            ("\\n", r"\\n"),
+        ],
+        ids=["quote", "backslash", "line feed", "carriage return", "a backslash and an n"],
+    )
+    def test_a_file_has_values_as_javas_login_configuration_reads_them(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path, password: str, quoted: str
+    ) -> None:
+        self.options(monkeypatch, **{**SCRAM, "PASSWORD": password})
+        (path,) = (var / "secrets").iterdir()
+        (line,) = path.read_text(encoding="ascii").splitlines()
+        told = re.sub(r"\\u([0-9a-f]{4})", lambda it: chr(int(it[1], 16)), line)  # as Java's properties
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        assert told == f'sasl={module} required username="ann" password="{quoted}";'
+
     def test_a_path_that_cannot_be_referred_to_is_refused(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
         monkeypatch.setenv("HINDCAST_VAR", str(var / "a:b"))
         with pytest.raises(SettingsError, match="cannot be referred to"):
@@ -280,9 +308,18 @@ class TestConnections:
             self.variables(**told)
         assert "s3cret-9" not in str(caught.value)
 
-    @pytest.mark.parametrize(("spark", "by"), [("connect", "file"), ("submit", "environment")])
-    def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, by: str) -> None:
-        use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": spark, f"{PREFIX}SCOPE": "of another"})
+    @pytest.mark.parametrize(
+        ("spark", "asked", "by"),
+        [
+            ("connect", "", "file"),
+            ("submit", "", "environment"),
+            ("connect", "environment", "environment"),
+            ("submit", "file", "file"),
+        ],
+    )
+    def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, asked: str, by: str) -> None:
+        told = {"CONN_ID": "kafka_main", "SCOPE": "of another", "HANDOVER": asked}
+        use(monkeypatch, {"HINDCAST_SPARK": spark, **{f"{PREFIX}{name}": value for name, value in told.items()}})
         monkeypatch.setenv(connections._USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
