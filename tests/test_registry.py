@@ -57,6 +57,11 @@ def test_a_name_is_written_out_once() -> None:
     assert first["type"]["name"] == second["type"] == "geo.Point"
 
 
+def test_a_type_that_is_but_a_name_is_what_it_names() -> None:
+    completed = registry.complete({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
+    assert completed == {"type": "array", "items": {**POINT, "name": "geo.Point"}}
+
+
 def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with peer(login="ann:secret") as url:
         id_ = register(url, "point", POINT)

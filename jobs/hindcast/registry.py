@@ -174,6 +174,8 @@ def complete(schema: Any, referred: Iterable[Any]) -> Any:
             return it
         inner = _full(it, namespace).rpartition(".")[0] if "name" in it and "type" in it else namespace
         parts = {name: within(it[name], inner) for name in ("type", "items", "values") if name in it}
+        if isinstance(it.get("type"), str) and it["type"] != parts["type"]:
+            return parts["type"]  # {"type": "x.Item"} is x.Item itself
         if isinstance(it.get("fields"), list):
             parts["fields"] = [field(each, inner) for each in it["fields"]]
         return {**it, **parts}
