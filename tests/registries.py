@@ -9,84 +9,60 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import java_for_tests
 
 from hindcast.local import ports, process
+from serving import Handler, serving
 
 
 @contextmanager
 def peer(login: str | None = None) -> Iterator[str]:
     """The URL of a registry that keeps what it is told in memory; read only by who has the `login` (user:password)."""
-    server = ThreadingHTTPServer((ports.HOST, 0), _Peer)
-    server.daemon_threads = True
-    server.subjects = {}  # type: ignore[attr-defined]
-    server.schemas = []  # type: ignore[attr-defined]
-    server.login = login and f"Basic {base64.b64encode(login.encode()).decode()}"  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{ports.HOST}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    subjects: dict[str, list[int]] = {}
+    schemas: list[dict[str, Any]] = []
+    wanted = login and f"Basic {base64.b64encode(login.encode()).decode()}"
 
+    class Peer(Handler):
+        """GET /schemas/ids/N, GET and POST /subjects/S/versions[/V]."""
 
-class _Peer(BaseHTTPRequestHandler):
-    """GET /schemas/ids/N, GET and POST /subjects/S/versions[/V]."""
+        def get(self) -> None:
+            path = self.path.partition("?")[0]
+            if wanted and self.headers.get("Authorization") != wanted:
+                return self.answer({"error_code": 401, "message": "unauthorized"}, 401)
+            if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
+                place = int(found[1]) - 1
+                return self.answer(schemas[place]) if 0 <= place < len(schemas) else self.missing(40403)
+            if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
+                versions = subjects.get(found[1], [])
+                place = int(found[2]) - 1
+                if place >= len(versions):
+                    return self.missing(40402)
+                id_ = versions[place]
+                return self.answer({"subject": found[1], "version": place + 1, "id": id_, **schemas[id_ - 1]})
+            return self.missing(404)
 
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        login = self.server.login  # type: ignore[attr-defined]
-        if login and self.headers.get("Authorization") != login:
-            return self._answer({"error_code": 401, "message": "unauthorized"}, 401)
-        if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
-            place = int(found[1]) - 1
-            schemas = self.server.schemas  # type: ignore[attr-defined]
-            return self._answer(schemas[place]) if 0 <= place < len(schemas) else self._missing(40403)
-        if found := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
-            versions = self.server.subjects.get(found[1], [])  # type: ignore[attr-defined]
-            place = int(found[2]) - 1
-            if place >= len(versions):
-                return self._missing(40402)
-            id_ = versions[place]
-            told = {"subject": found[1], "version": place + 1, "id": id_}
-            return self._answer({**told, **self.server.schemas[id_ - 1]})  # type: ignore[attr-defined]
-        return self._missing(404)
+        def post(self) -> None:
+            subject = re.fullmatch(r"/subjects/([^/]+)/versions", self.path.partition("?")[0])
+            if not subject:
+                return self.missing(404)
+            told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            kept = {name: told[name] for name in ("schema", "schemaType", "references") if told.get(name)}
+            if kept not in schemas:
+                schemas.append(kept)
+            id_ = schemas.index(kept) + 1
+            subjects.setdefault(subject[1], []).append(id_)
+            return self.answer({"id": id_})
 
-    def do_POST(self) -> None:
-        subject = re.fullmatch(r"/subjects/([^/]+)/versions", self.path.partition("?")[0])
-        if not subject:
-            return self._missing(404)
-        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        kept = {name: told[name] for name in ("schema", "schemaType", "references") if told.get(name)}
-        schemas = self.server.schemas  # type: ignore[attr-defined]
-        if kept not in schemas:
-            schemas.append(kept)
-        id_ = schemas.index(kept) + 1
-        self.server.subjects.setdefault(subject[1], []).append(id_)  # type: ignore[attr-defined]
-        return self._answer({"id": id_})
+        def missing(self, code: int) -> None:
+            self.answer({"error_code": code, "message": "not found"}, 404)
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing is told."""
-
-    def _answer(self, told: Any, status: int = 200) -> None:
-        body = json.dumps(told).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _missing(self, code: int) -> None:
-        self._answer({"error_code": code, "message": "not found"}, 404)
+    with serving(Peer) as url:
+        yield url
 
 
 @contextmanager

@@ -8,15 +8,12 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -35,9 +32,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
 from hindcast.local import broker, ports
+from serving import Handler, serving
 
 READER, ODD = "reader", "odd"
-SECRETS = {READER: "correct-horse-7351", ODD: 'quo"te\\ back ${env:HOME} ü9214'}
+SECRETS = {READER: "correct-horse-7351", ODD: 'quo"te\\ back\r\n ${env:HOME} ü9214'}
 """The passwords of users; the odd one has all that quoting can go wrong with."""
 KEY_PASSWORD = "unlock-4628"  # noqa: S105  # it is a test's
 
@@ -95,7 +93,7 @@ class Secured:
 @contextmanager
 def secured(folder: Path) -> Iterator[Secured]:
     """The broker with its users, as long as the context lasts."""
-    _certificates(folder)
+    certificates(folder)
     listeners = {name: f"127.0.0.1:{ports.free()}" for name in ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")}
     with _provider() as provider:
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider}/jwks"
@@ -149,7 +147,7 @@ def _users(admin: AdminClient) -> None:
             done.result(20)
 
 
-def _certificates(folder: Path) -> None:
+def certificates(folder: Path) -> None:
     """ca.pem; broker.all.pem, for 127.0.0.1; reader.pem, its key in locked.key encrypted; other.pem of others."""
     key, ca = _authority("hindcast tests")
     (folder / "ca.pem").write_bytes(_pem(ca))
@@ -199,42 +197,25 @@ def _provider() -> Iterator[str]:
     numbers = key.public_key().public_numbers()
     shown = {"kty": "RSA", "kid": "one", "alg": "RS256", "use": "sig", "n": _number(numbers.n), "e": _number(numbers.e)}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer(200, {"keys": [shown]})
+    class Provider(Handler):
+        def get(self) -> None:
+            self.answer({"keys": [shown]})
 
-        def do_POST(self) -> None:
+        def post(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             scheme, _, told = self.headers.get("Authorization", "").partition(" ")
             user, _, password = base64.b64decode(told).decode().partition(":")
             if scheme != "Basic" or SECRETS.get(user) != password:
-                self._answer(401, {"error": "invalid_client"})
+                self.answer({"error": "invalid_client"}, 401)
                 return
             now = int(time.time())
             claims = {"sub": user, "aud": "kafka", "iss": "tests", "iat": now, "exp": now + 600, "scope": "kafka"}
             parts = b".".join(_text(json.dumps(it).encode()) for it in ({"alg": "RS256", "kid": "one"}, claims))
             token = parts + b"." + _text(key.sign(parts, padding.PKCS1v15(), hashes.SHA256()))
-            self._answer(200, {"access_token": token.decode(), "token_type": "Bearer", "expires_in": 600})
+            self.answer({"access_token": token.decode(), "token_type": "Bearer", "expires_in": 600})
 
-        def _answer(self, code: int, told: Any) -> None:
-            body = json.dumps(told).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Provider) as url:
+        yield url
 
 
 def _text(data: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastavro
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from hindcast import formats
@@ -551,6 +553,54 @@ def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
 def test_a_schema_that_gives_no_columns(schema: Any, why: str) -> None:
     with pytest.raises(avro.SchemaError, match=why):
         avro.written(schema)
+
+
+INNER = {"type": "record", "name": "x.I", "fields": []}
+BROKEN: dict[str, Any] = {
+    "has the name 'my-record'": {**record(n="int"), "name": "my-record"},
+    "has the name '1st'": {**record(n="int"), "name": "1st"},
+    "has the name 'a b'": {**record(n="int"), "namespace": "org.a b"},
+    "has a record without a name": {"type": "record", "fields": [{"name": "n", "type": "int"}]},
+    "has a fixed without a name": record(n={"type": "fixed", "name": 5, "size": 2}),
+    "has the name 'a-b'": record(**{"a-b": "int"}),
+    "has the field 'n' twice": {**record(), "fields": [{"name": "n", "type": "int"}] * 2},
+    "has an enum 'E' without symbols": record(n={"type": "enum", "name": "E"}),
+    "has the name 'b-c'": record(n={"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["a", "b-c"]}}),
+    "has an enum 'E' with a symbol twice": record(n={"type": "enum", "name": "E", "symbols": ["a", "a"]}),
+    "has an enum 'E' whose default": record(n={"type": "enum", "name": "E", "symbols": ["a"], "default": "b"}),
+    "has a fixed 'F' without a size": record(n={"type": "map", "values": {"type": "fixed", "name": "F", "size": "2"}}),
+    "has a union within a union": record(n=["int", ["null", "string"]]),
+    "has 'int' twice in a union": record(n=["int", {"type": "int", "logicalType": "date"}]),
+    "has a type whose own type is no name": record(n={"type": "array", "items": {"type": {"type": "int"}}}),
+    "has 'x.I' twice in a union": record(n=[INNER, INNER]),
+}
+WHOLE = (
+    {**record(n="int"), "name": "Größe_1", "namespace": "org.x"},
+    {**record(n="int"), "name": "a.b.C", "namespace": "a b"},
+    {**record(n="int"), "namespace": ""},
+    record(
+        n=[INNER, {**INNER, "name": "y.I"}, "null", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}]
+    ),
+    record(n={"type": "enum", "name": "E", "symbols": ["a", "B_2"], "default": "a"}),
+    record(n={"type": "fixed", "name": "F", "size": 0}),
+)
+
+
+def test_rules_of_avro_that_a_schema_breaks_are_told_where_its_parser_in_java_refuses_it(spark: SparkSession) -> None:
+    def refused(schema: Any) -> bool:
+        try:
+            spark._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+        except Py4JJavaError:
+            return True
+        return False
+
+    for why, schema in BROKEN.items():
+        with pytest.raises(avro.SchemaError, match=re.escape(why)):
+            avro.written(schema)
+        assert refused(schema), why
+    for schema in WHOLE:
+        avro.written(schema)
+        assert not refused(schema), schema
 
 
 def test_named_types_are_known_by_their_full_names() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import preview, schemas
+from hindcast import journal, plans, preview, schemas
 from hindcast.errors import RecordError, SettingsError, TopicError
 from pipelines import Pipeline, pipeline
 from registries import apicurio, peer, register
@@ -129,7 +129,8 @@ def test_a_registry_s_avro_in_whole_runs(
 
         # A schema that the columns cannot take stops the topic; the log stays as it is.
         wrong = register(url, "wrong", WRONG)
-        p.send("places", (named(key, KEY, BERN), named(wrong, WRONG, {"people": "many"}), 5))
+        fine = named(key, KEY, ROME), named(new, NEW, {"people": 98, "note": None}), 5
+        p.send("places", fine, (named(key, KEY, BERN), named(wrong, WRONG, {"people": "many"}), 5))
         with pytest.raises(SettingsError, match=f"names schema {wrong}, and there is no schema registry"):
             p.run("wrong")
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", "http://127.0.0.1:9")
@@ -138,21 +139,31 @@ def test_a_registry_s_avro_in_whole_runs(
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
         with pytest.raises(RecordError) as refused:
             p.run("wrong")
-        place, columns, schema, *_ = str(refused.value).splitlines()
+        place, columns, schema, mend = str(refused.value).splitlines()
         assert place == (
-            f"topic {p.kafka('places')}, partition 0, offset 7: schema {wrong} of the value does not fit the contract: "
+            f"topic {p.kafka('places')}, partition 0, offset 8: schema {wrong} of the value does not fit the contract: "
             "`people` is string, which is not bigint"
         )
         assert columns == "  the contract's columns: `people` bigint, `at` STRUCT<x: DOUBLE>"
         assert schema == "  the schema's: `people` string"
+        assert mend.endswith("in the contract fit the schema; nothing of it was written")
         assert p.versions()["logs/places"] == log
         assert wrong not in {row["id"] for row in p.raw("schemas/places")}
+
+        # In the second chunk of a run it says what was written.
+        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        monkeypatch.setenv("HINDCAST_CHUNK", "1")
+        with pytest.raises(RecordError, match="offset 8: schema") as refused:
+            p.run("in chunks")
+        assert "; 1 of its 2 chunks are in the log and stay: give the run up" in refused.value.mend
+        assert [offset for offset, _ in p.fates("places")] == list(range(8))
 
         # Columns that the schemas of the log cannot fill any more: the same.
         p.write(CONTRACT.replace("people: bigint", "people: int"))
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", "")
-        with p.here(), pytest.raises(RecordError, match=f"partition 0, offset 5: schema {new} of the value does not"):
+        with p.here(), pytest.raises(RecordError, match=f"partition 0, offset 5: schema {new} of") as refused:
             schemas.known(spark, p.contract, "places")
+        assert "its records are in the log and stay" in refused.value.mend
 
 
 @pytest.mark.long

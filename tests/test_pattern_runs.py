@@ -16,7 +16,7 @@ from hindcast.members import Member
 from hindcast.pages import offsets
 from hindcast.pages.why import explain
 from hindcast.settings import settings
-from hindcast.topics import Cluster, millis
+from hindcast.topics import Cluster, Offsets, millis
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
@@ -294,6 +294,17 @@ def test_a_log_is_of_what_the_contract_says(
     with Cluster(broker) as cluster, pytest.raises(TopicError) as refused:
         members.seen(cluster, contract, "sales", known)
     assert (refused.value.found, refused.value.where) == (found, "sales, topics.sales")
+
+
+def test_one_that_was_made_anew_with_fewer_partitions_is_told_as_made_anew(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path, SALES) as p, Cluster(broker) as cluster:
+        made(p, eu=1)
+        known = {n: Member(p.kafka("sales-eu"), n, "of the old one, which had two") for n in (0, 1)}
+        source = members.source(cluster, known, run=7)
+        assert source.available("") == {0: Offsets(0, 0)}
+        with pytest.raises(TopicError, match="was deleted and made anew since run 7") as refused:
+            source.topic_id("")
+        assert refused.value.where == f"topic {p.kafka('sales-eu')}"
 
 
 EVENTS = """

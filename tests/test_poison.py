@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fuzz
 from hindcast import limits, logs, quarantine
 from hindcast.contracts import Topic
 from hindcast.decode import decode
@@ -21,19 +22,8 @@ if TYPE_CHECKING:
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = {
-    "d": "decimal(8,2)",
-    "e": "decimal(38,10)",
-    "f": "float",
-    "x": "double",
-    "t": "tinyint",
+    **fuzz.COLUMNS,
     "s": "smallint",
-    "i": "int",
-    "l": "bigint",
-    "b": "boolean",
-    "day": "date",
-    "at": "timestamp",
-    "text": "string",
-    "bin": "binary",
     "tags": "array<decimal(4,1)>",
     "p": "struct<x: tinyint, at: timestamp, in: array<struct<y: double>>>",
 }

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hindcast import registry
 from hindcast.contracts import avro
-from hindcast.errors import HindcastError, RecordError, SettingsError, TopicError
+from hindcast.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
 from hindcast.settings import settings
 from registries import peer, register
+from secured import certificates
+from serving import Handler, serving
 
 POINT = {"type": "record", "name": "Point", "namespace": "geo", "fields": [{"name": "x", "type": "float"}]}
 LINE = {
@@ -52,6 +57,11 @@ def test_a_name_is_written_out_once() -> None:
     assert first["type"]["name"] == second["type"] == "geo.Point"
 
 
+def test_a_type_that_is_but_a_name_is_what_it_names() -> None:
+    completed = registry.complete({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
+    assert completed == {"type": "array", "items": {**POINT, "name": "geo.Point"}}
+
+
 def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with peer(login="ann:secret") as url:
         id_ = register(url, "point", POINT)
@@ -59,11 +69,154 @@ def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_PASSWORD", "secret")
         assert fetch(url, id_)
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_PASSWORD", "wrong-one")
-        with pytest.raises(TopicError) as refused:
+        with pytest.raises(AccessError) as refused:  # which is not tried again
             fetch(url, id_)
     assert "refuses us (HTTP 401)" in str(refused.value)
     assert "HINDCAST_SCHEMA_REGISTRY_PASSWORD" in refused.value.mend
     assert "wrong-one" not in str(refused.value)
+
+
+def test_the_tables_list_every_variable() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = r"^\| (HINDCAST_SCHEMA_REGISTRY_\w+ +\|.*?) +\|$"
+    own, told = (re.findall(rows, text, re.MULTILINE) for text in (registry.__doc__ or "", page))
+    assert [re.sub(" +", " ", row) for row in own] == told
+    assert tuple(row.split()[0] for row in own) == registry.VARIABLES
+
+
+AWAY, HERE = "https://registry.example.org/api", "http://127.0.0.1:8081"
+LOGIN = {"USER": "ann", "PASSWORD": "s3cret-9"}
+
+
+def config(url: str, **told: str) -> dict[str, Any]:
+    return registry.config(url, {f"HINDCAST_SCHEMA_REGISTRY_{name}": value for name, value in told.items()})
+
+
+@pytest.mark.parametrize("url", [AWAY, HERE, "http://localhost:8081,http://[::1]:8082", f"{HERE},{AWAY}"])
+def test_a_login_is_sent_by_tls_or_to_the_loopback(url: str) -> None:
+    assert config(url, **LOGIN)["basic.auth.user.info"] == "ann:s3cret-9"
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "found", "mend"),
+    [
+        ("http://registry.example.org", LOGIN, "without TLS its password would go readable", "to an https:// address"),
+        (f"{AWAY}, http://10.0.0.7:8081", LOGIN, "http://10.0.0.7:8081: HINDCAST_SCHEMA_REGISTRY_USER is set", "https"),
+        (AWAY, {"PASSWORD": "s3cret-9"}, "_PASSWORD is set and HINDCAST_SCHEMA_REGISTRY_USER is not", "set both"),
+        (AWAY, {**LOGIN, "USER": "ann:x"}, "_USER has a ':', which ends the name", "_PASSWORD"),
+        (HERE, {"CA": "/ca.pem"}, "_CA is set, and without TLS nothing would come of it", "leave"),
+        (AWAY, {"CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_SCHEMA_REGISTRY_CA cannot be read: No such", "path"),
+        (AWAY, {"CA": json.__file__}, "HINDCAST_SCHEMA_REGISTRY_CA is no PEM file", "BEGIN CERTIFICATE"),
+        ("http://[half", {}, "HINDCAST_SCHEMA_REGISTRY has 'http://[half', which is no address", "https://host:port"),
+        ("https://host:99999", {}, "which is no address", "https://host:port"),
+        (f"{AWAY},host:8081", {}, "HINDCAST_SCHEMA_REGISTRY has 'host:8081'", "https://host:port"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: str, mend: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(found)) as refused:
+        config(url, **told)
+    assert mend in refused.value.mend
+    assert "s3cret-9" not in str(refused.value)
+
+
+def test_settings_that_make_no_sense_are_told_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_PASSWORD", "s3cret-9")
+    with pytest.raises(SettingsError, match="_USER is not"):
+        fetch(AWAY, 1)
+
+
+def test_a_file_that_holds_no_certificate_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
+    monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_CA", str(tmp_path / "ca.pem"))
+    with pytest.raises(SettingsError, match="the certificates of whom we trust cannot be used") as refused:
+        fetch(AWAY, 1)
+    assert refused.value.where == str(tmp_path / "ca.pem")
+    assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.mend
+
+
+ECHO = b"<html>you sent Basic YW5uOnMzY3JldC05, that is ann:s3cret-9</html>"
+UNKNOWN = {"error_code": 40403, "message": "Schema 7 not found"}
+ANSWERS: dict[str, tuple[Any, int, type[HindcastError], str]] = {
+    "a web page": (ECHO, 200, TopicError, "what answers is no schema registry (JSONDecodeError)"),
+    "nothing": (b"", 200, TopicError, "what answers is no schema registry"),
+    "a list": ([1], 200, TopicError, "what answers is no schema registry"),
+    "not its address": (ECHO, 404, TopicError, "no schema registry answers there (HTTP 404)"),
+    "not its path": ({"error_code": 404, "message": "HTTP 404 Not Found"}, 404, TopicError, "fails (HTTP 404: HTTP"),
+    "a login": (ECHO, 302, TopicError, "no schema registry answers there (HTTP 302)"),
+    "a list in error": ([1], 404, TopicError, "no schema registry answers there (HTTP 404)"),
+    "who may not": (ECHO, 403, AccessError, "the schema registry refuses us (HTTP 403)"),
+    "a fault": ({"error_code": 50001, "message": "of ann:s3cret-9"}, 501, TopicError, "(HTTP 501: of ann:***)"),
+    "other JSON": ({"hello": 1}, 200, RecordError, "is not Avro: it has no text"),
+    "no JSON": ({"schema": "record Point"}, 200, RecordError, "is not Avro: Expecting value"),
+    "too deep": ({"schema": "[" * 100_000}, 200, RecordError, "is not Avro: "),
+    "a number": ({"schema": 5}, 200, RecordError, "is not Avro: it has no text"),
+}
+
+
+@pytest.mark.parametrize(("told", "status", "error", "found"), ANSWERS.values(), ids=ANSWERS)
+def test_whatever_answers_it_is_told_what_to_do_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch, told: Any, status: int, error: type[HindcastError], found: str
+) -> None:
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(f"HINDCAST_SCHEMA_REGISTRY_{name}", value)
+
+    class Other(Handler):
+        def get(self) -> None:
+            self.answer(told, status)
+
+    with serving(Other) as url, pytest.raises(error) as refused:
+        fetch(url, 7)
+    assert found in refused.value.found
+    assert refused.value.mend
+    assert "topic t" in refused.value.where
+    assert url in str(refused.value)
+    assert "s3cret-9" not in str(refused.value)
+    assert "YW5uOnMzY3JldC05" not in str(refused.value)
+
+
+def test_what_it_says_of_a_schema_that_it_has_not() -> None:
+    class Other(Handler):
+        def get(self) -> None:
+            self.answer(UNKNOWN, 404)
+
+    with serving(Other) as url:
+        assert fetch(url, 7) == {}
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """ca.pem, other.pem of others, and what a server on 127.0.0.1 has that ca.pem vouches for."""
+    folder = tmp_path_factory.mktemp("certificates")
+    certificates(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "broker.all.pem")
+    return folder, context
+
+
+def test_one_with_tls_is_read_if_its_authority_is_known(
+    certified: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Point(Handler):
+        def get(self) -> None:
+            self.answer({"schema": json.dumps(POINT)})
+
+    folder, context = certified
+    with serving(Point, context) as url:
+        monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_CA", str(folder / "ca.pem"))
+        assert fetch(url, 1).keys() == {1}
+        for ca, address, why in (
+            (str(folder / "other.pem"), url, "unable to get local issuer certificate"),
+            ("", url, "unable to get local issuer certificate"),
+            (str(folder / "ca.pem"), url.replace("127.0.0.1", "localhost"), "Hostname mismatch"),
+        ):
+            monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY_CA", ca)
+            with pytest.raises(AccessError, match="certificate cannot be trusted") as refused:
+                fetch(address, 1)
+            assert why in refused.value.found
+            assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.mend
+    with serving(Point) as url, pytest.raises(AccessError, match="cannot be spoken to by TLS") as refused:
+        fetch(url.replace("http:", "https:"), 1)
+    assert "http://" in refused.value.mend
 
 
 @pytest.mark.parametrize(

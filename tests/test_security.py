@@ -13,16 +13,21 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import connections, handover, produce, refusals, security
+from hindcast import connections, handover, members, produce, refusals, security
 from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
+from hindcast.members import Member
 from hindcast.security import PREFIX, VARIABLES, Security
 from hindcast.topics import Cluster, Offsets
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
+from test_pattern_runs import SALES, in_transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # ruff: noqa: S105, S106  # all of them are made up here
 BROKERS = "kafka.example.org:9093"
@@ -214,6 +219,34 @@ class TestHandover:
         assert len(names) == 2
         assert "kafka-2-new.properties" in names
 
+    def test_one_that_its_own_process_takes_away_meanwhile_is_passed_over(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path
+    ) -> None:
+        (var / "secrets").mkdir()
+        (var / "secrets" / "kafka-3-gone.properties").symlink_to(var / "nowhere")  # listed, and not there
+        assert self.options(monkeypatch, **SCRAM, HANDOVER="file")["kafka.sasl.jaas.config"].startswith("${file:")
+
+    @pytest.mark.parametrize(
+        ("password", "quoted"),
+        [
+            ('a"b', r"a\"b"),
+            ("back\\slash", r"back\\slash"),
+            ("line\nfeed", r"line\nfeed"),
+            ("carriage\rreturn", r"carriage\rreturn"),
+            ("\\n", r"\\n"),
+        ],
+        ids=["quote", "backslash", "line feed", "carriage return", "a backslash and an n"],
+    )
+    def test_a_file_has_values_as_javas_login_configuration_reads_them(
+        self, monkeypatch: pytest.MonkeyPatch, var: Path, password: str, quoted: str
+    ) -> None:
+        self.options(monkeypatch, **{**SCRAM, "PASSWORD": password})
+        (path,) = (var / "secrets").iterdir()
+        (line,) = path.read_text(encoding="ascii").splitlines()
+        told = re.sub(r"\\u([0-9a-f]{4})", lambda it: chr(int(it[1], 16)), line)  # as Java's properties
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        assert told == f'sasl={module} required username="ann" password="{quoted}";'
+
     def test_a_path_that_cannot_be_referred_to_is_refused(self, monkeypatch: pytest.MonkeyPatch, var: Path) -> None:
         monkeypatch.setenv("HINDCAST_VAR", str(var / "a:b"))
         with pytest.raises(SettingsError, match="cannot be referred to"):
@@ -280,9 +313,18 @@ class TestConnections:
             self.variables(**told)
         assert "s3cret-9" not in str(caught.value)
 
-    @pytest.mark.parametrize(("spark", "by"), [("connect", "file"), ("submit", "environment")])
-    def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, by: str) -> None:
-        use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": spark, f"{PREFIX}SCOPE": "of another"})
+    @pytest.mark.parametrize(
+        ("spark", "asked", "by"),
+        [
+            ("connect", "", "file"),
+            ("submit", "", "environment"),
+            ("connect", "environment", "environment"),
+            ("submit", "file", "file"),
+        ],
+    )
+    def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, asked: str, by: str) -> None:
+        told = {"CONN_ID": "kafka_main", "SCOPE": "of another", "HANDOVER": asked}
+        use(monkeypatch, {"HINDCAST_SPARK": spark, **{f"{PREFIX}{name}": value for name, value in told.items()}})
         monkeypatch.setenv(connections._USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
@@ -460,6 +502,60 @@ def test_a_right_that_is_missing_is_named(
     assert caught.value.where == f"{broker.sasl_ssl}, topic {topic}"
     assert f"the user 'reader' (SCRAM-SHA-512) has no right to {operation} the topic" in caught.value.found
     assert f"--allow-principal User:reader --operation {operation} --topic {topic}" in caught.value.mend
+
+
+def test_a_topic_of_a_pattern_that_is_hidden_from_us_is_not_taken_for_deleted(
+    broker: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, broker.sasl())
+    broker.allow(READER, "DESCRIBE", topic="deleted")
+    with Cluster(broker.sasl_ssl) as cluster:
+        menu = Member("menu", 0, cluster.topic_id("menu"))
+        gone = members.source(cluster, {0: menu, 1: Member("deleted", 0, "id")}, 1)
+        assert gone.available("") == {0: Offsets(0, 1)}
+        assert gone.topic_id("") == ""
+        hidden = members.source(cluster, {0: menu, 1: Member("hidden", 0, "id")}, 1)
+        for question in (hidden.available, hidden.topic_id, lambda _: hidden.reaching("", T0, T0)):
+            with pytest.raises(AccessError, match="no right to Describe the topic, or it is not there") as caught:
+                question("")
+            assert caught.value.where == f"{broker.sasl_ssl}, topic hidden"
+
+
+@pytest.mark.long
+def test_each_topic_of_a_pattern_takes_its_own_rights(
+    broker: Secured, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, {})
+    p = Pipeline(spark, broker.plaintext, tmp_path, SALES)
+    eu, us = p.kafka("sales-eu"), p.kafka("sales-us")
+    produce.create(broker.plaintext, eu)
+    produce.create(broker.plaintext, us, config={"cleanup.policy": "compact"})
+    in_transaction(p, "sales-eu", end=2)
+    in_transaction(p, "sales-us", end=2)
+    use(monkeypatch, broker.sasl(HANDOVER="file"))
+    p.servers = broker.sasl_ssl
+    with pytest.raises(TopicError, match="the pattern matches no topic") as nothing:
+        p.run("first")
+    assert "Kafka tells of no topic that we may not Describe" in nothing.value.mend
+
+    def refused(operation: str, topic: str) -> None:
+        with pytest.raises(AccessError) as caught:
+            p.run("first")
+        assert f"has no right to {operation} the topic" in caught.value.found
+        assert f"topic {topic}" in caught.value.where
+        assert f"--operation {operation} --topic {topic}" in caught.value.mend
+
+    broker.allow(READER, "READ", topic=eu)
+    broker.allow(READER, "DESCRIBE", topic=us)
+    refused("Read", us)
+    broker.allow(READER, "READ", topic=us)
+    refused("DescribeConfigs", eu)
+    broker.allow(READER, "DESCRIBE_CONFIGS", topic=eu)
+    refused("DescribeConfigs", us)
+    broker.allow(READER, "DESCRIBE_CONFIGS", topic=us)
+    with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: compaction took them") as caught:
+        p.run("first")
+    assert caught.value.where == f"topic {us}, partition 0"
 
 
 def test_making_and_writing_a_topic_take_rights_of_their_own(broker: Secured, monkeypatch: pytest.MonkeyPatch) -> None:

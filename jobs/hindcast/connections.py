@@ -32,14 +32,16 @@ CONN_ID = f"{PREFIX}CONN_ID"
 def use() -> None:
     """Lets a task of Airflow's, and what it starts, speak to Kafka as the connection says, if one is named.
 
-    Its environment then has what the connection has, and nothing of another. Secrets, wherever they are from, are
-    masked in the task's log. SettingsError for a connection that makes no sense.
+    Its environment then has what the connection has, and nothing of another but HINDCAST_KAFKA_HANDOVER. Secrets,
+    wherever they are from, are masked in the task's log. SettingsError for a connection that makes no sense.
     """
     conn_id = os.environ.get(CONN_ID)
     if conn_id and os.environ.get(_USED) != conn_id:
         found = variables(_connection(conn_id), conn_id)
         if settings().spark == "connect":
-            found[f"{PREFIX}HANDOVER"] = "file"  # the shared server was started without it
+            found[_HANDOVER] = "file"  # the shared server was started without it
+        if handover := os.environ.get(_HANDOVER):
+            found[_HANDOVER] = handover  # no connection says how Spark learns it
         for name in VARIABLES:
             if name != CONN_ID:
                 os.environ.pop(name, None)
@@ -97,6 +99,7 @@ def _mask() -> None:
 
 
 _USED = f"{PREFIX}CONN_USED"
+_HANDOVER = f"{PREFIX}HANDOVER"
 _OF_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl", "enable.sasl")
 _METHOD = "sasl.oauthbearer.method"
 _NAMES = {

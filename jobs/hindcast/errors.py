@@ -5,7 +5,7 @@
     ├── PlatformError      Java, a port, a process, a disk
     ├── ContractError      a contract that cannot mean anything: file and line
     ├── TopicError         a broker or a topic: topic, partition, offset
-    │   └── AccessError    Kafka refuses us: TLS, who we are, or what we may
+    │   └── AccessError    Kafka or the schema registry refuses us: TLS, who we are, what we may
     ├── RecordError        records that do not decode: topic, partition, offset, key
     ├── TableError         a table that is not ours, or not of the expected form
     ├── RunError           plans, and runs that do not add up
@@ -54,7 +54,7 @@ class TopicError(HindcastError):
 
 
 class AccessError(TopicError):
-    """Kafka refuses us: a certificate, who we are, or what we may do."""
+    """Kafka or the schema registry refuses us: a certificate, who we are, or what we may do."""
 
 
 class RecordError(HindcastError):

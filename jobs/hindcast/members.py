@@ -51,7 +51,8 @@ class Source(Protocol):
 class Matched:
     """Several topics asked as if they were one, whose partitions are their members; topics that are gone are left out.
 
-    `run`: the last one that is known to have seen the members.
+    `run`: the last one that is known to have seen the members. AccessError for a topic that we may not Describe: it is
+    not known to be gone.
     """
 
     def __init__(self, cluster: Cluster, members: Members, run: int) -> None:
@@ -59,8 +60,7 @@ class Matched:
 
     def topic_id(self, _: str) -> str:
         """None of its own; TopicError if one of the topics was made anew."""
-        there = self._cluster.topics()
-        ids = {topic: self._cluster.topic_id(topic) for topic in _topics(self._members) if topic in there}
+        ids = {topic: self._cluster.topic_id(topic) for topic in self._there()}
         for member in self._members.values():
             if ids.get(member.topic, member.topic_id) != member.topic_id:
                 raise made_anew(member.topic, self._run)
@@ -75,12 +75,15 @@ class Matched:
         return self._each(lambda topic: self._cluster.reaching(topic, moment, latest))
 
     def _each(self, ask: Callable[[str], Mapping[int, Told]]) -> dict[int, Told]:
-        there = self._cluster.topics()
-        told = {topic: ask(topic) for topic in _topics(self._members) if topic in there}
+        told = {topic: ask(topic) for topic in self._there()}
         # One that was made anew may have fewer partitions; topic_id tells of it.
         return {
             n: told[it.topic][it.partition] for n, it in self._members.items() if it.partition in told.get(it.topic, {})
         }
+
+    def _there(self) -> list[str]:
+        told = self._cluster.topics()
+        return [topic for topic in _topics(self._members) if topic in told or self._cluster.has(topic)]
 
 
 def source(cluster: Cluster, members: Members, run: int) -> Source:
@@ -101,7 +104,8 @@ def seen(cluster: Cluster, contract: Contract, name: str, known: Members | None)
     there = cluster.topics()
     matched = [topic for topic in sorted(there) if contract.topics[name].matches(topic)]
     if not matched:
-        mend = nearest(pattern, (topic for topic in there if not topic.startswith("__")))
+        others = nearest(pattern, (topic for topic in there if not topic.startswith("__")))
+        mend = f"{others}; Kafka tells of no topic that we may not Describe (docs/security.md)"
         raise TopicError("the pattern matches no topic", where=f"{cluster.servers}, pattern {pattern}", mend=mend)
     _refuse_shared(contract, name, matched)
     members = dict(known or {})

@@ -72,7 +72,8 @@ def known(spark: SparkSession, contract: Contract, name: str) -> Writers:
     if found != (fitting := _fitting(topic, found)):
         log = plans.log(settings().warehouse, contract.pipeline, name)
         records = tables.load(spark, log).where("fate IN ('accepted', 'expired')")
-        _refuse(contract, name, _met(records, topic), found)
+        stays = "its records are in the log and stay; under another name the topic's entry is a new table"
+        _refuse(contract, name, _met(records, topic), found, stays)
     return fitting
 
 
@@ -93,7 +94,7 @@ def of(contract: Contract, name: str, records: DataFrame, todo: Plan | None = No
     new = [it for it in met if it.id in fetched and it.id not in found[it.part]]
     for it in new:
         found[it.part][it.id] = fetched[it.id]
-    _refuse(contract, name, met, found)
+    _refuse(contract, name, met, found, _written(contract, name, todo))
     if new and todo is not None:
         _store(contract, todo, name, {(it.part, it.id): fetched[it.id] for it in new})
     return _fitting(topic, found)
@@ -119,8 +120,11 @@ def _met(records: DataFrame, topic: Topic) -> list[Met]:
     return sorted(found, key=lambda it: (it.partition, it.offset, it.part))
 
 
-def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers) -> None:
-    """RecordError for the first record whose schema does not fit the contract's columns; it shows both."""
+def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers, written: str) -> None:
+    """RecordError for the first record whose schema does not fit the contract's columns; it shows both.
+
+    `written`: what there is of the topic already, in words.
+    """
     topic, known = contract.topics[name], plans.known_members(settings().warehouse, contract, name)
     for it in met:
         schema = schemas[it.part].get(it.id)
@@ -130,8 +134,19 @@ def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers)
                 f"schema {it.id} of the {it.part} does not fit the contract: {'; '.join(problems)}\n"
                 f"  the contract's columns: {avro.told(columns_of(topic, it.part))}\n  the schema's: {_told(schema)}",
                 where=f"{place(contract.kafka_topic(name), known, it.partition)}, offset {it.offset}",
-                mend=f"make topics.{name}.{it.part} in the contract fit the schema; nothing was written",
+                mend=f"make topics.{name}.{it.part} in the contract fit the schema; {written}",
             )
+
+
+def _written(contract: Contract, name: str, todo: Plan | None) -> str:
+    """What a run has written of a topic, in words, when it meets records that it is to write."""
+    chunks = todo.topics[name].chunks if todo else []
+    log = plans.log(settings().warehouse, contract.pipeline, name)
+    done = tables.published(log) - (todo.run - len(chunks)) if todo and chunks else 0
+    if done <= 0:
+        return "nothing of it was written"
+    again = f"give the run up (hindcast abandon {contract.pipeline}), and the next one goes on after them"
+    return f"{done} of its {len(chunks)} chunks are in the log and stay: {again}"
 
 
 def _fitting(topic: Topic, found: Writers) -> Writers:

@@ -150,11 +150,29 @@ def own_broker(environ: Mapping[str, str] | None = None) -> None:
         )
 
 
+def is_here(host: str) -> bool:
+    """Whether a host is this machine's loopback."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def pem(variable: str, text: str) -> Path | None:
+    """The PEM file that a variable names, None if it names none; SettingsError if it cannot be read or is no PEM."""
+    if not text:
+        return None
+    path = Path(text).expanduser().absolute()
+    if "-----BEGIN " not in _read(variable, text):
+        raise SettingsError(f"{variable} is no PEM file", where=str(path), mend=PEM)
+    return path
+
+
 def _with_sasl(made: Security, told: Mapping[str, str]) -> Security:
     mechanism = _one_of("MECHANISM", (told["mechanism"] or "SCRAM-SHA-512").upper(), MECHANISMS)
     if told["password"] and told["password_file"]:
         raise SettingsError(f"{PREFIX}PASSWORD and {PREFIX}PASSWORD_FILE are both set", mend="set one of them")
-    password = told["password"] or _read("PASSWORD_FILE", told["password_file"])
+    password = told["password"] or _read(f"{PREFIX}PASSWORD_FILE", told["password_file"])
     wanted = {"USERNAME": told["username"], "PASSWORD": password}
     if mechanism == "OAUTHBEARER":
         wanted |= {"TOKEN_URL": told["token_url"]}
@@ -197,7 +215,7 @@ def _refuse_readable(servers: str, made: Security) -> None:
     """PLAIN sends the password as it is, and OAUTHBEARER a token that is as good: not over an open network."""
     if made.tls or made.mechanism not in ("PLAIN", "OAUTHBEARER"):
         return
-    if away := [server for server in servers.split(",") if not _is_here(server.strip().rpartition(":")[0])]:
+    if away := [server for server in servers.split(",") if not is_here(server.strip().rpartition(":")[0])]:
         raise SettingsError(
             f"{made.mechanism} without TLS would send its secret readable over the network",
             where=away[0].strip(),
@@ -210,34 +228,23 @@ def _refuse_open_token_url(url: str) -> None:
     if parts.username or parts.password:
         found = f"{PREFIX}TOKEN_URL has credentials in it"
         raise SettingsError(found, mend=f"give them as {PREFIX}USERNAME and {PREFIX}PASSWORD")
-    if url and parts.scheme != "https" and not (parts.scheme == "http" and _is_here(parts.hostname or "")):
+    if url and parts.scheme != "https" and not (parts.scheme == "http" and is_here(parts.hostname or "")):
         raise SettingsError(
             f"{PREFIX}TOKEN_URL is '{url}': the client's secret would go readable over the network",
             mend="set an https:// address",
         )
 
 
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine's loopback."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def _file(name: str, text: str) -> Path | None:
-    if not text:
-        return None
-    path, content = Path(text).expanduser().absolute(), _read(name, text)
-    if "-----BEGIN " not in content:
-        raise SettingsError(f"{PREFIX}{name} is no PEM file", where=str(path), mend=_PEM)
-    if name == "KEY" and not re.search(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", content):
-        raise SettingsError(f"{PREFIX}{name} is not a key in PKCS#8, which Java reads", where=str(path), mend=_PKCS8)
+    variable = f"{PREFIX}{name}"
+    path = pem(variable, text)
+    if path and name == "KEY" and not re.search(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", _read(variable, text)):
+        raise SettingsError(f"{variable} is not a key in PKCS#8, which Java reads", where=str(path), mend=_PKCS8)
     return path
 
 
-def _read(name: str, text: str) -> str:
-    """A file's text, without the line's end that editors add."""
+def _read(variable: str, text: str) -> str:
+    """The text of the file that a variable names, without the line's end that editors add."""
     if not text:
         return ""
     path = Path(text).expanduser().absolute()
@@ -246,7 +253,7 @@ def _read(name: str, text: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         told = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingsError(
-            f"{PREFIX}{name} cannot be read: {told}", where=str(path), mend="check path and rights"
+            f"{variable} cannot be read: {told}", where=str(path), mend="check path and rights"
         ) from None
 
 
@@ -260,5 +267,5 @@ def _is(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-_PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
+PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
 _PKCS8 = "openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem makes one of it"

@@ -73,6 +73,13 @@ class Cluster:
         found = self._ask(lambda: self._consumer.list_topics(timeout=TIMEOUT), "")
         return {name: sorted(it.partitions) for name, it in found.topics.items() if it.error is None}
 
+    def has(self, topic: str) -> bool:
+        """Whether the topic is there. AccessError without the right to Describe it: Kafka then tells nobody."""
+        error = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic).topics[topic].error
+        if error is not None and error.name() not in _NO_TOPIC:
+            raise self._told(error, topic)
+        return error is None
+
     def topic_id(self, topic: str) -> str:
         """The id that a topic made anew under the same name does not share."""
         wanted = TopicCollection([topic])

@@ -14,6 +14,7 @@ import sqlglot
 from pydantic import ValidationInfo, WithJsonSchema, model_validator
 from sqlglot import expressions as exp
 
+from hindcast.contracts import avro_rules
 from hindcast.contracts.types import Model
 
 
@@ -97,7 +98,10 @@ def written(schema: Any) -> Type:
     A union with null is the other type; int with long is bigint, float with double is double. Another union is a struct
     with a field for each of its types, named after it: struct<member_int: int, member_string: string>.
     """
-    return _Reader().type(schema, None)
+    read = _Reader().type(schema, None)
+    if wrong := next(avro_rules.broken(schema), None):
+        raise SchemaError(wrong)
+    return read
 
 
 def read_as(schema: Any) -> Any:
