@@ -146,7 +146,7 @@ def test_a_registry_s_avro_in_whole_runs(
         )
         assert columns == "  the contract's columns: `people` bigint, `at` STRUCT<x: DOUBLE>"
         assert schema == "  the schema's: `people` string"
-        assert mend.endswith("in the contract fit the schema; nothing of it was written")
+        assert mend.endswith("in the contract fit the schema; nothing was written")
         assert p.versions()["logs/places"] == log
         assert wrong not in {row["id"] for row in p.raw("schemas/places")}
 

@@ -97,7 +97,7 @@ class _Step(NamedTuple):
             # No persist: a commit to the log would drop what was kept of a plan that reads it.
             return rows.localCheckpoint(eager=False)
 
-        field, written = f"topics.{name}.max_malformed", self._written(chunk - 1)
+        field, written = f"topics.{name}.max_malformed", plans.stays(contract.pipeline, chunk - 1, len(self.chunks))
         place = partial(members.place, kafka, share.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         account = partial(
@@ -118,13 +118,6 @@ class _Step(NamedTuple):
         if not commits.append(rows, self.log, number, note, after=after):
             return None
         return Claimed(share.after, _decoded(judged, share, todo))
-
-    def _written(self, done: int) -> str:
-        """What a run has written with the first `done` of its chunks, in words."""
-        if not done:
-            return "nothing was written"
-        again = f"give the run up (hindcast abandon {self.contract.pipeline}), and the next one goes on after them"
-        return f"{done} of its {len(self.chunks)} chunks are in the log and stay: {again}"
 
     def _between(self, judged: DataFrame, read: list[dict[int, Offsets]], came: dict[int, int]) -> list[DataFrame]:
         """The offsets of what was read that have no record, with their fate; nothing where all have one."""

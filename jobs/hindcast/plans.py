@@ -297,6 +297,14 @@ def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
         raise AskedError(found, where=where, mend=mend)
 
 
+def stays(pipeline: str, done: int, chunks: int) -> str:
+    """What a run has written of a topic that it claims in so many chunks, when it fails after the first `done`."""
+    if not done:
+        return "nothing was written"
+    again = f"give the run up (hindcast abandon {pipeline}), and the next one goes on after them"
+    return f"{done} of its {chunks} chunks are in the log and stay: {again}"
+
+
 def abandon(warehouse: str, run: Run, reason: str) -> None:
     """Gives up a run: what it has committed stays, what it has not is left to the next one."""
     journal.write(warehouse, replace(run, state="abandoned", detail={"reason": reason}))

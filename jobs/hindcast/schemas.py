@@ -143,10 +143,7 @@ def _written(contract: Contract, name: str, todo: Plan | None) -> str:
     chunks = todo.topics[name].chunks if todo else []
     log = plans.log(settings().warehouse, contract.pipeline, name)
     done = tables.published(log) - (todo.run - len(chunks)) if todo and chunks else 0
-    if done <= 0:
-        return "nothing of it was written"
-    again = f"give the run up (hindcast abandon {contract.pipeline}), and the next one goes on after them"
-    return f"{done} of its {len(chunks)} chunks are in the log and stay: {again}"
+    return plans.stays(contract.pipeline, max(done, 0), len(chunks))
 
 
 def _fitting(topic: Topic, found: Writers) -> Writers:
