@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale check fix lock clean
+.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,6 +50,9 @@ bench-readings: setup ## a join of 10 million events in both readings (seven min
 
 bench-scale: setup ## plans over 200 partitions, and 5 million records replayed with a heap of 1 GiB (ten minutes)
 	@PYTHONPATH=jobs $(BIN)/python bench/scale.py
+
+bench-decoding: setup ## what decoding a record costs, beside Spark's own parser (five minutes)
+	@PYTHONPATH=jobs $(BIN)/python bench/decoding.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
@@ -61,7 +61,7 @@ def main() -> None:
             records = made(spark, form, columns, args.records, f"{folder}/{n}")
             reading, floor, decoding = (
                 best / args.records
-                for best in bests(spark, records, plain(records, form, columns), decoded(records, form, columns))
+                for best in bests(records, plain(records, form, columns), decoded(records, form, columns))
             )
             floor, decoding = floor - reading, decoding - reading
             told[name] = {"floor": round(floor, 2), "decoded": round(decoding, 2), "ratio": round(decoding / floor, 2)}
@@ -102,17 +102,18 @@ def decoded(records: DataFrame, form: str, columns: dict[str, str]) -> DataFrame
     return decode(records, Topic.model_validate(told), LATEST)
 
 
-def bests(spark: SparkSession, *frames: DataFrame) -> list[float]:
+def bests(*frames: DataFrame) -> list[float]:
     """The microseconds of processor that the JVM takes for each of them, in turns."""
-    bean = spark._jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()  # type: ignore[union-attr]  # noqa: SLF001  # it is a classic session
-    rounds = [[_taken(bean.getProcessCpuTime, frame) for frame in frames] for _ in range(ROUNDS)]
+    (jvm,) = (it for it in psutil.Process().children(recursive=True) if it.name() == "java")
+    rounds = [[_taken(jvm, frame) for frame in frames] for _ in range(ROUNDS)]
     return [min(took) for took in zip(*rounds[1:], strict=True)]
 
 
-def _taken(nanoseconds: Callable[[], int], frame: DataFrame) -> float:
-    before = nanoseconds()
+def _taken(jvm: psutil.Process, frame: DataFrame) -> float:
+    before = jvm.cpu_times()
     frame.write.format("noop").mode("overwrite").save()
-    return (nanoseconds() - before) / 1000
+    after = jvm.cpu_times()
+    return 1e6 * (after.user + after.system - before.user - before.system)
 
 
 def _value(kind: str, n: int) -> Column:
