@@ -44,6 +44,10 @@ class Format(Protocol):
 FORMATS: dict[str, Format] = {"json": json, "string": text, "primitive": primitive, "avro": avro}
 
 
+_FEW = 8
+"""Up to so many columns a step is compiled together with what is around it."""
+
+
 def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
     """Records with what formats make of their bytes: in a struct of that name what each part's last step gives.
 
@@ -54,13 +58,23 @@ def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
     for n, steps in enumerate(turns, 1):
         made = zip(parts.items(), steps, strict=True)
         told = {it: step(F.col(it), found[it], part) if step else found[it] for (it, part), step in made}
-        # Exploded of one: else Spark would compute a step anew for each use of it. Higher-order functions in a step
-        # make Spark interpret the whole of it.
-        struct = F.struct(*(column.alias(it) for it, column in told.items()))
+        # Computed in a projection of its own and exploded of one: else Spark would compute a step anew for each use.
+        struct = F.struct(*(column.alias(it) for it, column in told.items()), *_apart(parts))
         place = name if n == len(turns) else f"{name}{n}"
-        records = records.withColumn(place, F.explode(F.array(struct)))
+        records = records.withColumn(f"{place}_", struct).withColumn(place, F.explode(F.array(f"{place}_")))
         found = {it: F.col(f"{place}.{it}") for it in parts}
-    return records.drop(*(f"{name}{n}" for n in range(1, len(turns))))
+    passed = [f"{name}{n}" for n in range(1, len(turns))]
+    return records.drop(*passed, *(f"{it}_" for it in (*passed, name)))
+
+
+def _apart(parts: Mapping[str, Part]) -> list[Column]:
+    """A column that keeps the projection of a step with many columns out of whole-stage code: a higher-order function.
+
+    There all columns would be one method, which would soon be too large for Java to compile.
+    """
+    if sum(len(part.columns) for part in parts.values()) <= _FEW:
+        return []
+    return [F.exists(F.array(F.col(next(iter(parts)))), lambda it: it.isNull()).alias("_apart")]
 
 
 Writers = Mapping[Literal["key", "value"], Mapping[int, str]]
