@@ -3,7 +3,8 @@
     python tests/secured_run.py FOLDER    its settings in the environment; FOLDER/asked.json says what else to read
 
 Spark's UI, event log and log of level INFO are on. What it saw goes to FOLDER/seen.json: `run`, the run's report;
-`read`, per way in (environments in asked.json) the records of `topic`, or what was told instead; `ui`, what the UI's
+`read`, per way in (environments in asked.json) the records of `topic`, or what was told instead; `far`, the same as
+Kafka's own client reads them in a task of Spark; `ui`, what the UI's
 REST interface and pages show; `processes`, the command lines of all processes meanwhile.
 """
 
@@ -13,12 +14,13 @@ import json
 import os
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from hindcast import runs
+from hindcast import far, runs
 from hindcast.errors import HindcastError
 from hindcast.local import ports
 from hindcast.session import session
@@ -45,7 +47,8 @@ def main(folder: Path) -> None:
     spark.sparkContext.setLogLevel("INFO")
     seen: dict[str, Any] = {"processes": _processes()}
     seen["run"] = runs.run(spark, asked["pipeline"], "first") if asked["pipeline"] else None
-    seen["read"] = {name: _read(spark, environ, asked["topic"]) for name, environ in asked["ways"].items()}
+    for name, by in (("read", records), ("far", far.records)):
+        seen[name] = {way: _read(spark, environ, asked["topic"], by) for way, environ in asked["ways"].items()}
     seen["processes"] += _processes()
     seen["secrets"] = [str(path) for path in (settings().var / "secrets").glob("*")]
     seen["ui"] = _ui(f"http://127.0.0.1:{port}")
@@ -53,13 +56,14 @@ def main(folder: Path) -> None:
     (folder / "seen.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
-def _read(spark: SparkSession, environ: dict[str, str], topic: str) -> Any:
+def _read(spark: SparkSession, environ: dict[str, str], topic: str, by: Callable[..., DataFrame]) -> Any:
     for name in [name for name in os.environ if name.startswith("HINDCAST_KAFKA")]:
         del os.environ[name]
     os.environ.update(environ)
     try:
         servers = os.environ["HINDCAST_KAFKA"]
-        rows = records(spark, servers, topic, {0: Offsets(0, 1)}).collect()
+        members = [{}] if by is far.records else []
+        rows = by(spark, servers, topic, *members, {0: Offsets(0, 1)}).collect()
         return [row["value"].decode() for row in rows]
     except HindcastError as error:
         return str(error)

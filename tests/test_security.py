@@ -657,6 +657,9 @@ class TestRun:
     @pytest.mark.slow
     def test_spark_reads_by_every_way_in(self, seen: tuple[Path, dict[str, Any]]) -> None:
         assert {name: seen[1]["read"][name] for name in SPARK_READS} == {name: ["{}"] for name in SPARK_READS}
+        # A task's environment is that of its JVM, so by environment there is one way in.
+        handed = [name for name in SPARK_READS if name not in ("PLAIN", "OAUTHBEARER", "mutual TLS by environment")]
+        assert {name: seen[1]["far"][name] for name in handed} == {name: ["{}"] for name in handed}
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", SPARK_REFUSED)

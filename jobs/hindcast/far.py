@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from hindcast import handover
 from hindcast.members import Members, number, real
 from hindcast.topics import RECORD, Cluster, Offsets
 
@@ -64,13 +65,14 @@ def records(
     rows = [(n, *real(kafka, members, n), *offsets) for n, offsets in ranges.items()]
     columns = "number int, topic string, partition int, start long, end long"
     asked = spark.createDataFrame(rows, columns).repartition(len(rows), "number")
+    told = handover.of_task(servers)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in (row for batch in batches for row in batch.to_pylist()):
-            with Cluster(servers) as cluster:
+            with Cluster(servers, handover.security_of(servers, told)) as cluster:
                 for messages in cluster.committed(row["topic"], {row["partition"]: Offsets(row["start"], row["end"])}):
-                    told = [_told(message) | {"partition": row["number"]} for message in messages]
-                    yield pa.RecordBatch.from_pylist(told, _ARROW)
+                    found = [_told(message) | {"partition": row["number"]} for message in messages]
+                    yield pa.RecordBatch.from_pylist(found, _ARROW)
 
     return asked.mapInArrow(read, RECORD)
 

@@ -51,12 +51,8 @@ def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> No
         found = [_by_contract(spark, contract, name, entered)] if changed else []
         if requeues:
             found.append(requeue.decided(spark, contract, name, todo.requeues, todo.known_at, todo))
-        rows = (
-            _union(found)
-            .withColumns({"run": F.lit(todo.run).cast("long"), "systemFrom": F.lit(todo.known_at)})
-            .withColumns(members.columns(todo.topics[name].members))
-            .persist()
-        )
+        origin = {"run": F.lit(todo.run).cast("long"), "systemFrom": F.lit(todo.known_at)}
+        rows = _union(found).withColumns(origin | members.columns(todo.topics[name].members)).persist()
         try:
             _enter(contract, todo, name, rows, entered, after)
         finally:

@@ -8,6 +8,9 @@ driver and in executors:
 | environment | `${env:HINDCAST_KAFKA_PASSWORD}` (KIP-887) | the same variables; the key's file |
 | file | `${file:<HINDCAST_VAR>/secrets/kafka-....properties:sasl}` | the folder HINDCAST_VAR |
 
+Where a task reads by Kafka's own client (far.py), it finds the variables themselves, with a copy of each PEM file, in
+the same folder; by environment they have to be there too.
+
 The file is ours (mode 0600), and goes when this process ends; one of a process that was killed goes a day later, when
 the next is written. It is also used where a password is not in the environment (HINDCAST_KAFKA_PASSWORD_FILE), or has
 characters that a login configuration of Java's would read as its own.
@@ -16,6 +19,7 @@ characters that a login configuration of Java's would read as its own.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import secrets
@@ -55,6 +59,23 @@ def by_file(how: Security) -> bool:
         return True
     told = {"USERNAME": how.username, "PASSWORD": how.password, "SCOPE": how.scope}
     return any(value != os.environ.get(f"{PREFIX}{name}", "") or _is_special(value) for name, value in told.items())
+
+
+def of_task(servers: str) -> str | None:
+    """The file in which a task finds how the brokers are spoken to (`security_of`); None: in its environment."""
+    how = security(servers)
+    if how.protocol == "plaintext" or not by_file(how):
+        return None
+    pems = {"CA": how.ca, "CERT": how.cert, "KEY": how.key}
+    told = {name: str(_kept(path.read_text(encoding="utf-8"), "pem")) for name, path in pems.items() if path}
+    told |= {"SECURITY": how.protocol, "KEY_PASSWORD": how.key_password, "MECHANISM": how.mechanism}
+    told |= {"USERNAME": how.username, "PASSWORD": how.password, "TOKEN_URL": how.token_url, "SCOPE": how.scope}
+    return str(_kept(json.dumps({f"{PREFIX}{name}": it for name, it in told.items()}), "json"))
+
+
+def security_of(servers: str, file: str | None) -> Security:
+    """What `of_task` has told a task that reads from these brokers."""
+    return security(servers, json.loads(Path(file).read_text(encoding="utf-8")) if file else None)
 
 
 def _tls(how: Security) -> dict[str, str]:
@@ -115,7 +136,7 @@ def _in_file(how: Security, name: str) -> str:
 
 
 def _file(how: Security) -> Path:
-    """The file of secrets of this process, made if there is none."""
+    """The file of secrets for JVMs."""
     values = {"USERNAME": how.username, "PASSWORD": how.password, "SCOPE": how.scope}
     told = {
         "sasl": _jaas(how, {name: _quoted(value) for name, value in values.items()}) if how.mechanism else "",
@@ -123,21 +144,26 @@ def _file(how: Security) -> Path:
         "key_password": how.key_password,
     }
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in told.items() if value)
+    return _kept(text, "properties")
+
+
+def _kept(text: str, kind: str) -> Path:
+    """The file of this process that has a text, made if there is none."""
     known = os.getpid(), str(_folder()), text
     if known not in _written or not _written[known].exists():
-        _written[known] = _write(_folder(), text)
+        _written[known] = _write(_folder(), text, kind)
     return _written[known]
 
 
-def _write(folder: Path, text: str) -> Path:
-    path = folder / f"kafka-{os.getpid()}-{secrets.token_hex(8)}.properties"
+def _write(folder: Path, text: str, kind: str) -> Path:
+    path = folder / f"kafka-{os.getpid()}-{secrets.token_hex(8)}.{kind}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for other in folder.glob("kafka-*.properties"):
+        for other in folder.glob("kafka-*.*"):
             with suppress(FileNotFoundError):  # its own process may take it away meanwhile
                 if time.time() - other.stat().st_mtime > STALE:
                     other.unlink()
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise PlatformError(
