@@ -40,15 +40,46 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.name, len(LONGEST)))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--connect", action="store_true", help="over Spark Connect, as in Airflow, instead of classic Spark"
+    )
+
+
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A classic Spark session with Delta and the Kafka connector on two cores, started and tuned for small data.
+    """A Spark session with Delta and the Kafka connector: a classic one on two cores, started and tuned for small data.
 
     Without the long tests also what is called outside of steps has the settings of small steps; with them, of large.
+    With --connect it is a client's of a server that is started as `make up` does.
     """
+    work = tmp_path_factory.mktemp("spark")
+    yield from _connected(work) if request.config.getoption("connect") else _classic(request, work)
+
+
+def _connected(work: Path) -> Iterator[SparkSession]:
+    from hindcast.local import ports, process
+    from hindcast.local import spark as server
+    from hindcast.session import session
+    from hindcast.settings import settings
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HINDCAST_VAR", str(work))
+        patch.setenv("HINDCAST_SPARK_PORT", str(ports.free()))
+        started = server.start(settings())
+        try:
+            server.wait(started)
+            patch.setenv("SPARK_REMOTE", started.where)
+            spark = session("hindcast-tests")
+            yield spark
+            spark.stop()
+        finally:
+            process.stop([started])
+
+
+def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSession]:
     from hindcast.session import SMALL, session
 
-    work = tmp_path_factory.mktemp("spark")
     conf = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",
