@@ -13,6 +13,7 @@
 | fate, reason | string, string | docs/glossary.md lists the fates; why it was refused |
 | streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
 | run, systemFrom | bigint, timestamp | the run that brought it, and its known-at |
+| forgotten | bigint | the run that forgot it: its bytes are gone (forgotten.py); only where there is such a record |
 
 What is refused stands in the quarantine too, one table per pipeline, with its topic's name.
 """
@@ -26,7 +27,21 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, gaps, limits, members, mismatch, order, plans, redating, schemas, tables, valid_time
+from hindcast import (
+    commits,
+    far,
+    forgotten,
+    gaps,
+    limits,
+    members,
+    mismatch,
+    order,
+    plans,
+    redating,
+    schemas,
+    tables,
+    valid_time,
+)
 from hindcast.contracts import Contract, Topic
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -65,7 +80,7 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     log = plans.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
         return none(spark)
-    rows = redating.log(spark, contract, name, after)
+    rows = forgotten.remembered(redating.log(spark, contract, name, after))
     return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
 
 

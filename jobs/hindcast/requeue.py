@@ -14,7 +14,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import limits, logs, members, order, plans, requeued, schemas, tables, valid_time
+from hindcast import forgotten, limits, logs, members, order, plans, requeued, schemas, tables, valid_time
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -62,13 +62,14 @@ def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dic
             continue
         with duckdb.connect() as engine:
             engine.register("log", tables.dataset(log))
+            kept = "forgotten IS NULL" if forgotten.MARK in [field.name for field in log.schema().fields] else "true"
             decided = "false"
             if entered is not None:
                 engine.register("entered", tables.dataset(entered))
                 decided = """("partition", "offset") IN
                              (SELECT ("partition", "offset") FROM entered WHERE was = 'malformed')"""
             row = engine.execute(
-                f"SELECT count(*) FROM log WHERE fate = 'malformed' AND NOT {decided} "  # noqa: S608  # our own columns
+                f"SELECT count(*) FROM log WHERE fate = 'malformed' AND {kept} AND NOT {decided} "  # noqa: S608  # our own columns
                 'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
                 'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
                 {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import plans, tables
+from hindcast import forgotten, plans, tables
 
 _DECIDED = ("timestamp", "fate", "reason", "run", "systemFrom")
 _PLACE = ["partition", "offset"]
@@ -34,8 +34,8 @@ def records(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Da
 
 
 def waiting(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame:
-    """The rows of a topic's log that are malformed, and that no requeue has decided since."""
-    return records(spark, warehouse, pipeline, name).where("fate = 'malformed'")
+    """The rows of a topic's log that are malformed, not forgotten, and that no requeue has decided since."""
+    return forgotten.remembered(records(spark, warehouse, pipeline, name)).where("fate = 'malformed'")
 
 
 def turn(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Column:

@@ -1,0 +1,340 @@
+"""Forgetting: one key of a topic, or single records, taken out of everything that a pipeline has, with proof.
+
+    plan -> remove rows, from the last views up to the topic -> take bytes out of the log -> purge files
+         -> derive what is made of the topic -> prove -> report
+
+It is a run of its own. What it forgets stands in no table, so not in the journal either, which has its sha256: whoever
+repeats the command says it again, and the run goes on. Rows go from below upwards, and the log comes last, because what
+a row was made of tells which rows go; records that have lost their bytes are known by their mark.
+
+The run brings no offsets. Records of the same key that come later are new ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import emitted, forgotten, holds, journal, logs, page, plans, read, runs, schemas, tables, verdicts
+from hindcast.contracts import Contract
+from hindcast.decode import decode
+from hindcast.errors import AskedError, GateError, QueryError, nearest
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.tables import Table
+from hindcast.upkeep import erase, proof, purge
+from hindcast.upkeep.folder import Folder
+from hindcast.upkeep.lineage import PLACE, Lineage
+from hindcast.upkeep.texts import Texts, strings
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be forgotten of a topic: a `key` (its columns' values), or `places` (partition and offset in its log).
+
+    `text`: as it was asked for, never stored.
+    """
+
+    topic: str
+    text: str
+    key: tuple[Any, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What tells it apart, in the journal and in the proof."""
+        return sha256(json.dumps([self.topic, self.key, self.places], default=str).encode()).hexdigest()
+
+
+def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] = ()) -> Asked:
+    """What a user asks for; QueryError for what names nothing.
+
+    `name`: a topic of the contract. `key`: as `read.key_of` takes it. `places`: texts as `partition/offset`.
+    """
+    if name in contract.views or name in contract.inputs:
+        made_of = [i for i in contract.upstream(name) if i in contract.topics]
+        found = f"{name} is made of others; what is to be forgotten is a key of a topic"
+        raise QueryError(
+            found, where=contract.pipeline, mend=f"name the topic: {', '.join(made_of) or 'of its pipeline'}"
+        )
+    if name not in contract.topics:
+        raise QueryError(f"no topic '{name}'", where=contract.pipeline, mend=nearest(name, contract.topics))
+    if (key is None) == (not places):
+        raise QueryError(
+            "a key, or records by their places", mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O"
+        )
+    if key is None:
+        return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
+    table = tables.located(settings().warehouse, contract, name)
+    return Asked(name, key, key=tuple(read.key_of(table, key)))
+
+
+def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
+    """Forgets, and returns the proof, which is also among the reports (`forget-RUN.json`).
+
+    AskedError if nothing is there that could be forgotten, and no run of this that has still to be finished.
+    """
+    now, pipeline = settings(), contract.pipeline
+    past = journal.runs(now.warehouse, pipeline)
+    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == what.digest]
+    begun = next((run for run in same if run.state == "planned"), None)
+    if begun is None and not any(_counts(spark, contract, what, past).values()):
+        where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
+        raise AskedError("no record like that is here", where=where, mend=mend)
+    run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    told = {"topic": what.topic, "sha256": what.digest}
+    todo = plans.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, forgets=told)
+    step = _Step(spark, contract, what, todo, past)
+    step.remove()
+    step.purge()
+    try:
+        runs.bring(spark, pipeline, todo.run)
+    except GateError:
+        step.prove()
+        raise
+    proven = step.prove()
+    runs.finish(pipeline, todo.run)
+    return proven
+
+
+def preview(spark: SparkSession, contract: Contract, what: Asked) -> dict[str, int]:
+    """How many rows of each table would go, and records of the log lose their bytes; nothing is written."""
+    return _counts(spark, contract, what, journal.runs(settings().warehouse, contract.pipeline))
+
+
+def text(pipeline: str, told: Mapping[str, Any]) -> str:
+    """A proof in words."""
+    lines = [f"{pipeline}, run {told['run']}: {told['table']}, key of sha256 {told['sha256']}", ""]
+    lines += [f"  {name:<28} {n:>8,} rows" for name, n in told["rows"].items()]
+    lines += ["", f"  searched: {told['files']:,} files, {told['bytes']:,} bytes, {told['texts']:,} texts"]
+    lines += [f"  {told['shared']:,} texts are other records' too"] if told["shared"] else []
+    if told["proven"]:
+        lines.append("  found: nothing")
+    lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
+    lines += [f"  left: {path} belongs to no table" for path in told["old"]]
+    return "\n".join([*lines, "", *(f"  {line}" for line in BESIDES)])
+
+
+BESIDES = (
+    "Kafka still has the records, until its retention or a tombstone takes them; this pipeline has passed them.",
+    "What was taken elsewhere stays there: backups, clones, Airflow's XComs and task logs of keys that were held back.",
+)
+"""What this cannot reach."""
+
+
+class _Step:
+    """One forgetting under way."""
+
+    def __init__(
+        self, spark: SparkSession, contract: Contract, what: Asked, todo: Plan, past: list[journal.Run]
+    ) -> None:
+        self._spark, self._contract, self._what, self._todo = spark, contract, what, todo
+        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == what.digest}
+        self._records = _records(spark, contract, what, {*same, todo.run}).localCheckpoint()
+        self.lineage = Lineage(spark, contract, what.topic, _gone(contract, what), todo)
+        self.texts = _texts(contract, what, self._records)
+        self._rows: dict[str, int] = {}
+
+    def remove(self) -> None:
+        """Rows, from below upwards; texts about them; at last the bytes in the log."""
+        warehouse, pipeline, run = settings().warehouse, self._contract.pipeline, self._todo.run
+        touched = [name for name in self.lineage.tables if self.lineage.there(name)]
+        for name in touched:
+            self.lineage.rows(name)  # all is looked at before anything goes
+        self._rows["failing"] = self._failing(touched)
+        for name in reversed(touched):
+            table = tables.located(warehouse, self._contract, name)
+            if name in self._contract.views and self._contract.views[name].semantics == "kafka":
+                self._rows[name] = self._anew(name)
+                continue
+            self._rows[name] = erase.remove(self.lineage.rows(name), table, [*table.identity, "systemFrom"], run)
+        self._told()
+        places = {"partition": "partition", "offset": "offset"}
+        erase.blank(self._records, plans.fates(warehouse, pipeline, self._what.topic), places, run)
+        in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
+        erase.blank(self._records, logs.quarantine(warehouse, pipeline), in_kafka, run)
+        log = plans.log(warehouse, pipeline, self._what.topic)
+        erase.blank(self._records, log, places, run)
+        self._rows[log.name] = self._records.count()
+
+    def _anew(self, name: str) -> int:
+        """A kafka view begins anew: what it has emitted goes, and what it keeps, and its table."""
+        warehouse, run = settings().warehouse, self._todo.run
+        log = emitted.log(warehouse, self._contract, name)
+        kept = [it for it in self._folder.tables() if it.startswith(f"kept/{name}/")]
+        count = sum(erase.empty(self._spark, Table(warehouse, log.pipeline, it, "kept"), run) for it in kept)
+        for table in (log, tables.located(warehouse, self._contract, name)):
+            count += erase.empty(self._spark, table, run) if tables.opened(table) else 0
+        return count
+
+    def _failing(self, touched: Sequence[str]) -> int:
+        """What gates found, and held back, of the records and of the keys of rows that go."""
+        table = holds.table(settings().warehouse, self._contract.pipeline)
+        if tables.opened(table) is None:
+            return 0
+        rows = tables.load(self._spark, table)
+        at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
+        found = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
+        for name in touched:
+            own = tables.located("", self._contract, name).key
+            keys = self.lineage.rows(name).select(F.lit(name).alias("table"), holds.key_of(own).alias("key")).distinct()
+            found.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
+        said = F.array(*(F.lit(way) for way in sorted(self.texts.sought))) if self.texts.sought else None
+        if said is not None:
+            told = F.concat_ws(" ", "key", "row")
+            named = F.exists(said, lambda way: F.contains(told, way))
+            found.append(rows.where(F.col("table").isin(*touched) & named))
+        every = reduce(DataFrame.unionByName, found).distinct().localCheckpoint()
+        return erase.remove(every, table, rows.columns, self._todo.run)
+
+    def _told(self) -> None:
+        """What the journal, the gates and the reports say of it."""
+        warehouse, pipeline, run, spark = settings().warehouse, self._contract.pipeline, self._todo.run, self._spark
+        entries = journal.table(warehouse, pipeline)
+        erase.rewrite(
+            spark, entries, ["run", "entry", "at"], "detail", run, lambda row: _json(self.texts, str(row["detail"]))
+        )
+        gates = verdicts.table(warehouse, pipeline)
+        erase.rewrite(
+            spark,
+            gates,
+            ["run", "at", "table", "gate"],
+            "detail",
+            run,
+            lambda row: self.texts.detail(row["detail"] or "", row["table"]),
+        )
+        for path in sorted(self._reports.glob("run-*.json")):
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if (kept := self.texts.told(told)) != told:
+                page.write(settings().reports, kept)
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(f"{settings().warehouse}/{self._contract.pipeline}")
+
+    @property
+    def _reports(self) -> Path:
+        return settings().reports / self._contract.pipeline
+
+    def purge(self) -> None:
+        """No file says any more what rows do not."""
+        folder = self._folder
+        for name in folder.tables():
+            path = f"{settings().warehouse}/{self._contract.pipeline}/{name}"
+            purge.purge(self._spark, folder, name, path, self.texts.text)
+
+    def prove(self) -> dict[str, Any]:
+        """Reads everything once more; the proof, put among the reports."""
+        folder, pipeline = self._folder, self._contract.pipeline
+        paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables()}
+        live = {f"{name}/{it}" for name, path in paths.items() for it in purge.live(DeltaTable(path))}
+        found = proof.search(folder, live, self._reports, self.texts.sought)
+        contract = self._contract.model_dump_json()
+        told = {
+            "pipeline": pipeline,
+            "run": self._todo.run,
+            "knownAt": self._todo.known_at.isoformat(),
+            "table": f"{pipeline}.{self._what.topic}",
+            "sha256": self._what.digest,
+            "rows": {name: n for name, n in self._rows.items() if n},
+            **proof.told(found, live, self.texts.sought, contract),
+        }
+        self._reports.mkdir(parents=True, exist_ok=True)
+        place = self._reports / f"forget-{self._todo.run}.json"
+        place.write_text(json.dumps(told, indent=2), encoding="utf-8")
+        return told
+
+
+def _counts(spark: SparkSession, contract: Contract, what: Asked, past: list[journal.Run]) -> dict[str, int]:
+    if not past:
+        return {}
+    lineage = Lineage(spark, contract, what.topic, _gone(contract, what), Plan.from_json(past[-1].plan))
+    found = {name: lineage.rows(name).count() for name in lineage.tables if lineage.there(name)}
+    return {**found, f"logs/{what.topic}": _records(spark, contract, what, set()).count()}
+
+
+def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[int]) -> DataFrame:
+    """The records that are to be forgotten, or were by one of these runs, as the log has them; and what they `said`.
+
+    Columns: partition, offset; topic and topicPartition, the place in Kafka; said (JSON and texts).
+    """
+    name, topic = what.topic, contract.topics[what.topic]
+    log = plans.log(settings().warehouse, contract.pipeline, name)
+    rows = tables.load(spark, log)
+    raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
+    decoded = decode(rows.withColumns(raw), topic, writers=schemas.known(spark, contract, name))
+    if what.places:
+        wanted = reduce(Column.__or__, ((F.col("partition") == p) & (F.col("offset") == o) for p, o in what.places))
+    else:
+        ours = _named(decoded, topic.key, what.key)
+        spelt = decoded.where(ours).select("_rawKey").distinct().collect()
+        ways = {bytes(row[0]) for row in spelt if row[0] is not None} | {what.text.encode()}
+        wanted = ours | F.col("_rawKey").isin(*(F.lit(way) for way in ways))
+    before = forgotten.is_forgotten(rows)
+    was = F.col(forgotten.MARK).isin(*marked) if marked and forgotten.MARK in rows.columns else F.lit(False)
+    there = {"topic": F.lit(contract.kafka_topic(name)), "topicPartition": F.col("partition")}
+    there = {} if "topicPartition" in rows.columns else there
+    said = F.array(
+        F.to_json("key"), F.to_json("value"), *(F.make_valid_utf8(F.col(c).cast("string")) for c in raw)
+    ).alias("said")
+    places = decoded.where((~before & F.coalesce(wanted, F.lit(False))) | was).withColumns(there)
+    return places.select("partition", "offset", "topic", "topicPartition", said)
+
+
+def _named(decoded: DataFrame, columns: Mapping[str, Any], key: Sequence[Any]) -> Column:
+    """Whether a decoded record has this key."""
+    same = F.col("key").isNotNull()
+    for column, value in zip(columns, key, strict=True):
+        same = same & F.col(f"key.{column}").eqNullSafe(
+            _typed(decoded.select(f"key.{column}").schema[0].dataType.simpleString(), value)
+        )
+    return same
+
+
+def _gone(contract: Contract, what: Asked) -> Column:
+    """The rows of the topic's own table that go."""
+    if what.places:
+        return reduce(Column.__or__, ((F.col(PLACE[0]) == p) & (F.col(PLACE[1]) == o) for p, o in what.places))
+    table = tables.located(settings().warehouse, contract, what.topic)
+    found = tables.opened(table)
+    types = tables.types(found) if found else {}
+    same = (
+        F.col(f"`{c}`").eqNullSafe(_typed(types.get(c, "string"), v)) for c, v in zip(table.key, what.key, strict=True)
+    )
+    return reduce(Column.__and__, same)
+
+
+def _typed(kind: str, value: Any) -> Column:
+    return F.lit(value).try_cast(kind)
+
+
+def _texts(contract: Contract, what: Asked, records: DataFrame) -> Texts:
+    """All texts that the records said, and the key."""
+    keys = {str(value) for value in what.key if value is not None}
+    said = {it for row in records.select("said").collect() for text in row[0] if text for it in strings(text)}
+    below = contract.below(what.topic)
+    return Texts(frozenset(keys), frozenset(said | keys), below)
+
+
+def _json(texts: Texts, detail: str) -> str:
+    told = json.loads(detail)
+    kept = texts.told(told)
+    return detail if kept == told else json.dumps(kept)
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition("/")
+    try:
+        return int(partition), int(offset)
+    except ValueError:
+        raise QueryError(f"'{text}' is no place", mend="write the partition and the offset: 0/42") from None

@@ -1,0 +1,109 @@
+"""Making a table's past unreadable: what its rows are not any more, no file says.
+
+A row that was removed still stands in the files that Delta keeps for reading older versions, and the least and largest
+value of a file in its log and checkpoints. So files whose rows are only marked (deletion vectors) are written anew, all
+that no longer belong to the table are deleted, the table gets a new checkpoint, older ones are deleted, and statistics
+of files that are gone are taken out of the log. Commits stay in it: who wrote when, with which note and transaction
+identifier. Versions before this one can be listed and not read any more.
+
+Nobody else may write to the table meanwhile: what is being written belongs to no version yet, and is deleted. A run is
+alone with the tables of its pipeline. It can be repeated, and finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from hindcast import tables
+from hindcast.session import temporarily
+from hindcast.upkeep.folder import LOG, Folder
+
+_COMMIT = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")
+_AT_ONCE = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+}
+
+
+def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Callable[[str], str]) -> int:
+    """Purges one table: `name` under `folder`, at `path`; how many files it deleted.
+
+    `scrub` is given the notes and conditions of commits, and tells what may stay of each.
+    """
+    found = DeltaTable(path)
+    if tables.VECTORS in found.metadata().configuration:
+        spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
+        found = DeltaTable(path)
+    deleted = 0
+    if len(list(_data(folder, name))) > len(live(found)):
+        with temporarily(spark, _AT_ONCE):
+            before = len(list(_data(folder, name)))
+            spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
+            deleted = before - len(list(_data(folder, name)))
+        found = DeltaTable(path)
+    if any(_CHECKPOINT.fullmatch(_last(file.path)) for file in folder.files(f"{name}/{LOG}")):
+        found.create_checkpoint()
+    there, latest = live(found), found.version()
+    for file in list(folder.files(f"{name}/{LOG}")):
+        last = _last(file.path)
+        checkpoint = _CHECKPOINT.fullmatch(last)
+        if _COMMIT.fullmatch(last):
+            old = folder.read(file.path).decode()
+            new = told(old, there, scrub)
+            if new != old:
+                folder.write(file.path, new.encode())
+        elif (checkpoint and int(checkpoint[1]) < latest) or last.endswith((".crc", ".compacted.json")):
+            # Checksums hold statistics too, and those of a disk (.name.crc) are of files as they were.
+            folder.remove(file.path)
+            deleted += not last.startswith(".")
+    return deleted
+
+
+def told(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
+    """The text of a commit, without the statistics of files that do not belong to the table any more.
+
+    `live`: the paths of those that do.
+    """
+    lines = []
+    for line in filter(None, commit.splitlines()):
+        action: dict[str, Any] = json.loads(line)
+        before = json.dumps(action)
+        for what in ("add", "remove"):
+            if (
+                what in action
+                and "stats" in action[what]
+                and (what == "remove" or unquote(action[what]["path"]) not in live)
+            ):
+                rows = json.loads(action[what]["stats"] or "{}").get("numRecords")
+                action[what]["stats"] = json.dumps({"numRecords": rows})
+        info = action.get("commitInfo", {})
+        if "userMetadata" in info:
+            info["userMetadata"] = scrub(info["userMetadata"])
+        info_of = info.get("operationParameters", {})
+        info_of.update({n: scrub(text) for n, text in info_of.items() if isinstance(text, str)})
+        lines.append(line if json.dumps(action) == before else json.dumps(action, separators=(",", ":")))
+    return "\n".join(lines) + "\n"
+
+
+def live(found: DeltaTable) -> frozenset[str]:
+    """The paths of a table's files."""
+    return frozenset(unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist())
+
+
+def _data(folder: Folder, name: str) -> list[str]:
+    """The paths of all files of a table beside its log, deletion vectors too; without checksums of a disk."""
+    files = (file.path for file in folder.files(name))
+    return [path for path in files if f"/{LOG}/" not in path and not _last(path).startswith(".")]
+
+
+def _last(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
