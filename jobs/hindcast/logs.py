@@ -32,6 +32,7 @@ from hindcast import (
     far,
     forgotten,
     gaps,
+    journal,
     limits,
     members,
     mismatch,
@@ -99,6 +100,7 @@ def brought(
         return union(judged(spark, contract, todo, name, log, part, by_client, store=False) for part in read)
 
     rows = far.tried(judge, lambda made: made.localCheckpoint(), share.members)[1]
+    rows = forgotten.remembered(rows)
     return rows.where(F.col("fate").isin(*fates)).drop(*DECODED.values()).withColumns(origin(share, todo))
 
 
@@ -167,7 +169,7 @@ def judged(
     decoded = limits.within(kept, topic, lambda some: decode(some, topic, *span, writers))
     before = redating.before(spark, contract, name, ranges) if tables.opened(log) is not None else None
     judged = order.judge(*_with_stream_time(spark, log, decoded, retention(topic), ranges, before))
-    return judged.select(
+    told = judged.select(
         "partition",
         "offset",
         F.lit(1).cast("long").alias("offsets"),
@@ -182,6 +184,7 @@ def judged(
         "streamTime",
         *(F.col(name).alias(it) for name, it in DECODED.items()),
     )
+    return forgotten.again(told, journal.runs(log.warehouse, contract.pipeline), name, ranges)
 
 
 def retention(topic: Topic) -> Column:

@@ -206,8 +206,8 @@ def plan(
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
     `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`,
-    `requeues` or `forgets` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the
-    pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    `requeues` or `forgets` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of
+    the pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]

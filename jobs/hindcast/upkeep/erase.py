@@ -19,7 +19,6 @@ from hindcast import commits, forgotten, tables
 from hindcast.session import temporarily
 from hindcast.tables import Table
 
-
 Anew = Callable[[Mapping[str, Any]], str | None]
 """The text that a row is to have."""
 
@@ -87,7 +86,7 @@ def _merge(rows: DataFrame, table: Table, by: Sequence[str], clause: str, run: i
     spark, view = rows.sparkSession, f"forgotten_{uuid4().hex}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in by)
-    statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # noqa: S608  # names of ours
+    statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with temporarily(spark, _noted(run)):
             commits.once(lambda: spark.sql(statement).collect(), lambda: 0, run, None, table.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from deltalake.fs import DeltaStorageHandler
@@ -31,9 +32,15 @@ class Folder:
         found = self._files.get_file_info(FileSelector(under, recursive=True, allow_not_found=True))
         return (File(it.path, it.size or 0) for it in found if it.type == FileType.File)
 
+    @cached_property
     def tables(self) -> list[str]:
-        """The paths of the Delta tables in it."""
+        """The paths of the Delta tables in it, as they were when it was first asked."""
         return sorted({file.path.split(f"/{LOG}/")[0] for file in self.files() if f"/{LOG}/" in file.path})
+
+    def of(self, table: str) -> Iterator[File]:
+        """The files of one of its tables, without those of tables that lie within its folder."""
+        within = tuple(f"{it}/" for it in self.tables if it.startswith(f"{table}/"))
+        return (file for file in self.files(table) if not file.path.startswith(within))
 
     def read(self, path: str) -> bytes:
         """The bytes of a file."""

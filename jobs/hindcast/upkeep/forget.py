@@ -50,10 +50,18 @@ class Asked:
     key: tuple[Any, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def digest(self) -> str:
-        """What tells it apart, in the journal and in the proof."""
-        return sha256(json.dumps([self.topic, self.key, self.places], default=str).encode()).hexdigest()
+    def digest(self, spark: SparkSession, contract: Contract) -> str:
+        """What tells it apart, in the journal and in the proof. QueryError for a key that the topic cannot have."""
+        if self.places:
+            return sha256(json.dumps([self.topic, self.places]).encode()).hexdigest()
+        types = contract.topics[self.topic].key
+        typed = {c: _typed(str(types[c]), value) for c, value in zip(types, self.key, strict=True)}
+        key = F.struct(*(value.alias(c) for c, value in typed.items()))
+        row = spark.range(1).select(forgotten.digest(self.topic, key), *typed.values()).first()
+        if row is None or any(it is None and value is not None for it, value in zip(row[1:], self.key, strict=True)):
+            columns = ", ".join(f"{c} {kind}" for c, kind in types.items())
+            raise QueryError("no key of it can be written so", where=f"{contract.pipeline}.{self.topic}", mend=columns)
+        return str(row[0])
 
 
 def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] = ()) -> Asked:
@@ -85,14 +93,14 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
     AskedError if nothing is there that could be forgotten, and no run of this that has still to be finished.
     """
     now, pipeline = settings(), contract.pipeline
-    past = journal.runs(now.warehouse, pipeline)
-    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == what.digest]
+    past, digest = journal.runs(now.warehouse, pipeline), what.digest(spark, contract)
+    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == digest]
     begun = next((run for run in same if run.state == "planned"), None)
     if begun is None and not any(_counts(spark, contract, what, past).values()):
         where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
         raise AskedError("no record like that is here", where=where, mend=mend)
     run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
-    told = {"topic": what.topic, "sha256": what.digest}
+    told = {"topic": what.topic, "sha256": digest}
     todo = plans.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, forgets=told)
     step = _Step(spark, contract, what, todo, past)
     step.remove()
@@ -109,6 +117,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
 
 def preview(spark: SparkSession, contract: Contract, what: Asked) -> dict[str, int]:
     """How many rows of each table would go, and records of the log lose their bytes; nothing is written."""
+    what.digest(spark, contract)  # whether it can be a key at all
     return _counts(spark, contract, what, journal.runs(settings().warehouse, contract.pipeline))
 
 
@@ -139,7 +148,7 @@ class _Step:
         self, spark: SparkSession, contract: Contract, what: Asked, todo: Plan, past: list[journal.Run]
     ) -> None:
         self._spark, self._contract, self._what, self._todo = spark, contract, what, todo
-        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == what.digest}
+        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == todo.forgets["sha256"]}
         self._records = _records(spark, contract, what, {*same, todo.run}).localCheckpoint()
         self.lineage = Lineage(spark, contract, what.topic, _gone(contract, what), todo)
         self.texts = _texts(contract, what, self._records)
@@ -171,7 +180,7 @@ class _Step:
         """A kafka view begins anew: what it has emitted goes, and what it keeps, and its table."""
         warehouse, run = settings().warehouse, self._todo.run
         log = emitted.log(warehouse, self._contract, name)
-        kept = [it for it in self._folder.tables() if it.startswith(f"kept/{name}/")]
+        kept = [it for it in self._folder.tables if it.startswith(f"kept/{name}/")]
         count = sum(erase.empty(self._spark, Table(warehouse, log.pipeline, it, "kept"), run) for it in kept)
         for table in (log, tables.located(warehouse, self._contract, name)):
             count += erase.empty(self._spark, table, run) if tables.opened(table) else 0
@@ -229,14 +238,14 @@ class _Step:
     def purge(self) -> None:
         """No file says any more what rows do not."""
         folder = self._folder
-        for name in folder.tables():
+        for name in folder.tables:
             path = f"{settings().warehouse}/{self._contract.pipeline}/{name}"
             purge.purge(self._spark, folder, name, path, self.texts.text)
 
     def prove(self) -> dict[str, Any]:
         """Reads everything once more; the proof, put among the reports."""
         folder, pipeline = self._folder, self._contract.pipeline
-        paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables()}
+        paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
         live = {f"{name}/{it}" for name, path in paths.items() for it in purge.live(DeltaTable(path))}
         found = proof.search(folder, live, self._reports, self.texts.sought)
         contract = self._contract.model_dump_json()
@@ -245,7 +254,7 @@ class _Step:
             "run": self._todo.run,
             "knownAt": self._todo.known_at.isoformat(),
             "table": f"{pipeline}.{self._what.topic}",
-            "sha256": self._what.digest,
+            "sha256": self._todo.forgets["sha256"],
             "rows": {name: n for name, n in self._rows.items() if n},
             **proof.told(found, live, self.texts.sought, contract),
         }
@@ -276,7 +285,9 @@ def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[i
     if what.places:
         wanted = reduce(Column.__or__, ((F.col("partition") == p) & (F.col("offset") == o) for p, o in what.places))
     else:
-        ours = _named(decoded, topic.key, what.key)
+        typed = ((c, _typed(str(topic.key[c]), value)) for c, value in zip(topic.key, what.key, strict=True))
+        same = (F.col(f"key.{c}").eqNullSafe(value) for c, value in typed)
+        ours = reduce(Column.__and__, same, F.col("key").isNotNull())
         spelt = decoded.where(ours).select("_rawKey").distinct().collect()
         ways = {bytes(row[0]) for row in spelt if row[0] is not None} | {what.text.encode()}
         wanted = ours | F.col("_rawKey").isin(*(F.lit(way) for way in ways))
@@ -291,26 +302,12 @@ def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[i
     return places.select("partition", "offset", "topic", "topicPartition", said)
 
 
-def _named(decoded: DataFrame, columns: Mapping[str, Any], key: Sequence[Any]) -> Column:
-    """Whether a decoded record has this key."""
-    same = F.col("key").isNotNull()
-    for column, value in zip(columns, key, strict=True):
-        same = same & F.col(f"key.{column}").eqNullSafe(
-            _typed(decoded.select(f"key.{column}").schema[0].dataType.simpleString(), value)
-        )
-    return same
-
-
 def _gone(contract: Contract, what: Asked) -> Column:
     """The rows of the topic's own table that go."""
     if what.places:
         return reduce(Column.__or__, ((F.col(PLACE[0]) == p) & (F.col(PLACE[1]) == o) for p, o in what.places))
-    table = tables.located(settings().warehouse, contract, what.topic)
-    found = tables.opened(table)
-    types = tables.types(found) if found else {}
-    same = (
-        F.col(f"`{c}`").eqNullSafe(_typed(types.get(c, "string"), v)) for c, v in zip(table.key, what.key, strict=True)
-    )
+    types = contract.topics[what.topic].key
+    same = (F.col(f"`{c}`").eqNullSafe(_typed(str(types[c]), v)) for c, v in zip(types, what.key, strict=True))
     return reduce(Column.__and__, same)
 
 

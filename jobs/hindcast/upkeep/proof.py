@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hindcast.upkeep.folder import LOG, Folder
+from hindcast.upkeep import purge
+from hindcast.upkeep.folder import Folder
 from hindcast.upkeep.texts import pattern
 
 _PACKED = re.compile(rb"[A-Za-z0-9+/]{200,}={0,2}")
@@ -44,10 +45,9 @@ class Found:
 
 def search(folder: Folder, live: Collection[str], reports: Path, sought: Iterable[str]) -> Found:
     """Reads every file of a pipeline's folder and of its reports. `live`: the files of data that tables have."""
-    found, texts = Found(), sorted(sought)
+    there = {path for name in folder.tables for path in purge.data(folder, name)}
+    found, texts = Found(old=sorted(there - {*live})), sorted(sought)
     for file in folder.files():
-        if f"{LOG}/" not in file.path and not file.path.rpartition("/")[2].startswith(".") and file.path not in live:
-            found.old.append(file.path)
         _search(found, file.path, folder.read(file.path), texts)
     for path in sorted(reports.rglob("*")) if reports.is_dir() else []:
         if path.is_file():

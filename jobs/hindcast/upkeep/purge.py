@@ -23,15 +23,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from hindcast import tables
-from hindcast.session import temporarily
 from hindcast.upkeep.folder import LOG, Folder
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")
-_AT_ONCE = {
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-}
 
 
 def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Callable[[str], str]) -> int:
@@ -43,13 +38,11 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
     if tables.VECTORS in found.metadata().configuration:
         spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
         found = DeltaTable(path)
-    deleted = 0
-    if len(list(_data(folder, name))) > len(live(found)):
-        with temporarily(spark, _AT_ONCE):
-            before = len(list(_data(folder, name)))
-            spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
-            deleted = before - len(list(_data(folder, name)))
-        found = DeltaTable(path)
+    # VACUUM would do this in seconds for each table; here nobody reads what it spares.
+    old = sorted(set(data(folder, name)) - {f"{name}/{it}" for it in live(found)})
+    for it in old:
+        folder.remove(it)
+    deleted = len(old)
     if any(_CHECKPOINT.fullmatch(_last(file.path)) for file in folder.files(f"{name}/{LOG}")):
         found.create_checkpoint()
     there, latest = live(found), found.version()
@@ -57,10 +50,9 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
         last = _last(file.path)
         checkpoint = _CHECKPOINT.fullmatch(last)
         if _COMMIT.fullmatch(last):
-            old = folder.read(file.path).decode()
-            new = told(old, there, scrub)
-            if new != old:
-                folder.write(file.path, new.encode())
+            commit = folder.read(file.path).decode()
+            if (kept := told(commit, there, scrub)) != commit:
+                folder.write(file.path, kept.encode())
         elif (checkpoint and int(checkpoint[1]) < latest) or last.endswith((".crc", ".compacted.json")):
             # Checksums hold statistics too, and those of a disk (.name.crc) are of files as they were.
             folder.remove(file.path)
@@ -99,10 +91,13 @@ def live(found: DeltaTable) -> frozenset[str]:
     return frozenset(unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist())
 
 
-def _data(folder: Folder, name: str) -> list[str]:
-    """The paths of all files of a table beside its log, deletion vectors too; without checksums of a disk."""
-    files = (file.path for file in folder.files(name))
-    return [path for path in files if f"/{LOG}/" not in path and not _last(path).startswith(".")]
+def data(folder: Folder, name: str) -> list[str]:
+    """The paths of all files of a table beside its log; deletion vectors too.
+
+    Not the checksums that Hadoop keeps on a disk (`.name.crc`).
+    """
+    files = (file.path for file in folder.of(name))
+    return [path for path in files if not path.startswith(f"{name}/{LOG}/") and not _last(path).startswith(".")]
 
 
 def _last(path: str) -> str:
