@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import ledger
-from hindcast.upkeep import forget
-from pipelines import Pipeline, pipeline
+from hindcast import cli, journal, ledger, page
+from hindcast.errors import BusyError, QueryError
+from hindcast.upkeep import erase, forget, proof, purge
+from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +45,10 @@ views:
   cities: {table: people, group_by: {city: city}, aggregate: {n: count(*), ages: sum(age)}}
   first: {table: people, group_by: {city: city}, aggregate: {least: min(name)}}
   hosts: {stream: visits, aggregate: {n: count(*), best: max(gift)}, window: {tumbling: 10 seconds}}
-  told: {stream: visits, join: {stream: calls, before: 10 seconds, after: 10 seconds}, select: {gift: gift, words: words}}
+  told:
+    stream: visits
+    join: {stream: calls, before: 10 seconds, after: 10 seconds}
+    select: {gift: gift, words: words}
   said: {stream: visits, join: {table: people, on: host}, select: {gift: gift, name: name}, semantics: kafka}
   often: {table: people, group_by: {city: city}, aggregate: {n: count(*)}, semantics: kafka}
 """
@@ -123,3 +130,138 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
         assert told["proven"]
         after = ledger.fates(p.warehouse, p.name).to_pylist()
         assert after[: len(before)] == before
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "forget.md"
+
+
+@pytest.fixture
+def shop(spark: SparkSession, broker: str, tmp_path: Path) -> Iterator[Pipeline]:
+    """The seed's restaurant after its second run."""
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        p.run()
+        tell(p, CORRECTION)
+        p.run()
+        yield p
+
+
+def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    before = ledger.fates(shop.warehouse, shop.name).to_pylist()
+    others = {name: [row for row in shop.history(name) if row[0] != "candace"] for name in ("menu", "orders", "bills")}
+    walk = PAGE.read_text(encoding="utf-8").split("## What goes")[0]
+    blocks = re.findall(r"```(sh|text)\n(.*?)```", walk, re.DOTALL)
+    shown = ""
+    for kind, block in blocks:
+        if kind == "text":
+            told = [re.sub(r" +", " ", line.strip()) for line in shown.splitlines()]
+            for line in filter(None, block.splitlines()):
+                assert re.sub(r" +", " ", line.strip()) in told, shown
+            continue
+        for line in block.splitlines():
+            assert cli.main(shlex.split(line)[1:]) == 0, line
+            shown = capsys.readouterr().out
+    assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+    assert ledger.fates(shop.warehouse, shop.name).to_pylist()[: len(before)] == before
+    assert {name: shop.history(name) for name in others} == others
+    assert not containing(Path(shop.warehouse), "candace"), "other topics have no such text"
+    assert not containing(shop.folder / "var", "candace")
+    proven = json.loads((shop.folder / "var" / "reports" / shop.name / "forget-3.json").read_text())
+    assert proven["proven"]
+    assert (proven["texts"], proven["shared"]) == (2, 1), "candace; and curry, which others have ordered too"
+    assert "candace" not in json.dumps(proven)
+    (entry,) = [row for row in shop.raw("logs/orders") if row["forgotten"]]
+    assert (entry["offset"], entry["fate"], entry["forgotten"]) == (2, "accepted", 3)
+    assert (entry["key"], entry["value"]) == (None, None)
+
+    assert cli.main(["forget", "restaurant.orders", "--key", "candace"]) == 1
+    assert "no record like that is here" in capsys.readouterr().err
+
+    shop.send("orders", ("candace", {"item": "soup", "quantity": 1}, 7))
+    shop.run()
+    assert [row for row in shop.history("bills") if row[0] == "candace"] == [("candace", "soup", 5, 7, 4, None)]
+
+
+def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(shop: Pipeline) -> None:
+    """Curry is forgotten: its prices go, and all bills for it with what was believed of them; the orders stay."""
+    assert forgotten(shop, "menu", "curry")["proven"]
+    assert {row[0] for row in shop.history("menu")} == {"soup"}
+    assert shop.history("bills") == []
+    assert len(shop.history("orders")) == 4
+    shop.send("orders", ("eve", {"item": "soup", "quantity": 2}, 8))
+    shop.run()
+    assert [row[0] for row in shop.history("bills")] == ["eve"]
+
+
+@pytest.mark.long
+def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
+    shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every commit, file and entry in turn; meanwhile no run begins; in the end it is as if nothing had happened."""
+    seen: list[str] = []
+    watched(seen, monkeypatch)
+    for _ in range(80):
+        try:
+            proven = forgotten(shop, "orders", "candace")
+            break
+        except CrashError as crash:
+            if shop.states()[-1][1] == "planned":
+                with pytest.raises(BusyError):
+                    shop.run()
+            last = str(crash)
+    assert last == "before noting completed of run 3"
+    assert len(seen) > 20
+    assert proven["proven"]
+    assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+    assert not containing(Path(shop.warehouse), "candace")
+    assert {row[0] for row in shop.history("bills")} == {"anna", "bob"}
+    assert [row["forgotten"] for row in shop.raw("logs/orders")] == [None, None, 3, None]
+
+
+class CrashError(Exception):
+    """What a forgetting dies of."""
+
+
+def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
+    """From now on whatever is done for good fails, the first time before, then after it was done."""
+
+    def wrap(owner: Any, name: str, place: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def at(boundary: str) -> None:
+            if boundary not in seen:
+                seen.append(boundary)
+                raise CrashError(boundary)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            at(f"before {place(*args, **kwargs)}")
+            done = real(*args, **kwargs)
+            at(f"after {place(*args, **kwargs)}")
+            return done
+
+        patch.setattr(owner, name, wrapped)
+
+    wrap(erase, "remove", lambda _, table, *__: f"removing rows of {table.name}")
+    wrap(erase, "blank", lambda _, table, *__: f"taking bytes out of {table.name}")
+    wrap(erase, "rewrite", lambda _, table, *__: f"rewriting texts of {table.name}")
+    wrap(purge, "purge", lambda _, __, name, *___: f"purging {name}")
+    wrap(proof, "search", lambda *_: "the search")
+    wrap(page, "write", lambda _, told: f"the report of run {told['run']}")
+    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "places", "found"),
+    [
+        ("bills", "anna", (), "made of others"),
+        ("menus", "anna", (), "no topic"),
+        ("orders", None, (), "a key, or records"),
+        ("orders", "anna", ("0/1",), "a key, or records"),
+        ("orders", None, ("one",), "no place"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    restaurant: Pipeline, name: str, key: str | None, places: tuple[str, ...], found: str
+) -> None:
+    with restaurant.here(), pytest.raises(QueryError, match=found):
+        forget.asked(restaurant.contract, name, key, places)
