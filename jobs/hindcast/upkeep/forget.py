@@ -27,8 +27,9 @@ from pyspark.sql import functions as F
 
 from hindcast import emitted, forgotten, holds, journal, logs, page, plans, read, runs, schemas, tables, verdicts
 from hindcast.contracts import Contract
+from hindcast.contracts.load import load_all
 from hindcast.decode import decode
-from hindcast.errors import AskedError, GateError, QueryError, nearest
+from hindcast.errors import AskedError, HindcastError, QueryError, nearest
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -107,7 +108,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
     step.purge()
     try:
         runs.bring(spark, pipeline, todo.run)
-    except GateError:
+    except HindcastError:  # what stops it, is none of the key's
         step.prove()
         raise
     proven = step.prove()
@@ -131,7 +132,7 @@ def text(pipeline: str, told: Mapping[str, Any]) -> str:
         lines.append("  found: nothing")
     lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
     lines += [f"  left: {path} belongs to no table" for path in told["old"]]
-    return "\n".join([*lines, "", *(f"  {line}" for line in BESIDES)])
+    return "\n".join([*lines, "", *(f"  {line}" for line in (*BESIDES, *besides(told["readers"])))])
 
 
 BESIDES = (
@@ -139,6 +140,28 @@ BESIDES = (
     "What was taken elsewhere stays there: backups, clones, Airflow's XComs and task logs of keys that were held back.",
 )
 """What this cannot reach."""
+
+
+def readers(contract: Contract, names: Sequence[str]) -> list[str]:
+    """The views of other pipelines that are made of some tables of this one: they have rows of their own."""
+    places = {f"{contract.pipeline}.{name}" for name in names}
+    return sorted(
+        f"{other.pipeline}.{view}"
+        for other in load_all(settings().schemas).values()
+        for name, it in other.inputs.items()
+        if it.table in places
+        for view in other.ordered
+        if name in other.upstream(view)
+    )
+
+
+def besides(views: Sequence[str]) -> list[str]:
+    """What is to be done about views of other pipelines, in words."""
+    if not views:
+        return []
+    return [
+        f"Made of it in other pipelines: {', '.join(views)}. Remove their folders; their next runs derive them whole."
+    ]
 
 
 class _Step:
@@ -152,6 +175,7 @@ class _Step:
         self._records = _records(spark, contract, what, {*same, todo.run}).localCheckpoint()
         self.lineage = Lineage(spark, contract, what.topic, _gone(contract, what), todo)
         self.texts = _texts(contract, what, self._records)
+        self._readers = readers(contract, self.lineage.tables)
         self._rows: dict[str, int] = {}
 
     def remove(self) -> None:
@@ -243,7 +267,8 @@ class _Step:
             purge.purge(self._spark, folder, name, path, self.texts.text)
 
     def prove(self) -> dict[str, Any]:
-        """Reads everything once more; the proof, put among the reports."""
+        """Purges what deriving has left, then reads everything once more; the proof, put among the reports."""
+        self.purge()
         folder, pipeline = self._folder, self._contract.pipeline
         paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
         live = {f"{name}/{it}" for name, path in paths.items() for it in purge.live(DeltaTable(path))}
@@ -256,6 +281,7 @@ class _Step:
             "table": f"{pipeline}.{self._what.topic}",
             "sha256": self._todo.forgets["sha256"],
             "rows": {name: n for name, n in self._rows.items() if n},
+            "readers": self._readers,
             **proof.told(found, live, self.texts.sought, contract),
         }
         self._reports.mkdir(parents=True, exist_ok=True)
