@@ -22,6 +22,7 @@ ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozense
     [
         ('{"name": "Ann", "at": {"city": ["Rome", null]}, "n": 7, "ok": true}', ["Ann", "Rome", "7"], ["Ann", "Rome"]),
         ("no JSON", ["no JSON"], ["no JSON"]),
+        ('{"a": "b", "c": "d', ['{"a": "b", "c": "d'], ['{"a": "b", "c": "d', "b"]),
         ("7", ["7"], []),
         ("null", [], []),
     ],

@@ -273,7 +273,8 @@ class _Step:
         paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
         live = {f"{name}/{it}" for name, path in paths.items() for it in purge.live(DeltaTable(path))}
         found = proof.search(folder, live, self._reports, self.texts.sought)
-        contract = self._contract.model_dump_json()
+        described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
+        vocabulary = " ".join((proof.WORDS, self._contract.model_dump_json(), *paths, described))
         told = {
             "pipeline": pipeline,
             "run": self._todo.run,
@@ -282,7 +283,7 @@ class _Step:
             "sha256": self._todo.forgets["sha256"],
             "rows": {name: n for name, n in self._rows.items() if n},
             "readers": self._readers,
-            **proof.told(found, live, self.texts.sought, contract),
+            **proof.told(found, live, self.texts.sought, vocabulary),
         }
         self._reports.mkdir(parents=True, exist_ok=True)
         place = self._reports / f"forget-{self._todo.run}.json"
@@ -305,6 +306,8 @@ def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[i
     """
     name, topic = what.topic, contract.topics[what.topic]
     log = plans.log(settings().warehouse, contract.pipeline, name)
+    if tables.opened(log) is None:
+        raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
     rows = tables.load(spark, log)
     raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
     decoded = decode(rows.withColumns(raw), topic, writers=schemas.known(spark, contract, name))
@@ -321,11 +324,12 @@ def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[i
     was = F.col(forgotten.MARK).isin(*marked) if marked and forgotten.MARK in rows.columns else F.lit(False)
     there = {"topic": F.lit(contract.kafka_topic(name)), "topicPartition": F.col("partition")}
     there = {} if "topicPartition" in rows.columns else there
-    said = F.array(
-        F.to_json("key"), F.to_json("value"), *(F.make_valid_utf8(F.col(c).cast("string")) for c in raw)
-    ).alias("said")
+    said = [F.to_json("key"), F.to_json("value"), *(F.make_valid_utf8(F.col(c).cast("string")) for c in raw)]
+    if "headers" in rows.columns:
+        texts = F.transform("headers", lambda it: F.make_valid_utf8(it.getField("value").cast("string")))
+        said.append(F.to_json(texts))
     places = decoded.where((~before & F.coalesce(wanted, F.lit(False))) | was).withColumns(there)
-    return places.select("partition", "offset", "topic", "topicPartition", said)
+    return places.select("partition", "offset", "topic", "topicPartition", F.array(*said).alias("said"))
 
 
 def _gone(contract: Contract, what: Asked) -> Column:

@@ -4,7 +4,8 @@ A file is read as bytes. Of Parquet (tables, checkpoints) besides all rows are r
 and the dictionaries that they were written by; of a report's page what it has compressed. And no file may be there that
 does not belong to its table: so nothing is left either of what no search can find, as numbers and moments.
 
-A text that the log has of other records too was said by these: it is `shared`. So is one that the contract has.
+A text that the log has of other records too was said by these: it is `shared`. So is one that files say of themselves:
+the contract's words, a table's, those of their formats.
 """
 
 from __future__ import annotations
@@ -27,6 +28,15 @@ import pyarrow.parquet as pq
 from hindcast.upkeep import purge
 from hindcast.upkeep.folder import Folder
 from hindcast.upkeep.texts import pattern
+
+WORDS = (
+    "null true false string long integer double decimal boolean binary timestamp date struct array nullable metadata "
+    "accepted expired malformed null_key no_timestamp time_skew no_change gone no_record forgotten requeued "
+    "open past superseded held released rejected mended stopped warned failed passed unchecked error "
+    "planned completed abandoned add remove commitInfo protocol metaData minValues maxValues nullCount numRecords "
+    "WRITE MERGE DELETE CREATE TABLE Append Overwrite Serializable SnapshotIsolation parquet delta spark snappy UTC"
+)
+"""What our files and their formats say whatever the records are."""
 
 _PACKED = re.compile(rb"[A-Za-z0-9+/]{200,}={0,2}")
 
@@ -55,19 +65,19 @@ def search(folder: Folder, live: Collection[str], reports: Path, sought: Iterabl
     return found
 
 
-def told(found: Found, live: Collection[str], sought: Iterable[str], contract: str) -> dict[str, Any]:
+def told(found: Found, live: Collection[str], sought: Iterable[str], vocabulary: str) -> dict[str, Any]:
     """What a search came to, without the texts: what it read; how many are `shared`; what is `left`, and where.
 
-    `live` as for `search`; logs have no record any more that was forgotten. `contract`: its text.
+    `live` as for `search`; logs have no record any more that was forgotten. `vocabulary`: what files say of themselves.
     """
     others = {p for p in live if p.startswith("logs/")}
-    shared = {text for text, places in found.places.items() if text in contract or places & others}
+    shared = {text for text, places in found.places.items() if text in vocabulary or places & others}
     left = {text: places for text, places in found.places.items() if text not in shared}
     return {
         "proven": not left and not found.old,
         "files": found.files,
         "bytes": found.size,
-        "rows": found.rows,
+        "rowsRead": found.rows,
         "texts": len(set(sought)),
         "shared": len(shared),
         "old": sorted(found.old),

@@ -18,6 +18,7 @@ LEAST = 4
 _FREE = ("reason", "found", "detail")
 """The fields of plans, notes and reports that people or errors write."""
 
+_QUOTED = re.compile(r'(?<=[:,\[{])\s*"([^"\\]+)"(?!\s*:)')
 _EXAMPLES = re.compile(r", for example .*|^observed .*", re.DOTALL)
 
 
@@ -97,11 +98,16 @@ def leaves(text: str) -> Iterator[str]:
 
 
 def strings(text: str) -> Iterator[str]:
-    """The same without numbers."""
+    """The same without numbers; of broken JSON also the texts in quotes that name no field.
+
+    >>> list(strings('{"name": "Ann"'))
+    ['{"name": "Ann"', 'Ann']
+    """
     try:
         told = json.loads(text)
     except ValueError:
         yield text
+        yield from _QUOTED.findall(text)
         return
     yield from (it for it in _leaves(told, numbers=False))
 
