@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from hindcast import cli, holds, journal, ledger, page, runs, tables
 from hindcast.errors import BusyError, QueryError
 from hindcast.upkeep import erase, forget, proof, purge
-from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -213,8 +213,11 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
     assert (entry["offset"], entry["fate"], entry["forgotten"]) == (2, "accepted", 3)
     assert (entry["key"], entry["value"]) == (None, None)
 
-    assert cli.main(["forget", "restaurant.orders", "--key", "candace"]) == 1
+    assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == proven, "once"
+    assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
     assert "no record like that is here" in capsys.readouterr().err
+    assert len(shop.states()) == 3
 
     shop.send("orders", ("candace", {"item": "soup", "quantity": 1}, 7))
     shop.run()
@@ -230,6 +233,8 @@ def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     shop.send("orders", ("eve", {"item": "soup", "quantity": 2}, 8))
     shop.run()
     assert [row[0] for row in shop.history("bills")] == ["eve"]
+    assert forgotten(shop, "orders", None, "0/1", "0/3")["proven"], "by their places"
+    assert [row[0] for row in shop.history("orders")] == ["anna", "candace", "eve"]
 
 
 @pytest.mark.long
@@ -248,7 +253,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
                 with pytest.raises(BusyError):
                     shop.run()
             last = str(crash)
-    assert last == "before noting completed of run 3"
+    assert last == "after the report of run 3"
     assert len(seen) > 20
     assert proven["proven"]
     assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
@@ -287,6 +292,33 @@ def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
     wrap(proof, "search", lambda *_: "the search")
     wrap(page, "write", lambda _, told: f"the report of run {told['run']}")
     wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+
+
+@pytest.mark.long
+def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    since = RESTAURANT.replace("read: stream\n", "read: stream\n    from: 2026-01-01T00:00:03\n")
+    with pipeline(spark, broker, tmp_path, since) as p:
+        tell(p, {"menu": SEED["menu"], "orders": []})
+        one = {"item": "curry", "quantity": 1}
+        p.send("orders", ("anna", one, 1), ("bob", one, 2), ("anna", one, 3), ("bob", one, 4))
+        p.run()
+        assert [row[0] for row in p.believed("orders")] == ["anna", "bob"]
+        assert forgotten(p, "orders", "anna")["proven"]
+        p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))
+        p.write(since.replace("00:00:03", "00:00:00"))
+        p.run()
+        assert p.believed("orders") == [("anna", "soup", 1, 5), ("bob", "curry", 1, 2), ("bob", "curry", 1, 4)]
+        marks = [(row["offset"], row["fate"], row["forgotten"], row["key"]) for row in p.raw("logs/orders")]
+        assert sorted(marks) == [
+            (0, "accepted", 2, None),
+            (1, "accepted", None, b"bob"),
+            (2, "accepted", 2, None),
+            (3, "accepted", None, b"bob"),
+            (4, "accepted", None, b"anna"),
+        ]
+        assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
 
 
 @pytest.mark.parametrize(

@@ -222,10 +222,11 @@ def plan(
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
         if not same and run.state != "stopped":
+            again = "repeat the hindcast forget that began it" if "forgets" in run.plan else "retry it"
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
-                mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",
+                mend=f"wait for it or {again}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:

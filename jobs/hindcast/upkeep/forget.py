@@ -29,7 +29,7 @@ from hindcast import emitted, forgotten, holds, journal, logs, page, plans, read
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
 from hindcast.decode import decode
-from hindcast.errors import AskedError, HindcastError, QueryError, nearest
+from hindcast.errors import AskedError, HindcastError, QueryError, RunError, nearest
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -91,13 +91,20 @@ def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] 
 def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
     """Forgets, and returns the proof, which is also among the reports (`forget-RUN.json`).
 
-    AskedError if nothing is there that could be forgotten, and no run of this that has still to be finished.
+    What was forgotten before and has not come again, gives the proof of then. AskedError if there was never anything
+    like that; or if the contract was changed since the last run: tables have to be what it says.
     """
     now, pipeline = settings(), contract.pipeline
     past, digest = journal.runs(now.warehouse, pipeline), what.digest(spark, contract)
     same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == digest]
     begun = next((run for run in same if run.state == "planned"), None)
+    if past and past[-1].plan["contract"] != contract.hash:
+        mend = f"hindcast run {pipeline}, then forget"
+        raise AskedError(f"the contract was changed since run {past[-1].number}", where=pipeline, mend=mend)
     if begun is None and not any(_counts(spark, contract, what, past).values()):
+        if done := [run.number for run in same if run.state == "completed"]:
+            runs.finish(pipeline, done[-1])  # it may have died before its report was written
+            return _proof(pipeline, done[-1])
         where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
         raise AskedError("no record like that is here", where=where, mend=mend)
     run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
@@ -285,10 +292,24 @@ class _Step:
             "readers": self._readers,
             **proof.told(found, live, self.texts.sought, vocabulary),
         }
-        self._reports.mkdir(parents=True, exist_ok=True)
-        place = self._reports / f"forget-{self._todo.run}.json"
+        place = _proof_of(pipeline, self._todo.run)
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(told, indent=2), encoding="utf-8")
         return told
+
+
+def _proof_of(pipeline: str, run: int) -> Path:
+    """Where a proof is put."""
+    return settings().reports / pipeline / f"forget-{run}.json"
+
+
+def _proof(pipeline: str, run: int) -> dict[str, Any]:
+    """A proof that was made; RunError if it is not among the reports any more."""
+    place = _proof_of(pipeline, run)
+    if not place.is_file():
+        raise RunError(f"it was forgotten in run {run}; the proof is gone", where=str(place))
+    told: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return told
 
 
 def _counts(spark: SparkSession, contract: Contract, what: Asked, past: list[journal.Run]) -> dict[str, int]:

@@ -40,8 +40,12 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
         found = DeltaTable(path)
     # VACUUM would do this in seconds for each table; here nobody reads what it spares.
     old = sorted(set(data(folder, name)) - {f"{name}/{it}" for it in live(found)})
+    sums = {file.path for file in folder.of(name) if _last(file.path).startswith(".")}
     for it in old:
         folder.remove(it)
+        place, _, last = it.rpartition("/")
+        if (checksum := f"{place}/.{last}.crc") in sums:
+            folder.remove(checksum)
     deleted = len(old)
     if any(_CHECKPOINT.fullmatch(_last(file.path)) for file in folder.files(f"{name}/{LOG}")):
         found.create_checkpoint()
