@@ -20,17 +20,19 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from hindcast import tables
+from hindcast.errors import TableError
 from hindcast.upkeep.folder import LOG, Folder
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")
 
 
-def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Callable[[str], str]) -> int:
-    """Purges one table: `name` under `folder`, at `path`; how many files it deleted.
+def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Callable[[str], str]) -> None:
+    """Purges one table: `name` under `folder`, at `path`.
 
     `scrub` is given the notes and conditions of commits, and tells what may stay of each.
     """
@@ -39,17 +41,14 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
         spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
         found = DeltaTable(path)
     # VACUUM would do this in seconds for each table; here nobody reads what it spares.
-    old = sorted(set(data(folder, name)) - {f"{name}/{it}" for it in live(found)})
     sums = {file.path for file in folder.of(name) if _last(file.path).startswith(".")}
-    for it in old:
+    for it in set(data(folder, name)) - {f"{name}/{it}" for it in live(found)}:
         folder.remove(it)
         place, _, last = it.rpartition("/")
         if (checksum := f"{place}/.{last}.crc") in sums:
             folder.remove(checksum)
-    deleted = len(old)
-    if any(_CHECKPOINT.fullmatch(_last(file.path)) for file in folder.files(f"{name}/{LOG}")):
-        found.create_checkpoint()
     there, latest = live(found), found.version()
+    needed = _checkpointed(found, [_last(file.path) for file in folder.files(f"{name}/{LOG}")], path)
     for file in list(folder.files(f"{name}/{LOG}")):
         last = _last(file.path)
         checkpoint = _CHECKPOINT.fullmatch(last)
@@ -57,11 +56,13 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
             commit = folder.read(file.path).decode()
             if (kept := told(commit, there, scrub)) != commit:
                 folder.write(file.path, kept.encode())
-        elif (checkpoint and int(checkpoint[1]) < latest) or last.endswith((".crc", ".compacted.json")):
+        elif (
+            (checkpoint and int(checkpoint[1]) < needed)
+            or (last == "_last_checkpoint" and needed > latest)
+            or last.endswith((".crc", ".compacted.json"))
+        ):
             # Checksums hold statistics too, and those of a disk (.name.crc) are of files as they were.
             folder.remove(file.path)
-            deleted += not last.startswith(".")
-    return deleted
 
 
 def told(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
@@ -93,6 +94,23 @@ def told(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
 def live(found: DeltaTable) -> frozenset[str]:
     """The paths of a table's files."""
     return frozenset(unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist())
+
+
+def _checkpointed(found: DeltaTable, log: list[str], path: str) -> int:
+    """Makes a checkpoint if there is any; the version before which checkpoints are not needed any more.
+
+    Of a table whose types were widened delta-rs makes none: then all commits have to be there. TableError if not.
+    """
+    latest = found.version()
+    if any(_CHECKPOINT.fullmatch(last) for last in log):
+        try:
+            found.create_checkpoint()
+        except DeltaError as error:
+            if not {f"{version:020}.json" for version in range(latest + 1)} <= {*log}:
+                mend = "write the table anew (OPTIMIZE ... FULL), let Spark make a checkpoint, and repeat"
+                raise TableError(f"no checkpoint can be made: {error}", where=path, mend=mend) from None
+            return latest + 1
+    return latest
 
 
 def data(folder: Folder, name: str) -> list[str]:
