@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from hindcast import cli, holds, journal, ledger, page, runs, tables
 from hindcast.errors import BusyError, QueryError
-from hindcast.upkeep import erase, forget, proof, purge
+from hindcast.upkeep import erase, forget, proof, purge, records
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ SECOND: dict[str, list[Any]] = {
 def told_town(p: Pipeline) -> None:
     """Both runs, and what a gate held back of Ann released; tables with deletion vectors, and with checkpoints."""
     assert p.spark is not None
-    for records in (FIRST, SECOND):
-        tell(p, {topic: sent for topic, sent in records.items() if sent})
+    for story in (FIRST, SECOND):
+        tell(p, {topic: sent for topic, sent in story.items() if sent})
         p.run()
         for name in ("people", "met", "logs/people", "owned", "quarantine"):
             place = f"delta.`{p.warehouse}/{p.name}/{name}`"
@@ -106,7 +106,7 @@ def told_town(p: Pipeline) -> None:
 
 def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> dict[str, Any]:
     assert p.spark is not None
-    return forget.forget(p.spark, p.contract, forget.asked(p.contract, topic, key, places))
+    return forget.forget(p.spark, p.contract, records.asked(p.contract, topic, key, places))
 
 
 def containing(folder: Path, text: str) -> list[str]:
@@ -123,8 +123,8 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     with pipeline(spark, broker, tmp_path / "without", CONTRACT) as q:
-        for records in (FIRST, SECOND):
-            tell(q, {name: [it for it in sent if (name, it[0]) != ("people", ANN)] for name, sent in records.items()})
+        for story in (FIRST, SECOND):
+            tell(q, {name: [it for it in sent if (name, it[0]) != ("people", ANN)] for name, sent in story.items()})
         q.run()
         corrected = [name for name, it in q.contract.views.items() if it.semantics == "corrected"]
         without = {name: q.believed(name) for name in (*q.contract.topics, *corrected)}
@@ -335,4 +335,4 @@ def test_what_cannot_be_asked_for(
     restaurant: Pipeline, name: str, key: str | None, places: tuple[str, ...], found: str
 ) -> None:
     with restaurant.here(), pytest.raises(QueryError, match=found):
-        forget.asked(restaurant.contract, name, key, places)
+        records.asked(restaurant.contract, name, key, places)

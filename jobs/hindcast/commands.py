@@ -238,11 +238,11 @@ def requeue(arguments: argparse.Namespace) -> int:
 def forget(arguments: argparse.Namespace) -> int:
     """Take a key out of everything that a pipeline has, with proof, in a run of its own; or say what would go."""
     from hindcast.session import session
-    from hindcast.upkeep import forget
+    from hindcast.upkeep import forget, records
 
     pipeline, name = _table(arguments.table)
     contract = _contract(pipeline)
-    what = forget.asked(contract, name, arguments.key, arguments.offset or ())
+    what = records.asked(contract, name, arguments.key, arguments.offset or ())
     _share_spark()
     spark = session(f"hindcast {pipeline}")
     if arguments.dry_run:

@@ -14,78 +14,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import emitted, forgotten, holds, journal, logs, page, plans, read, runs, schemas, tables, verdicts
+from hindcast import emitted, holds, journal, logs, page, plans, runs, tables, verdicts
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
-from hindcast.decode import decode
-from hindcast.errors import AskedError, HindcastError, QueryError, RunError, nearest
+from hindcast.errors import AskedError, HindcastError, RunError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import erase, proof, purge
+from hindcast.upkeep import erase, proof, purge, records
 from hindcast.upkeep.folder import Folder
-from hindcast.upkeep.lineage import PLACE, Lineage
-from hindcast.upkeep.texts import Texts, strings
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be forgotten of a topic: a `key` (its columns' values), or `places` (partition and offset in its log).
-
-    `text`: as it was asked for, never stored.
-    """
-
-    topic: str
-    text: str
-    key: tuple[Any, ...] = ()
-    places: tuple[tuple[int, int], ...] = ()
-
-    def digest(self, spark: SparkSession, contract: Contract) -> str:
-        """What tells it apart, in the journal and in the proof. QueryError for a key that the topic cannot have."""
-        if self.places:
-            return sha256(json.dumps([self.topic, self.places]).encode()).hexdigest()
-        types = contract.topics[self.topic].key
-        typed = {c: _typed(str(types[c]), value) for c, value in zip(types, self.key, strict=True)}
-        key = F.struct(*(value.alias(c) for c, value in typed.items()))
-        row = spark.range(1).select(forgotten.digest(self.topic, key), *typed.values()).first()
-        if row is None or any(it is None and value is not None for it, value in zip(row[1:], self.key, strict=True)):
-            columns = ", ".join(f"{c} {kind}" for c, kind in types.items())
-            raise QueryError("no key of it can be written so", where=f"{contract.pipeline}.{self.topic}", mend=columns)
-        return str(row[0])
-
-
-def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] = ()) -> Asked:
-    """What a user asks for; QueryError for what names nothing.
-
-    `name`: a topic of the contract. `key`: as `read.key_of` takes it. `places`: texts as `partition/offset`.
-    """
-    if name in contract.views or name in contract.inputs:
-        made_of = [i for i in contract.upstream(name) if i in contract.topics]
-        found = f"{name} is made of others; what is to be forgotten is a key of a topic"
-        raise QueryError(
-            found, where=contract.pipeline, mend=f"name the topic: {', '.join(made_of) or 'of its pipeline'}"
-        )
-    if name not in contract.topics:
-        raise QueryError(f"no topic '{name}'", where=contract.pipeline, mend=nearest(name, contract.topics))
-    if (key is None) == (not places):
-        raise QueryError(
-            "a key, or records by their places", mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O"
-        )
-    if key is None:
-        return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
-    table = tables.located(settings().warehouse, contract, name)
-    return Asked(name, key, key=tuple(read.key_of(table, key)))
+from hindcast.upkeep.lineage import Lineage
+from hindcast.upkeep.records import Asked
+from hindcast.upkeep.texts import Texts
 
 
 def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
@@ -179,9 +128,9 @@ class _Step:
     ) -> None:
         self._spark, self._contract, self._what, self._todo = spark, contract, what, todo
         same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == todo.forgets["sha256"]}
-        self._records = _records(spark, contract, what, {*same, todo.run}).localCheckpoint()
-        self.lineage = Lineage(spark, contract, what.topic, _gone(contract, what), todo)
-        self.texts = _texts(contract, what, self._records)
+        self._records = records.records(spark, contract, what, {*same, todo.run}).localCheckpoint()
+        self.lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), todo)
+        self.texts = records.texts(contract, what, self._records)
         self._readers = readers(contract, self.lineage.tables)
         self._rows: dict[str, int] = {}
 
@@ -315,74 +264,12 @@ def _proof(pipeline: str, run: int) -> dict[str, Any]:
 def _counts(spark: SparkSession, contract: Contract, what: Asked, past: list[journal.Run]) -> dict[str, int]:
     if not past:
         return {}
-    lineage = Lineage(spark, contract, what.topic, _gone(contract, what), Plan.from_json(past[-1].plan))
+    lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), Plan.from_json(past[-1].plan))
     found = {name: lineage.rows(name).count() for name in lineage.tables if lineage.there(name)}
-    return {**found, f"logs/{what.topic}": _records(spark, contract, what, set()).count()}
-
-
-def _records(spark: SparkSession, contract: Contract, what: Asked, marked: set[int]) -> DataFrame:
-    """The records that are to be forgotten, or were by one of these runs, as the log has them; and what they `said`.
-
-    Columns: partition, offset; topic and topicPartition, the place in Kafka; said (JSON and texts).
-    """
-    name, topic = what.topic, contract.topics[what.topic]
-    log = plans.log(settings().warehouse, contract.pipeline, name)
-    if tables.opened(log) is None:
-        raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
-    rows = tables.load(spark, log)
-    raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
-    decoded = decode(rows.withColumns(raw), topic, writers=schemas.known(spark, contract, name))
-    if what.places:
-        wanted = reduce(Column.__or__, ((F.col("partition") == p) & (F.col("offset") == o) for p, o in what.places))
-    else:
-        typed = ((c, _typed(str(topic.key[c]), value)) for c, value in zip(topic.key, what.key, strict=True))
-        same = (F.col(f"key.{c}").eqNullSafe(value) for c, value in typed)
-        ours = reduce(Column.__and__, same, F.col("key").isNotNull())
-        spelt = decoded.where(ours).select("_rawKey").distinct().collect()
-        ways = {bytes(row[0]) for row in spelt if row[0] is not None} | {what.text.encode()}
-        wanted = ours | F.col("_rawKey").isin(*(F.lit(way) for way in ways))
-    before = forgotten.is_forgotten(rows)
-    was = F.col(forgotten.MARK).isin(*marked) if marked and forgotten.MARK in rows.columns else F.lit(False)
-    there = {"topic": F.lit(contract.kafka_topic(name)), "topicPartition": F.col("partition")}
-    there = {} if "topicPartition" in rows.columns else there
-    said = [F.to_json("key"), F.to_json("value"), *(F.make_valid_utf8(F.col(c).cast("string")) for c in raw)]
-    if "headers" in rows.columns:
-        texts = F.transform("headers", lambda it: F.make_valid_utf8(it.getField("value").cast("string")))
-        said.append(F.to_json(texts))
-    places = decoded.where((~before & F.coalesce(wanted, F.lit(False))) | was).withColumns(there)
-    return places.select("partition", "offset", "topic", "topicPartition", F.array(*said).alias("said"))
-
-
-def _gone(contract: Contract, what: Asked) -> Column:
-    """The rows of the topic's own table that go."""
-    if what.places:
-        return reduce(Column.__or__, ((F.col(PLACE[0]) == p) & (F.col(PLACE[1]) == o) for p, o in what.places))
-    types = contract.topics[what.topic].key
-    same = (F.col(f"`{c}`").eqNullSafe(_typed(str(types[c]), v)) for c, v in zip(types, what.key, strict=True))
-    return reduce(Column.__and__, same)
-
-
-def _typed(kind: str, value: Any) -> Column:
-    return F.lit(value).try_cast(kind)
-
-
-def _texts(contract: Contract, what: Asked, records: DataFrame) -> Texts:
-    """All texts that the records said, and the key."""
-    keys = {str(value) for value in what.key if value is not None}
-    said = {it for row in records.select("said").collect() for text in row[0] if text for it in strings(text)}
-    below = contract.below(what.topic)
-    return Texts(frozenset(keys), frozenset(said | keys), below)
+    return {**found, f"logs/{what.topic}": records.records(spark, contract, what, set()).count()}
 
 
 def _json(texts: Texts, detail: str) -> str:
     told = json.loads(detail)
     kept = texts.told(told)
     return detail if kept == told else json.dumps(kept)
-
-
-def _place(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition("/")
-    try:
-        return int(partition), int(offset)
-    except ValueError:
-        raise QueryError(f"'{text}' is no place", mend="write the partition and the offset: 0/42") from None
