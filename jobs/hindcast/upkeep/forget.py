@@ -51,11 +51,12 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
         mend = f"hindcast run {pipeline}, then forget"
         raise AskedError(f"the contract was changed since run {past[-1].number}", where=pipeline, mend=mend)
     if begun is None and not any(_counts(spark, contract, what, past).values()):
-        if done := [run.number for run in same if run.state == "completed"]:
-            runs.finish(pipeline, done[-1])  # it may have died before its report was written
-            return _proof(pipeline, done[-1])
-        where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
-        raise AskedError("no record like that is here", where=where, mend=mend)
+        if not same:
+            where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
+            raise AskedError("no record like that is here", where=where, mend=mend)
+        if same[-1].state == "completed":
+            runs.finish(pipeline, same[-1].number)  # it may have died before its report was written
+            return _proof(pipeline, same[-1].number)
     run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     told = {"topic": what.topic, "sha256": digest}
     todo = plans.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, forgets=told)
