@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import cli, holds, journal, ledger, page, runs, tables
-from hindcast.errors import BusyError, QueryError
+from hindcast import cli, holds, journal, ledger, page, requeue, runs, tables
+from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.upkeep import erase, forget, proof, purge, records
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
@@ -319,6 +319,36 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
             (4, "accepted", None, b"anna"),
         ]
         assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
+
+
+@pytest.mark.long
+def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """A record that was too large and was taken since, and one that is no JSON, of which a requeue tells the reason."""
+    small = RESTAURANT.replace("read: stream\n", "read: stream\n    max_malformed: 5\n    max_record_bytes: 60\n")
+    with pipeline(spark, broker, tmp_path, small) as p:
+        tell(p, {"menu": SEED["menu"], "orders": []})
+        large = {"item": "a very special curry of the house of Marker", "quantity": 1}
+        p.send("orders", ("anna-9", large, 1), ("anna-9", {"item": "curry", "quantity": "Marker many"}, 2))
+        p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3))
+        p.run()
+        p.write(small.replace("    max_record_bytes: 60\n", ""))
+        runs.requeue(spark, p.name, "requeued", requeue.selection(p.contract))
+        assert [row[0] for row in p.believed("orders")] == ["anna-9", "bob"]
+        before = ledger.fates(p.warehouse, p.name).to_pylist()
+        assert containing(tmp_path, "Marker")
+
+        proven = forgotten(p, "orders", "anna-9")
+        assert proven["proven"]
+        assert proven["rows"] == {"orders": 1, "logs/orders": 2}
+        assert containing(tmp_path, "Marker") == []
+        assert containing(tmp_path, "anna-9") == []
+        assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
+        assert [row[0] for row in p.believed("orders")] == ["bob"]
+        assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        with pytest.raises(AskedError, match="no malformed record"):
+            runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
 
 
 @pytest.mark.parametrize(
