@@ -32,6 +32,25 @@ def test_the_texts_of_a_record(text: str, every: list[str], without_numbers: lis
     assert list(strings(text)) == without_numbers
 
 
+def test_what_is_everywhere_by_chance_is_not_sought() -> None:
+    said = {
+        "Ann",
+        "Anna",
+        "1234567",
+        "12345678",
+        "+39 06 1234",
+        "2026-01-05",
+        "2026-01-05T09:00:00.000Z",
+        "2026-01-05 Ann",
+    }
+    assert Texts(frozenset(), frozenset(said), frozenset()).sought == {
+        "Anna",
+        "12345678",
+        "+39 06 1234",
+        "2026-01-05 Ann",
+    }
+
+
 def test_a_text_is_sought_as_files_may_write_it() -> None:
     assert spellings("<é>") == {"<é>", "<\\u00e9>", "&lt;é&gt;"}
     assert ANN.sought == {"Ann Marker"}, "what is shorter is in every file by chance"
@@ -110,7 +129,7 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     table.mkdir(parents=True)
     pq.write_table(pa.table(hidden), table / "rows.parquet", compression="zstd", write_statistics=False)
     found = proof.search(Folder(str(table.parent)), set(), tmp_path / "reports", ANN.sought)
-    told = proof.told(found, set(), ANN.sought, "")
+    told = proof.told(found, set(), ANN.sought, "", 0)
     assert [it["files"] for it in told["left"]] == [["people/rows.parquet"]]
     assert not told["proven"]
 
@@ -123,19 +142,20 @@ def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> No
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").parent.mkdir()
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").write_bytes(b"")
     found = proof.search(folder, live, tmp_path / "reports", sought)
-    told = proof.told(found, live, sought, "")
+    told = proof.told(found, live, sought, "", 0)
     assert told["old"] == ["people/_old/deletion_vector.bin"]
     assert not told["proven"]
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").unlink()
     found = proof.search(folder, live, tmp_path / "reports", sought)
-    told = proof.told(found, live, sought, "")
+    told = proof.told(found, live, sought, "", 0)
     assert (told["proven"], told["shared"], told["left"], told["old"]) == (True, 1, [], [])
+    assert not proof.told(found, live, sought, "", 1)["proven"], "a row is left"
     reports = tmp_path / "reports"
     reports.mkdir()
     (reports / "run-1.json").write_text('{"found": "only hers"}')
     found = proof.search(folder, live, reports, sought)
-    assert [it["files"] for it in proof.told(found, live, sought, "")["left"]] == [["reports/run-1.json"]]
-    assert proof.told(found, live, sought, "a gate looks for: only hers")["proven"]
+    assert [it["files"] for it in proof.told(found, live, sought, "", 0)["left"]] == [["reports/run-1.json"]]
+    assert proof.told(found, live, sought, "a gate looks for: only hers", 0)["proven"]
 
 
 def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:

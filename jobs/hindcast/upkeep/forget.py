@@ -88,6 +88,7 @@ def text(pipeline: str, told: Mapping[str, Any]) -> str:
     if told["proven"]:
         lines.append("  found: nothing")
     lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
+    lines += [f"  left: {told['rowsLeft']:,} rows of it"] if told["rowsLeft"] else []
     lines += [f"  left: {path} belongs to no table" for path in told["old"]]
     return "\n".join([*lines, "", *(f"  {line}" for line in (*BESIDES, *besides(told["readers"])))])
 
@@ -223,6 +224,14 @@ class _Step:
             path = f"{settings().warehouse}/{self._contract.pipeline}/{name}"
             purge.purge(self._spark, folder, name, path, self.texts.text)
 
+    def _left(self) -> int:
+        """How many rows of the topic's table, and records of its log, still are of what was to be forgotten."""
+        what, table = self._what, tables.located(settings().warehouse, self._contract, self._what.topic)
+        left = records.records(self._spark, self._contract, what, set()).count()
+        if tables.opened(table) is not None:
+            left += tables.load(self._spark, table).where(records.gone(self._contract, what)).count()
+        return left
+
     def prove(self) -> dict[str, Any]:
         """Purges what deriving has left, then reads everything once more; the proof, put among the reports."""
         self.purge()
@@ -240,7 +249,7 @@ class _Step:
             "sha256": self._todo.forgets["sha256"],
             "rows": {name: n for name, n in self._rows.items() if n},
             "readers": self._readers,
-            **proof.told(found, live, self.texts.sought, vocabulary),
+            **proof.told(found, live, self.texts.sought, vocabulary, self._left()),
         }
         place = _proof_of(pipeline, self._todo.run)
         place.parent.mkdir(parents=True, exist_ok=True)

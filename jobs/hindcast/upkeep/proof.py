@@ -65,16 +65,18 @@ def search(folder: Folder, live: Collection[str], reports: Path, sought: Iterabl
     return found
 
 
-def told(found: Found, live: Collection[str], sought: Iterable[str], vocabulary: str) -> dict[str, Any]:
+def told(found: Found, live: Collection[str], sought: Iterable[str], vocabulary: str, rows: int) -> dict[str, Any]:
     """What a search came to, without the texts: what it read; how many are `shared`; what is `left`, and where.
 
     `live` as for `search`; logs have no record any more that was forgotten. `vocabulary`: what files say of themselves.
+    `rows`: how many rows are left of what was to go.
     """
     others = {p for p in live if p.startswith("logs/")}
     shared = {text for text, places in found.places.items() if text in vocabulary or places & others}
     left = {text: places for text, places in found.places.items() if text not in shared}
     return {
-        "proven": not left and not found.old,
+        "proven": not (left or found.old or rows),
+        "rowsLeft": rows,
         "files": found.files,
         "bytes": found.size,
         "rowsRead": found.rows,

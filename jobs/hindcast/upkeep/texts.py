@@ -12,12 +12,13 @@ from typing import Any
 
 from hindcast.forgotten import SAID
 
-LEAST = 4
-"""Shorter texts are in every file by chance: no search for them tells anything."""
+LEAST, DIGITS = 4, 8
+"""Shorter texts, and shorter ones of digits alone, are in every file by chance: a search for them tells nothing."""
 
 _FREE = ("reason", "found", "detail")
 """The fields of plans, notes and reports that people or errors write."""
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.,+Z-]*)?$")
 _QUOTED = re.compile(r'(?<=[:,\[{])\s*"([^"\\]+)"(?!\s*:)')
 _EXAMPLES = re.compile(r", for example .*|^observed .*", re.DOTALL)
 
@@ -36,8 +37,7 @@ class Texts:
     @cached_property
     def sought(self) -> frozenset[str]:
         """The texts that a search can find, in every way in which our files write them."""
-        ways = (way for text in self.said if len(text) >= LEAST for way in spellings(text))
-        return frozenset(ways)
+        return frozenset(way for text in self.said if telling(text) for way in spellings(text))
 
     @cached_property
     def _words(self) -> re.Pattern[str]:
@@ -76,6 +76,11 @@ class Texts:
     def names(self, key: str) -> bool:
         """Whether a key (JSON) has one of the texts of the key."""
         return not self.keys.isdisjoint(leaves(key))
+
+
+def telling(text: str) -> bool:
+    """Whether finding a text tells anything: it is long enough, and no date."""
+    return len(text) >= (DIGITS if text.isdigit() else LEAST) and not _DATE.match(text)
 
 
 def spellings(text: str) -> set[str]:
