@@ -96,10 +96,11 @@ def told_town(p: Pipeline) -> None:
     for story in (FIRST, SECOND):
         tell(p, {topic: sent for topic, sent in story.items() if sent})
         p.run()
-        for name in ("people", "met", "logs/people", "owned", "quarantine"):
-            place = f"delta.`{p.warehouse}/{p.name}/{name}`"
-            p.spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{tables.VECTORS}' = 'true')")
-            DeltaTable(f"{p.warehouse}/{p.name}/{name}").create_checkpoint()
+        for name in ("people", "met", "owned", "cities", "logs/people", "quarantine", "runs"):
+            place = f"{p.warehouse}/{p.name}/{name}"
+            if name in p.contract.views or name in p.contract.topics:
+                p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.VECTORS}' = 'true')")
+            DeltaTable(place).create_checkpoint()
     keys = {"people": holds.named(p.warehouse, p.name, "people", [ANN])}
     runs.release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
 
