@@ -124,11 +124,14 @@ class Candidate:
         return told
 
     def _measured(self) -> dict[tuple[str, str], list[float]]:
-        """What gates have measured in completed runs; releases are not compared with them, nor they with releases."""
+        """What gates have measured in completed runs; what releases or forgets is not compared with them, nor they with
+        it.
+        """
         if self._earlier is None:
             place = self.table.warehouse, self.contract.pipeline
-            runs = [] if self.todo.releases else journal.completed(*place)
-            alike = [run.number for run in runs if not Plan.from_json(run.plan).releases]
+            own = self.todo.releases or self.todo.forgets
+            plans = {run.number: Plan.from_json(run.plan) for run in ([] if own else journal.completed(*place))}
+            alike = [number for number, plan in plans.items() if not (plan.releases or plan.forgets)]
             self._earlier = verdicts.measured(*place, self.name, alike)
         return self._earlier
 

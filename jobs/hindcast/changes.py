@@ -20,6 +20,7 @@ from hindcast import (
     emitted,
     emitting,
     evolution,
+    forgotten,
     holds,
     increments,
     journal,
@@ -231,7 +232,7 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     """The last run that brought a table up to what it is made of; None if it is to be derived whole.
 
     That is the last one that published it, or that was completed; or `since`, the one before the first change of it
-    that is held back; but only of this very contract.
+    that is held back; but only of this very contract, and if nothing of its inputs was forgotten since.
     """
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
@@ -239,7 +240,9 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     last = journal.settled(past, tables.published(table))
     last = last if since is None else min(last, since)
     run = next((run for run in past if run.number == last), None)
-    return run if run is not None and run.plan["contract"] == contract.hash else None
+    if run is None or run.plan["contract"] != contract.hash or forgotten.since(past, contract, table.name, last):
+        return None
+    return run
 
 
 def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:

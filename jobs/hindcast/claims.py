@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, gaps, logs, members, plans, tables
+from hindcast import commits, far, forgotten, gaps, logs, members, plans, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
@@ -144,5 +144,9 @@ class _Step(NamedTuple):
 
 def _decoded(judged: DataFrame, share: Share, todo: Plan) -> DataFrame:
     """The accepted ones of judged records, with `key` and `value` decoded."""
-    taken = judged.where("fate = 'accepted'").withColumns({name: F.col(it) for name, it in logs.DECODED.items()})
+    taken = (
+        forgotten.remembered(judged)
+        .where("fate = 'accepted'")
+        .withColumns({name: F.col(it) for name, it in logs.DECODED.items()})
+    )
     return taken.drop(*logs.DECODED.values()).withColumns(logs.origin(share, todo))

@@ -129,6 +129,17 @@ def _parser() -> argparse.ArgumentParser:
     requeue.add_argument("--partition", type=int, metavar="P", help="only of this partition")
     requeue.add_argument("--offset", type=int, action="append", metavar="O", help="only this offset; may be repeated")
     requeue.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
+    forget = formatted(add(commands.forget))
+    forget.add_argument("table", metavar="PIPELINE.TOPIC")
+    forget.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    forget.add_argument(
+        "--offset",
+        metavar="P/O",
+        action="append",
+        help="instead a record, by its partition and offset: 0/42; may be repeated",
+    )
+    forget.add_argument("--reason", metavar="TEXT", help="why: kept in the journal; do not write the key here")
+    forget.add_argument("--dry-run", action="store_true", help="say what would go; write nothing")
     abandon = add(commands.abandon)
     abandon.add_argument("pipeline")
     abandon.add_argument("run", nargs="?", type=int)

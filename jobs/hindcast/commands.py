@@ -235,6 +235,28 @@ def requeue(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def forget(arguments: argparse.Namespace) -> int:
+    """Take a key out of everything that a pipeline has, with proof, in a run of its own; or say what would go."""
+    from hindcast.session import session
+    from hindcast.upkeep import forget, records
+
+    pipeline, name = _table(arguments.table)
+    contract = _contract(pipeline)
+    what = records.asked(contract, name, arguments.key, arguments.offset or ())
+    _share_spark()
+    spark = session(f"hindcast {pipeline}")
+    if arguments.dry_run:
+        found = forget.preview(spark, contract, what)
+        lines = [f"{pipeline}: what would be forgotten; nothing was written"]
+        lines += [f"  {table:<28} {rows:>8,} rows" for table, rows in found.items()]
+        lines += [f"  {line}" for line in forget.besides(forget.readers(contract, list(found)))]
+        print(json.dumps(found, indent=2) if arguments.format == "json" else "\n".join(lines))
+        return 0
+    told = forget.forget(spark, contract, what, arguments.reason)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else forget.text(pipeline, told))
+    return 0 if told["proven"] else 1
+
+
 def abandon(arguments: argparse.Namespace) -> int:
     """Give up a run that cannot be finished."""
     from hindcast import plans

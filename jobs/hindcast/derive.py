@@ -151,7 +151,7 @@ def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFr
     """The operator that the view's aggregate is: `key`, `value` and the periods."""
     its = measures(it, known)
     if it.table:
-        return aggregates.of_table(_passing(it, rows, known), group(it, known), its)
+        return aggregates.of_table(passing(it, rows, known), group(it, known), its)
     events = grouped(it, rows, known)
     if it.window is None:
         return aggregates.of_stream(events, its)
@@ -162,10 +162,10 @@ def _aggregated(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFr
 
 def members(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """The rows that an aggregate looks at: of a table those that pass, of a stream with their group as key."""
-    return _passing(it, rows, known) if it.table else grouped(it, rows, known)
+    return passing(it, rows, known) if it.table else grouped(it, rows, known)
 
 
-def _passing(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+def passing(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """The rows that pass the aggregate's `where`."""
     if it.where is None:
         return rows
@@ -189,7 +189,7 @@ def measures(it: View, known: Mapping[str, Shape]) -> dict[str, Measure]:
 def grouped(it: View, rows: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
     """What an aggregate counts, and what it leaves out: `key` is the group, `value` null if none is to aggregate."""
     value = F.when(aggregates.measurable(measures(it, known)), F.col("value"))
-    return _passing(it, rows, known).withColumns({"key": group(it, known), "value": value})
+    return passing(it, rows, known).withColumns({"key": group(it, known), "value": value})
 
 
 def _summed(partitions: DataFrame) -> DataFrame:

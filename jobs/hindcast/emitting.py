@@ -29,6 +29,7 @@ from hindcast import (
     commits,
     derive,
     evolution,
+    forgotten,
     forms,
     journal,
     logs,
@@ -120,10 +121,15 @@ class Past(NamedTuple):
 
 
 def _past(contract: Contract, todo: Plan, name: str) -> Past:
-    """How far a view had come before a run."""
+    """How far a view had come before a run. Where something it is made of was forgotten since, it begins anew."""
     log = emitted_.log(settings().warehouse, contract, name)
     note = emitted_.noted(log, todo.run - 1)
-    anew = note is None or note["definition"] != contract.definition(name)
+    past = [run for run in journal.runs(log.warehouse, contract.pipeline) if run.number <= todo.run]
+    anew = (
+        note is None
+        or note["definition"] != contract.definition(name)
+        or forgotten.since(past, contract, name, note["run"])
+    )
     epoch = (note["epoch"] if note else 0) + anew
     kept_by = tables.published(_kept(contract, name, epoch))
     if note is None or anew:
@@ -238,7 +244,7 @@ class Step:
         log = plans.log(settings().warehouse, self._contract.pipeline, name)
         there = logs.none(self._spark)
         if tables.opened(log) is not None:
-            there = redating.log(self._spark, self._contract, name, after)
+            there = forgotten.remembered(redating.log(self._spark, self._contract, name, after))
         # Kafka Streams skips a record that its TimestampExtractor dates before 1970.
         readable = fates & (F.col("timestamp") >= F.timestamp_millis(F.lit(0)))
         rows = there.where(readable & F.col("run").between(after + 1, self._todo.run))

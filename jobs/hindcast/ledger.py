@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from hindcast import journal, plans, tables
+from hindcast import forgotten, journal, plans, tables
 from hindcast.members import Member, Members
 from hindcast.tables import Table
 
@@ -36,7 +36,8 @@ _MEMBERS = """
 _PIECES = """
     WITH slim AS (
         SELECT run, "partition", "offset", offsets, fate, systemFrom, topicId, epoch,
-               coalesce("timestamp" < streamTime, false) AS late, fate = 'accepted' AND "value" IS NULL AS without
+               coalesce("timestamp" < streamTime, false) AS late,
+               fate = 'accepted' AND "value" IS NULL AND {kept} AS without
         FROM log WHERE ? IS NULL OR run = ?
     ), placed AS (
         SELECT *, "offset" - coalesce(sum(offsets) OVER (
@@ -110,7 +111,10 @@ def anew(entered: Table, run: int | None = None) -> list[Anew]:
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
     """What a log has of one run, or of all; by run, partition and offset. None where there is no log yet."""
-    return [Piece(*row) for row in _asked(log, _PIECES, run)]
+    found = tables.opened(log)
+    there = found is not None and forgotten.MARK in [field.name for field in found.schema().fields]
+    kept = f"{forgotten.MARK} IS NULL" if there else "true"
+    return [Piece(*row) for row in _asked(log, _PIECES.format(kept=kept), run)]
 
 
 def members(log: Table) -> dict[int, Member]:

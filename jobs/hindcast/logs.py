@@ -13,6 +13,7 @@
 | fate, reason | string, string | docs/glossary.md lists the fates; why it was refused |
 | streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
 | run, systemFrom | bigint, timestamp | the run that brought it, and its known-at |
+| forgotten | bigint | the run that forgot it: its bytes are gone (forgotten.py); only where there is such a record |
 
 What is refused stands in the quarantine too, one table per pipeline, with its topic's name.
 """
@@ -26,7 +27,22 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, gaps, limits, members, mismatch, order, plans, redating, schemas, tables, valid_time
+from hindcast import (
+    commits,
+    far,
+    forgotten,
+    gaps,
+    journal,
+    limits,
+    members,
+    mismatch,
+    order,
+    plans,
+    redating,
+    schemas,
+    tables,
+    valid_time,
+)
 from hindcast.contracts import Contract, Topic
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -65,7 +81,7 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     log = plans.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
         return none(spark)
-    rows = redating.log(spark, contract, name, after)
+    rows = forgotten.remembered(redating.log(spark, contract, name, after))
     return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
 
 
@@ -84,6 +100,7 @@ def brought(
         return union(judged(spark, contract, todo, name, log, part, by_client, store=False) for part in read)
 
     rows = far.tried(judge, lambda made: made.localCheckpoint(), share.members)[1]
+    rows = forgotten.remembered(rows)
     return rows.where(F.col("fate").isin(*fates)).drop(*DECODED.values()).withColumns(origin(share, todo))
 
 
@@ -152,7 +169,7 @@ def judged(
     decoded = limits.within(kept, topic, lambda some: decode(some, topic, *span, writers))
     before = redating.before(spark, contract, name, ranges) if tables.opened(log) is not None else None
     judged = order.judge(*_with_stream_time(spark, log, decoded, retention(topic), ranges, before))
-    return judged.select(
+    told = judged.select(
         "partition",
         "offset",
         F.lit(1).cast("long").alias("offsets"),
@@ -167,6 +184,7 @@ def judged(
         "streamTime",
         *(F.col(name).alias(it) for name, it in DECODED.items()),
     )
+    return forgotten.again(told, journal.runs(log.warehouse, contract.pipeline), name, ranges)
 
 
 def retention(topic: Topic) -> Column:

@@ -111,7 +111,7 @@ class Share:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "only", "reason", "decodings")
+_OPTIONAL = ("releases", "requeues", "forgets", "only", "reason", "decodings")
 """Fields of a plan that the journal has where they say something."""
 
 
@@ -123,6 +123,7 @@ class Plan:
     `releases`: of each table whose held changes a person has released: `until` when they were looked at (ISO 8601), the
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
     `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
+    `forgets`: of which topic it forgets what (upkeep/forget.py); such a run brings none either.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -141,6 +142,7 @@ class Plan:
     reason: str | None = None
     decodings: dict[str, str] = field(default_factory=dict)
     numbers: int = 1
+    forgets: dict[str, Any] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -185,6 +187,7 @@ class Plan:
             told.get("reason"),
             told.get("decodings", {}),
             numbers=told.get("numbers", 1),
+            forgets=told.get("forgets", {}),
         )
 
 
@@ -198,12 +201,13 @@ def plan(
     only: str | None = None,
     reason: str | None = None,
     requeues: Mapping[str, Any] | None = None,
+    forgets: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`
-    or `requeues` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the
-    pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`,
+    `requeues` or `forgets` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of
+    the pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -218,15 +222,16 @@ def plan(
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
         if not same and run.state != "stopped":
+            again = "repeat the hindcast forget that began it" if "forgets" in run.plan else "retry it"
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
-                mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",
+                mend=f"wait for it or {again}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
-    if releases or requeues:
+    if releases or requeues or forgets:
         made = replace(
             made,
             run=made.first,
@@ -234,6 +239,7 @@ def plan(
             topics={name: share.of_nothing() for name, share in made.topics.items()},
             releases=dict(releases or {}),
             requeues=dict(requeues or {}),
+            forgets=dict(forgets or {}),
         )
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import gaps, journal, order, requeued, schemas, valid_time
+from hindcast import forgotten, gaps, journal, order, requeued, schemas, valid_time
 from hindcast.contracts import Contract, Topic
 from hindcast.decode import decode
 from hindcast.formats import Writers
@@ -86,10 +86,11 @@ def _anew(rows: DataFrame, topic: Topic, writers: Writers, again: Column) -> Dat
     own: Column = F.col("timestamp")
     if "recordTimestamp" in rows.columns:
         own = F.coalesce("recordTimestamp", "timestamp")
-    kept = rows.withColumns({"was": F.col("fate"), "_why": F.col("reason"), "timestamp": own})
+    told = {"was": F.col("fate"), "_why": F.col("reason"), "_dated": F.col("timestamp"), "timestamp": own}
+    kept = rows.withColumns(told)
     kept = kept.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
     decoded = decode(kept, topic, *valid_time.span(topic, F.col("systemFrom")), writers)
-    settled = F.col("was").isin(*_UNREAD, *gaps.FATES)
+    settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | forgotten.is_forgotten(rows)
     # One that decoded before and does not now is accepted still: who decodes it next refuses (logs.undisputed).
     found = F.col("fate").isin(*_OF_TIME) | ((F.col("was") == "no_timestamp") & F.col("fate").isin(*_UNREAD))
     fates = {
@@ -97,9 +98,12 @@ def _anew(rows: DataFrame, topic: Topic, writers: Writers, again: Column) -> Dat
         "reason": F.when(settled, F.col("_why")).when(found, F.col("reason")),
         "key": F.col("_rawKey"),
         "value": F.col("_rawValue"),
+        # What is forgotten cannot be asked for its valid time: it keeps the one that it had, and moves no stream time.
+        "timestamp": F.when(forgotten.is_forgotten(rows), F.col("_dated")).otherwise(F.col("timestamp")),
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
     # What is decided already moves no stream time: of a requeued record it is decided first, then judged by it.
     judged = order.judge_again(order.judge(decoded.withColumns(fates).drop("streamTime"), retention), retention)
+    judged = judged.withColumn("fate", F.when(forgotten.is_forgotten(rows), F.col("was")).otherwise(F.col("fate")))
     columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]
     return judged.select(*columns)

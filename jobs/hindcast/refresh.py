@@ -97,7 +97,7 @@ def _over_time(
             named = right.mapped(lambda rows: derive.alike(rows, left.change))
             lefts, rights, learnt = increments.table_table(left, named)
         relations = {it.first: lefts, it.second or "": rights}
-    unit = {"key": _unit(it, name, known), **{period: F.col(period) for period in PERIODS["versions"]}}
+    unit = {"key": unit_of(it, name, known), **{period: F.col(period) for period in PERIODS["versions"]}}
     scope = over_time(learnt, lambda periods: _packed(believed(periods), unit), keep)
     compared = _compared(it, name, relations, known, unit, scope)
     if it.aggregate is None:
@@ -119,7 +119,7 @@ def _windowed(
     it = contract.views[name]
     appended = _appended(contract, it.first) and not requeued
     window = derive.lengths(it.window or Window())
-    unit = {"key": _unit(it, name, known), **{period: F.col(period) for period in PERIODS["windows"]}}
+    unit = {"key": unit_of(it, name, known), **{period: F.col(period) for period in PERIODS["windows"]}}
     events = sources[it.first].mapped(lambda rows: derive.members(it, rows, known))
     judged, scope = increments.windowed(
         events, window, lambda periods: _packed(believed(periods), unit), appended=appended
@@ -186,7 +186,7 @@ def _packed(rows: DataFrame, unit: Mapping[str, Column]) -> DataFrame:
     return rows.select(*(column.alias(name) for name, column in unit.items()), F.struct(*rest).alias("_row"))
 
 
-def _unit(it: View, name: str, known: Mapping[str, Shape]) -> Column:
+def unit_of(it: View, name: str, known: Mapping[str, Shape]) -> Column:
     """The key of the operator's row that a view's row was made of; a new key holds the old one."""
     names = {column: column for column in known[name].key}
     if it.key is not None and it.aggregate is None:

@@ -14,7 +14,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import limits, logs, members, order, plans, redating, schemas, tables, valid_time
+from hindcast import forgotten, limits, logs, members, order, plans, redating, schemas, tables, valid_time
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.decode import decode
@@ -61,7 +61,9 @@ def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dic
         if log is None:
             continue
         with duckdb.connect() as engine:
-            engine.register("log", tables.dataset(log))
+            engine.register("brought", tables.dataset(log))
+            kept = f"{forgotten.MARK} IS NULL" if forgotten.MARK in tables.types(log) else "true"
+            engine.execute(f"CREATE VIEW log AS SELECT * FROM brought WHERE {kept}")  # noqa: S608  # our own columns
             of = "log"
             if entered is not None:
                 engine.register("entered", tables.dataset(entered))
@@ -96,7 +98,7 @@ def decided(
     decides it, which stores the schemas that they name.
     """
     topic, warehouse = contract.topics[name], settings().warehouse
-    rows = redating.log(spark, contract, name).where("fate = 'malformed'")
+    rows = forgotten.remembered(redating.log(spark, contract, name)).where("fate = 'malformed'")
     some = _partitions(warehouse, contract, name, asked)
     rows = rows.where(_asked(asked, some))
     own = F.coalesce("recordTimestamp", "timestamp") if "recordTimestamp" in rows.columns else F.col("timestamp")

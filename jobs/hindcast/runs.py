@@ -24,6 +24,7 @@ from hindcast import (
     claims,
     expectations,
     fates,
+    forgotten,
     gaps,
     journal,
     logs,
@@ -167,6 +168,12 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
 
 def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
     """All steps of a planned run, in order; returns its report."""
+    bring(spark, pipeline, number)
+    return finish(pipeline, number)
+
+
+def bring(spark: SparkSession, pipeline: str, number: int) -> None:
+    """The steps of a planned run up to its report."""
     contract, todo = _planned(pipeline, number)
     for topic in contract.topics:
         if todo.concerns(contract, topic):
@@ -174,7 +181,6 @@ def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]
     for view in contract.ordered:
         if todo.concerns(contract, view):
             build(spark, pipeline, number, view)
-    return finish(pipeline, number)
 
 
 STEPS: tuple[Callable[..., Any], ...] = (plan, replay, build, finish)
@@ -217,7 +223,8 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     """The note of a table that needs nothing any more: this run has published it, or nothing can have changed in it.
 
     That is so if a completed run of this very contract has seen it and its sources as they are; unless it is what the
-    run is about, a person has released what is held of it, or one of its gates fails by time alone.
+    run is about, a person has released what is held of it, something of it was forgotten since, or one of its gates
+    fails by time alone.
     """
     table = located(contract, name)
     if tables.published(table) >= todo.run:
@@ -231,6 +238,9 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     if not completed or completed[-1].plan["contract"] != contract.hash:
         return None
     last = completed[-1]
+    past = journal.runs(table.warehouse, contract.pipeline)
+    if forgotten.since(past, contract, name, last.number):
+        return None
     settled = Plan.from_json(last.plan).pins == todo.pins and all(
         it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )

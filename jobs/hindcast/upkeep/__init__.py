@@ -1,0 +1,1 @@
+"""Upkeep: what keeps a warehouse fit for years, beside the runs that fill it."""

@@ -1,0 +1,285 @@
+"""Forgetting: one key of a topic, or single records, taken out of everything that a pipeline has, with proof.
+
+    plan -> remove rows, from the last views up to the topic -> take bytes out of the log -> purge files
+         -> derive what is made of the topic -> prove -> report
+
+It is a run of its own. What it forgets stands in no table, so not in the journal either, which has its sha256: whoever
+repeats the command says it again, and the run goes on. Rows go from below upwards, and the log comes last, because what
+a row was made of tells which rows go; records that have lost their bytes are known by their mark.
+
+The run brings no offsets. Records of the same key that come later are new ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast import emitted, holds, journal, logs, page, plans, runs, tables, verdicts
+from hindcast.contracts import Contract
+from hindcast.contracts.load import load_all
+from hindcast.errors import AskedError, HindcastError, RunError
+from hindcast.plans import Plan
+from hindcast.settings import settings
+from hindcast.tables import Table
+from hindcast.upkeep import erase, proof, purge, records
+from hindcast.upkeep.folder import Folder
+from hindcast.upkeep.lineage import Lineage
+from hindcast.upkeep.records import Asked
+from hindcast.upkeep.texts import Texts
+
+
+def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
+    """Forgets, and returns the proof, which is also among the reports (`forget-RUN.json`).
+
+    What was forgotten before and has not come again, gives the proof of then. AskedError if there was never anything
+    like that; or if the contract was changed since the last run: tables have to be what it says.
+    """
+    now, pipeline = settings(), contract.pipeline
+    past, digest = journal.runs(now.warehouse, pipeline), what.digest(spark, contract)
+    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == digest]
+    begun = next((run for run in same if run.state == "planned"), None)
+    if past and past[-1].plan["contract"] != contract.hash:
+        mend = f"hindcast run {pipeline}, then forget"
+        raise AskedError(f"the contract was changed since run {past[-1].number}", where=pipeline, mend=mend)
+    if begun is None and not any(_counts(spark, contract, what, past).values()):
+        if not same:
+            where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
+            raise AskedError("no record like that is here", where=where, mend=mend)
+        if same[-1].state == "completed":
+            runs.finish(pipeline, same[-1].number)  # it may have died before its report was written
+            return _proof(pipeline, same[-1].number)
+    run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    told = {"topic": what.topic, "sha256": digest}
+    todo = plans.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, forgets=told)
+    step = _Step(spark, contract, what, todo, past)
+    step.remove()
+    step.purge()
+    try:
+        runs.bring(spark, pipeline, todo.run)
+    except HindcastError:  # what stops it, is none of the key's
+        step.prove()
+        raise
+    proven = step.prove()
+    runs.finish(pipeline, todo.run)
+    return proven
+
+
+def preview(spark: SparkSession, contract: Contract, what: Asked) -> dict[str, int]:
+    """How many rows of each table would go, and records of the log lose their bytes; nothing is written."""
+    what.digest(spark, contract)  # whether it can be a key at all
+    return _counts(spark, contract, what, journal.runs(settings().warehouse, contract.pipeline))
+
+
+def text(pipeline: str, told: Mapping[str, Any]) -> str:
+    """A proof in words."""
+    lines = [f"{pipeline}, run {told['run']}: {told['table']}, key of sha256 {told['sha256']}", ""]
+    lines += [f"  {name:<28} {n:>8,} rows" for name, n in told["rows"].items()]
+    lines += ["", f"  searched: {told['files']:,} files, {told['bytes']:,} bytes, {told['texts']:,} texts"]
+    lines += [f"  {told['shared']:,} texts are other records' too"] if told["shared"] else []
+    if told["proven"]:
+        lines.append("  found: nothing")
+    lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
+    lines += [f"  left: {told['rowsLeft']:,} rows of it"] if told["rowsLeft"] else []
+    lines += [f"  left: {path} belongs to no table" for path in told["old"]]
+    return "\n".join([*lines, "", *(f"  {line}" for line in (*BESIDES, *besides(told["readers"])))])
+
+
+BESIDES = (
+    "Kafka still has the records, until its retention or a tombstone takes them; this pipeline has passed them.",
+    "What was taken elsewhere stays there: backups, clones, Airflow's XComs and task logs of keys that were held back.",
+)
+"""What this cannot reach."""
+
+
+def readers(contract: Contract, names: Sequence[str]) -> list[str]:
+    """The views of other pipelines that are made of some tables of this one: they have rows of their own."""
+    places = {f"{contract.pipeline}.{name}" for name in names}
+    return sorted(
+        f"{other.pipeline}.{view}"
+        for other in load_all(settings().schemas).values()
+        for name, it in other.inputs.items()
+        if it.table in places
+        for view in other.ordered
+        if name in other.upstream(view)
+    )
+
+
+def besides(views: Sequence[str]) -> list[str]:
+    """What is to be done about views of other pipelines, in words."""
+    if not views:
+        return []
+    return [
+        f"Made of it in other pipelines: {', '.join(views)}. Remove their folders; their next runs derive them whole."
+    ]
+
+
+class _Step:
+    """One forgetting under way."""
+
+    def __init__(
+        self, spark: SparkSession, contract: Contract, what: Asked, todo: Plan, past: list[journal.Run]
+    ) -> None:
+        self._spark, self._contract, self._what, self._todo = spark, contract, what, todo
+        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == todo.forgets["sha256"]}
+        self._records = records.records(spark, contract, what, {*same, todo.run}).localCheckpoint()
+        self.lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), todo)
+        self.texts = records.texts(contract, what, self._records)
+        self._readers = readers(contract, self.lineage.tables)
+        self._rows: dict[str, int] = {}
+
+    def remove(self) -> None:
+        """Rows, from below upwards; texts about them; at last the bytes in the log."""
+        warehouse, pipeline, run = settings().warehouse, self._contract.pipeline, self._todo.run
+        touched = [name for name in self.lineage.tables if self.lineage.there(name)]
+        for name in touched:
+            self.lineage.rows(name)  # all is looked at before anything goes
+        self._rows["failing"] = self._failing(touched)
+        for name in reversed(touched):
+            table = tables.located(warehouse, self._contract, name)
+            if name in self._contract.views and self._contract.views[name].semantics == "kafka":
+                self._rows[name] = self._anew(name)
+                continue
+            self._rows[name] = erase.remove(self.lineage.rows(name), table, [*table.identity, "systemFrom"], run)
+        self._told()
+        places = {"partition": "partition", "offset": "offset"}
+        erase.blank(self._records, plans.fates(warehouse, pipeline, self._what.topic), places, run)
+        in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
+        erase.blank(self._records, logs.quarantine(warehouse, pipeline), in_kafka, run)
+        log = plans.log(warehouse, pipeline, self._what.topic)
+        erase.blank(self._records, log, places, run)
+        self._rows[log.name] = self._records.count()
+
+    def _anew(self, name: str) -> int:
+        """A kafka view begins anew: what it has emitted goes, and what it keeps, and its table."""
+        warehouse, run = settings().warehouse, self._todo.run
+        log = emitted.log(warehouse, self._contract, name)
+        kept = [it for it in self._folder.tables if it.startswith(f"kept/{name}/")]
+        count = sum(erase.empty(self._spark, Table(warehouse, log.pipeline, it, "kept"), run) for it in kept)
+        for table in (log, tables.located(warehouse, self._contract, name)):
+            count += erase.empty(self._spark, table, run) if tables.opened(table) else 0
+        return count
+
+    def _failing(self, touched: Sequence[str]) -> int:
+        """What gates found, and held back, of the records and of the keys of rows that go."""
+        table = holds.table(settings().warehouse, self._contract.pipeline)
+        if tables.opened(table) is None:
+            return 0
+        rows = tables.load(self._spark, table)
+        at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
+        found = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
+        for name in touched:
+            own = tables.located("", self._contract, name).key
+            keys = self.lineage.rows(name).select(F.lit(name).alias("table"), holds.key_of(own).alias("key")).distinct()
+            found.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
+        said = F.array(*(F.lit(way) for way in sorted(self.texts.sought))) if self.texts.sought else None
+        if said is not None:
+            told = F.concat_ws(" ", "key", "row")
+            named = F.exists(said, lambda way: F.contains(told, way))
+            found.append(rows.where(F.col("table").isin(*touched) & named))
+        every = reduce(DataFrame.unionByName, found).distinct().localCheckpoint()
+        return erase.remove(every, table, rows.columns, self._todo.run)
+
+    def _told(self) -> None:
+        """What the journal, the gates and the reports say of it."""
+        warehouse, pipeline, run, spark = settings().warehouse, self._contract.pipeline, self._todo.run, self._spark
+        entries = journal.table(warehouse, pipeline)
+        erase.rewrite(
+            spark, entries, ["run", "entry", "at"], "detail", run, lambda row: _json(self.texts, str(row["detail"]))
+        )
+        gates = verdicts.table(warehouse, pipeline)
+        erase.rewrite(
+            spark,
+            gates,
+            ["run", "at", "table", "gate"],
+            "detail",
+            run,
+            lambda row: self.texts.detail(row["detail"] or "", row["table"]),
+        )
+        for path in sorted(self._reports.glob("run-*.json")):
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if (kept := self.texts.told(told)) != told:
+                page.write(settings().reports, kept)
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(f"{settings().warehouse}/{self._contract.pipeline}")
+
+    @property
+    def _reports(self) -> Path:
+        return settings().reports / self._contract.pipeline
+
+    def purge(self) -> None:
+        """No file says any more what rows do not."""
+        folder = self._folder
+        for name in folder.tables:
+            path = f"{settings().warehouse}/{self._contract.pipeline}/{name}"
+            purge.purge(self._spark, folder, name, path, self.texts.text)
+
+    def _left(self) -> int:
+        """How many rows of the topic's table, and records of its log, still are of what was to be forgotten."""
+        what, table = self._what, tables.located(settings().warehouse, self._contract, self._what.topic)
+        left = records.records(self._spark, self._contract, what, set()).count()
+        if tables.opened(table) is not None:
+            left += tables.load(self._spark, table).where(records.gone(self._contract, what)).count()
+        return left
+
+    def prove(self) -> dict[str, Any]:
+        """Purges what deriving has left, then reads everything once more; the proof, put among the reports."""
+        self.purge()
+        folder, pipeline = self._folder, self._contract.pipeline
+        paths = {name: f"{settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
+        live = {f"{name}/{it}" for name, path in paths.items() for it in purge.live(DeltaTable(path))}
+        found = proof.search(folder, live, self._reports, self.texts.sought)
+        described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
+        vocabulary = " ".join((proof.WORDS, self._contract.model_dump_json(), *paths, described))
+        told = {
+            "pipeline": pipeline,
+            "run": self._todo.run,
+            "knownAt": self._todo.known_at.isoformat(),
+            "table": f"{pipeline}.{self._what.topic}",
+            "sha256": self._todo.forgets["sha256"],
+            "rows": {name: n for name, n in self._rows.items() if n},
+            "readers": self._readers,
+            **proof.told(found, live, self.texts.sought, vocabulary, self._left()),
+        }
+        place = _proof_of(pipeline, self._todo.run)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(told, indent=2), encoding="utf-8")
+        return told
+
+
+def _proof_of(pipeline: str, run: int) -> Path:
+    """Where a proof is put."""
+    return settings().reports / pipeline / f"forget-{run}.json"
+
+
+def _proof(pipeline: str, run: int) -> dict[str, Any]:
+    """A proof that was made; RunError if it is not among the reports any more."""
+    place = _proof_of(pipeline, run)
+    if not place.is_file():
+        raise RunError(f"it was forgotten in run {run}; the proof is gone", where=str(place))
+    told: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return told
+
+
+def _counts(spark: SparkSession, contract: Contract, what: Asked, past: list[journal.Run]) -> dict[str, int]:
+    if not past:
+        return {}
+    lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), Plan.from_json(past[-1].plan))
+    found = {name: lineage.rows(name).count() for name in lineage.tables if lineage.there(name)}
+    return {**found, f"logs/{what.topic}": records.records(spark, contract, what, set()).count()}
+
+
+def _json(texts: Texts, detail: str) -> str:
+    told = json.loads(detail)
+    kept = texts.told(told)
+    return detail if kept == told else json.dumps(kept)

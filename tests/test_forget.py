@@ -1,0 +1,369 @@
+"""Right to erasure: a key, or a record, goes from everything that a pipeline has, and the ledger stays whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from hindcast import cli, holds, journal, ledger, page, requeue, runs, tables
+from hindcast.errors import AskedError, BusyError, QueryError
+from hindcast.upkeep import erase, forget, proof, purge, records
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: town
+start: 2026-01-01
+topics:
+  people:
+    read: table
+    key: {id: string}
+    value: {name: string, city: string, age: int}
+    history_retention: 100 seconds
+    max_malformed: 5
+    expect:
+      - expect_column_values_to_be_between: {column: age, max_value: 150}
+        on_failure: quarantine
+  jobs: {read: table, key: {id: string}, value: {job: string}}
+  pets: {read: table, key: {pet: string}, value: {owner: string, kind: string}}
+  visits: {read: stream, key: {visitor: string}, value: {host: string, gift: string}}
+  calls: {read: stream, key: {visitor: string}, value: {words: string}}
+views:
+  met: {stream: visits, join: {table: people, on: host, how: left}, select: {gift: gift, name: name}}
+  gifts: {stream: met, where: gift <> 'none', select: {gift: gift, name: name}}
+  named: {table: people, where: age > 1, select: {name: upper(name)}, key: {id: id, city: city}}
+  work: {table: people, join: {table: jobs, how: outer}, select: {name: name, job: job}}
+  owned: {table: pets, join: {table: people, on: owner}, select: {kind: kind, name: name}}
+  cities: {table: people, group_by: {city: city}, aggregate: {n: count(*), ages: sum(age)}}
+  first: {table: people, group_by: {city: city}, aggregate: {least: min(name)}}
+  hosts: {stream: visits, aggregate: {n: count(*), best: max(gift)}, window: {tumbling: 10 seconds}}
+  told:
+    stream: visits
+    join: {stream: calls, before: 10 seconds, after: 10 seconds}
+    select: {gift: gift, words: words}
+  said: {stream: visits, join: {table: people, on: host}, select: {gift: gift, name: name}, semantics: kafka}
+  often: {table: people, group_by: {city: city}, aggregate: {n: count(*)}, semantics: kafka}
+"""
+
+ANN = "ann-7f3a"
+SECRETS = (ANN, "Ann Marker", "Markerville", "Old Markerton", "marked malformed", "too old a marker", "Marker Held")
+"""What Ann's records say, and nobody else's."""
+
+FIRST: dict[str, list[Any]] = {
+    "people": [
+        (ANN, {"name": "Ann Marker", "city": "Old Markerton", "age": 30}, 0),
+        ("bob", {"name": "Bob Baker", "city": "Rome", "age": 40}, 0),
+        ("cyd", {"name": "Cyd Cook", "city": "Rome", "age": 50}, 0),
+        (ANN, {"name": "Ann Marker", "city": "Rome", "age": 31}, 10),
+        (ANN, b'{"name": "marked malformed", ', 11),
+    ],
+    "jobs": [("bob", {"job": "baker"}, 0), ("cyd", {"job": "cook"}, 5)],
+    "pets": [("rex", {"owner": ANN, "kind": "dog"}, 1), ("tom", {"owner": "bob", "kind": "cat"}, 1)],
+    "visits": [
+        ("bob", {"host": ANN, "gift": "wine from Bob"}, 5),
+        ("cyd", {"host": "bob", "gift": "bread of Cyd"}, 6),
+        ("bob", {"host": ANN, "gift": "more wine of Bob"}, 12),
+    ],
+    "calls": [("bob", {"words": "hello there"}, 7)],
+}
+SECOND: dict[str, list[Any]] = {
+    "people": [
+        (ANN, {"name": "Ann Marker", "city": "Markerville", "age": 32}, 4),
+        ("bob", {"name": "Bob Baker", "city": "Paris", "age": 41}, 150),
+        (ANN, {"name": "too old a marker", "city": "Rome", "age": 33}, 20),
+        (ANN, {"name": "Marker Held", "city": "Rome", "age": 999}, 160),
+    ],
+    "jobs": [(ANN, {"job": "a judge"}, 3)],
+    "pets": [("rex", {"owner": "cyd", "kind": "dog"}, 20)],
+    "visits": [("cyd", {"host": ANN, "gift": "flowers of Cyd"}, 30)],
+    "calls": [],
+}
+
+
+def told_town(p: Pipeline) -> None:
+    """Both runs, and what a gate held back of Ann released; tables with deletion vectors, and with checkpoints."""
+    assert p.spark is not None
+    for story in (FIRST, SECOND):
+        tell(p, {topic: sent for topic, sent in story.items() if sent})
+        p.run()
+        for name in ("people", "met", "owned", "cities", "logs/people", "quarantine", "runs"):
+            place = f"{p.warehouse}/{p.name}/{name}"
+            if name in p.contract.views or name in p.contract.topics:
+                p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.VECTORS}' = 'true')")
+            DeltaTable(place).create_checkpoint()
+    keys = {"people": holds.named(p.warehouse, p.name, "people", [ANN])}
+    runs.release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
+
+
+def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> dict[str, Any]:
+    assert p.spark is not None
+    return forget.forget(p.spark, p.contract, records.asked(p.contract, topic, key, places))
+
+
+def containing(folder: Path, text: str) -> list[str]:
+    """The files whose bytes have a text."""
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and text.encode() in path.read_bytes()
+    ]
+
+
+@pytest.mark.long
+def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path / "without", CONTRACT) as q:
+        for story in (FIRST, SECOND):
+            tell(q, {name: [it for it in sent if (name, it[0]) != ("people", ANN)] for name, sent in story.items()})
+        q.run()
+        corrected = [name for name, it in q.contract.views.items() if it.semantics == "corrected"]
+        without = {name: q.believed(name) for name in (*q.contract.topics, *corrected)}
+    with pipeline(spark, broker, tmp_path / "with", CONTRACT) as p:
+        told_town(p)
+        before, files = ledger.fates(p.warehouse, p.name).to_pylist(), tmp_path / "with"
+        was = {name: p.history(name) for name in (*p.contract.topics, *p.contract.views)}
+        for secret in SECRETS:
+            assert containing(files, secret) or said(p, secret), f"{secret} is nowhere before"
+        proven = forgotten(p, "people", ANN)
+
+        assert (proven["proven"], proven["left"], proven["old"]) == (True, [], [])
+        assert proven["rows"]["logs/people"] == 6
+        for secret in SECRETS[1:]:
+            assert not containing(files, secret), secret
+            assert not said(p, secret), secret
+        others = {"jobs", "work", "visits", "pets", "logs/jobs", "logs/visits", "logs/pets"}
+        assert set(said(p, ANN)) == others, "other topics' records name her too"
+        assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        assert {name: p.believed(name) for name in without} == without, "as if she had never been"
+        assert [row for row in p.raw("failing") if row["table"] == "people"] == []
+        assert {row["fate"] for row in p.raw("quarantine") if row["reason"] == "forgotten"} == {"malformed", "expired"}
+        entries = [json.loads(row["detail"]) for row in p.raw("runs")]
+        assert [it["releases"]["people"]["keys"] for it in entries if "releases" in it] == [[]]
+
+        for name in ("jobs", "pets", "visits", "calls", "hosts", "told"):
+            assert p.history(name) == was[name], f"{name} is not made of people"
+        for name in ("people", "met", "gifts", "named", "work", "owned"):
+            kept = [row for row in was[name] if row[0] != ANN and "marker" not in str(row).lower()]
+            assert [row for row in p.history(name) if row[-2] != 4] == kept, f"{name}: rows of others stay as they were"
+        numbers = {row[:-1] for row in was["cities"] if "arker" not in row[0]}
+        assert {row[:-1] for row in p.history("cities") if row[-2] != 4} == numbers, "counts stay what they were"
+        assert [row[0] for row in p.history("said")] == ["cyd"], "a kafka view begins anew"
+        p.send("visits", ("bob", {"host": ANN, "gift": "late wine"}, 40))
+        p.run()
+        assert ("bob", "late wine", None, 40) in p.believed("met")
+        assert containing(files, "Ann Marker") == []
+
+
+def said(p: Pipeline, text: str) -> list[str]:
+    """The tables that have a row with a text."""
+    folder = Path(p.warehouse) / p.name
+    names = sorted(str(path.parent.relative_to(folder)) for path in folder.rglob("_delta_log"))
+    return [name for name in names if any(text in str(row) for row in p.raw(name))]
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "forget.md"
+
+
+@pytest.fixture
+def shop(spark: SparkSession, broker: str, tmp_path: Path) -> Iterator[Pipeline]:
+    """The seed's restaurant after its second run."""
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        p.run()
+        tell(p, CORRECTION)
+        p.run()
+        yield p
+
+
+def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    before = ledger.fates(shop.warehouse, shop.name).to_pylist()
+    others = {name: [row for row in shop.history(name) if row[0] != "candace"] for name in ("menu", "orders", "bills")}
+    walk = PAGE.read_text(encoding="utf-8").split("## What goes")[0]
+    blocks = re.findall(r"```(sh|text)\n(.*?)```", walk, re.DOTALL)
+    shown = ""
+    for kind, block in blocks:
+        if kind == "text":
+            told = [re.sub(r" +", " ", line.strip()) for line in shown.splitlines()]
+            for line in filter(None, block.splitlines()):
+                assert re.sub(r" +", " ", line.strip()) in told, shown
+            continue
+        for line in block.splitlines():
+            assert cli.main(shlex.split(line)[1:]) == 0, line
+            shown = capsys.readouterr().out
+    assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+    assert ledger.fates(shop.warehouse, shop.name).to_pylist()[: len(before)] == before
+    assert {name: shop.history(name) for name in others} == others
+    assert not containing(Path(shop.warehouse), "candace"), "other topics have no such text"
+    assert not containing(shop.folder / "var", "candace")
+    proven = json.loads((shop.folder / "var" / "reports" / shop.name / "forget-3.json").read_text())
+    assert proven["proven"]
+    assert (proven["texts"], proven["shared"]) == (2, 1), "candace; and curry, which others have ordered too"
+    assert "candace" not in json.dumps(proven)
+    (entry,) = [row for row in shop.raw("logs/orders") if row["forgotten"]]
+    assert (entry["offset"], entry["fate"], entry["forgotten"]) == (2, "accepted", 3)
+    assert (entry["key"], entry["value"]) == (None, None)
+
+    assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == proven, "once"
+    assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
+    assert "no record like that is here" in capsys.readouterr().err
+    assert len(shop.states()) == 3
+
+    shop.send("orders", ("candace", {"item": "soup", "quantity": 1}, 7))
+    shop.run()
+    assert [row for row in shop.history("bills") if row[0] == "candace"] == [("candace", "soup", 5, 7, 4, None)]
+
+
+def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(shop: Pipeline) -> None:
+    """Curry is forgotten: its prices go, and all bills for it with what was believed of them; the orders stay."""
+    assert forgotten(shop, "menu", "curry")["proven"]
+    assert {row[0] for row in shop.history("menu")} == {"soup"}
+    assert shop.history("bills") == []
+    assert len(shop.history("orders")) == 4
+    shop.send("orders", ("eve", {"item": "soup", "quantity": 2}, 8))
+    shop.run()
+    assert [row[0] for row in shop.history("bills")] == ["eve"]
+    assert forgotten(shop, "orders", None, "0/1", "0/3")["proven"], "by their places"
+    assert [row[0] for row in shop.history("orders")] == ["anna", "candace", "eve"]
+
+
+@pytest.mark.long
+def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
+    shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every commit, file and entry in turn; meanwhile no run begins; in the end it is as if nothing had happened."""
+    seen: list[str] = []
+    watched(seen, monkeypatch)
+    for _ in range(80):
+        try:
+            proven = forgotten(shop, "orders", "candace")
+            break
+        except CrashError as crash:
+            if shop.states()[-1][1] == "planned":
+                with pytest.raises(BusyError):
+                    shop.run()
+            last = str(crash)
+    assert last == "after the report of run 3"
+    assert len(seen) > 20
+    assert proven["proven"]
+    assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
+    assert not containing(Path(shop.warehouse), "candace")
+    assert {row[0] for row in shop.history("bills")} == {"anna", "bob"}
+    assert [row["forgotten"] for row in shop.raw("logs/orders")] == [None, None, 3, None]
+
+
+class CrashError(Exception):
+    """What a forgetting dies of."""
+
+
+def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
+    """From now on whatever is done for good fails, the first time before, then after it was done."""
+
+    def wrap(owner: Any, name: str, place: Callable[..., str]) -> None:
+        real = getattr(owner, name)
+
+        def at(boundary: str) -> None:
+            if boundary not in seen:
+                seen.append(boundary)
+                raise CrashError(boundary)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            at(f"before {place(*args, **kwargs)}")
+            done = real(*args, **kwargs)
+            at(f"after {place(*args, **kwargs)}")
+            return done
+
+        patch.setattr(owner, name, wrapped)
+
+    wrap(erase, "remove", lambda _, table, *__: f"removing rows of {table.name}")
+    wrap(erase, "blank", lambda _, table, *__: f"taking bytes out of {table.name}")
+    wrap(erase, "rewrite", lambda _, table, *__: f"rewriting texts of {table.name}")
+    wrap(purge, "purge", lambda _, __, name, *___: f"purging {name}")
+    wrap(proof, "search", lambda *_: "the search")
+    wrap(page, "write", lambda _, told: f"the report of run {told['run']}")
+    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+
+
+@pytest.mark.long
+def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    since = RESTAURANT.replace("read: stream\n", "read: stream\n    from: 2026-01-01T00:00:03\n")
+    with pipeline(spark, broker, tmp_path, since) as p:
+        tell(p, {"menu": SEED["menu"], "orders": []})
+        one = {"item": "curry", "quantity": 1}
+        p.send("orders", ("anna", one, 1), ("bob", one, 2), ("anna", one, 3), ("bob", one, 4))
+        p.run()
+        assert [row[0] for row in p.believed("orders")] == ["anna", "bob"]
+        assert forgotten(p, "orders", "anna")["proven"]
+        p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))
+        p.write(since.replace("00:00:03", "00:00:00"))
+        p.run()
+        assert p.believed("orders") == [("anna", "soup", 1, 5), ("bob", "curry", 1, 2), ("bob", "curry", 1, 4)]
+        marks = [(row["offset"], row["fate"], row["forgotten"], row["key"]) for row in p.raw("logs/orders")]
+        assert sorted(marks) == [
+            (0, "accepted", 2, None),
+            (1, "accepted", None, b"bob"),
+            (2, "accepted", 2, None),
+            (3, "accepted", None, b"bob"),
+            (4, "accepted", None, b"anna"),
+        ]
+        assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
+
+
+@pytest.mark.long
+def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """A record that was too large and was taken since, and one that is no JSON, of which a requeue tells the reason."""
+    small = RESTAURANT.replace("read: stream\n", "read: stream\n    max_malformed: 5\n    max_record_bytes: 60\n")
+    with pipeline(spark, broker, tmp_path, small) as p:
+        tell(p, {"menu": SEED["menu"], "orders": []})
+        large = {"item": "a very special curry of the house of Marker", "quantity": 1}
+        p.send("orders", ("anna-9", large, 1), ("anna-9", {"item": "curry", "quantity": "Marker many"}, 2))
+        p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3))
+        p.run()
+        p.write(small.replace("    max_record_bytes: 60\n", ""))
+        runs.requeue(spark, p.name, "requeued", requeue.selection(p.contract))
+        assert [row[0] for row in p.believed("orders")] == ["anna-9", "bob"]
+        before = ledger.fates(p.warehouse, p.name).to_pylist()
+        assert containing(tmp_path, "Marker")
+
+        proven = forgotten(p, "orders", "anna-9")
+        assert proven["proven"]
+        assert proven["rows"] == {"orders": 1, "logs/orders": 2}
+        assert containing(tmp_path, "Marker") == []
+        assert containing(tmp_path, "anna-9") == []
+        assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
+        assert [row[0] for row in p.believed("orders")] == ["bob"]
+        assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        with pytest.raises(AskedError, match="no malformed record"):
+            runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "places", "found"),
+    [
+        ("bills", "anna", (), "made of others"),
+        ("menus", "anna", (), "no topic"),
+        ("orders", None, (), "a key, or records"),
+        ("orders", "anna", ("0/1",), "a key, or records"),
+        ("orders", None, ("one",), "no place"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    restaurant: Pipeline, name: str, key: str | None, places: tuple[str, ...], found: str
+) -> None:
+    with restaurant.here(), pytest.raises(QueryError, match=found):
+        records.asked(restaurant.contract, name, key, places)

@@ -1,0 +1,167 @@
+"""What is searched for, what may stay of texts and of Delta's own log; without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast.upkeep import proof, purge
+from hindcast.upkeep.folder import Folder
+from hindcast.upkeep.texts import Texts, leaves, spellings, strings
+
+ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "every", "without_numbers"),
+    [
+        ('{"name": "Ann", "at": {"city": ["Rome", null]}, "n": 7, "ok": true}', ["Ann", "Rome", "7"], ["Ann", "Rome"]),
+        ("no JSON", ["no JSON"], ["no JSON"]),
+        ('{"a": "b", "c": "d', ['{"a": "b", "c": "d'], ['{"a": "b", "c": "d', "b"]),
+        ("7", ["7"], []),
+        ("null", [], []),
+    ],
+)
+def test_the_texts_of_a_record(text: str, every: list[str], without_numbers: list[str]) -> None:
+    assert list(leaves(text)) == every
+    assert list(strings(text)) == without_numbers
+
+
+def test_what_is_everywhere_by_chance_is_not_sought() -> None:
+    said = {
+        "Ann",
+        "Anna",
+        "1234567",
+        "12345678",
+        "+39 06 1234",
+        "2026-01-05",
+        "2026-01-05T09:00:00.000Z",
+        "2026-01-05 Ann",
+    }
+    assert Texts(frozenset(), frozenset(said), frozenset()).sought == {
+        "Anna",
+        "12345678",
+        "+39 06 1234",
+        "2026-01-05 Ann",
+    }
+
+
+def test_a_text_is_sought_as_files_may_write_it() -> None:
+    assert spellings("<é>") == {"<é>", "<\\u00e9>", "&lt;é&gt;"}
+    assert ANN.sought == {"Ann Marker"}, "what is shorter is in every file by chance"
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"found": "run 3 failed on key ann"}, {"found": "forgotten"}),
+        ({"found": "run 3 failed on key annabel"}, {"found": "run 3 failed on key annabel"}),
+        ({"topics": {"ann": {"topic": "ann"}}}, {"topics": {"ann": {"topic": "ann"}}}),
+        (
+            {"releases": {"people": {"keys": ['{"id":"ann"}', '{"id":"bob"}'], "by": "eve"}}},
+            {"releases": {"people": {"keys": ['{"id":"bob"}'], "by": "eve"}}},
+        ),
+        (
+            {"tables": {"met": {"gates": [{"detail": "2 of 3 rows fail, for example 7, 8"}]}}},
+            {"tables": {"met": {"gates": [{"detail": "2 of 3 rows fail"}]}}},
+        ),
+        (
+            {"tables": {"visits": {"gates": [{"detail": "2 of 3 rows fail, for example 7, 8"}]}}},
+            {"tables": {"visits": {"gates": [{"detail": "2 of 3 rows fail, for example 7, 8"}]}}},
+        ),
+        (
+            {"still": {"records": 1, "first": [{"offset": 4, "reason": "value: 'Ann Marker' is no int"}]}},
+            {"still": {"records": 1, "first": [{"offset": 4, "reason": "forgotten"}]}},
+        ),
+    ],
+)
+def test_of_plans_and_reports_only_free_texts_go(told: dict[str, object], kept: dict[str, object]) -> None:
+    assert ANN.told(told) == kept
+    assert ANN.text(json.dumps(told)) in (json.dumps(kept), json.dumps(told))
+
+
+def test_a_commit_keeps_what_it_is_and_loses_what_files_said_that_are_gone() -> None:
+    lines = [
+        {
+            "commitInfo": {
+                "operation": "MERGE",
+                "operationParameters": {"predicate": "id = 'ann'"},
+                "userMetadata": "{}",
+            }
+        },
+        {"txn": {"appId": "hindcast/town/people", "version": 3}},
+        {"add": {"path": "a.parquet", "stats": '{"numRecords":2,"minValues":{"id":"ann"}}', "dataChange": True}},
+        {"add": {"path": "b%20b.parquet", "stats": '{"numRecords":1,"minValues":{"id":"bob"}}'}},
+        {"remove": {"path": "b%20b.parquet", "stats": '{"numRecords":2,"minValues":{"id":"ann"}}'}},
+        {"remove": {"path": "c.parquet", "dataChange": True}},
+    ]
+    commit = "".join(json.dumps(line) + "\n" for line in lines)
+    told = [json.loads(line) for line in purge.told(commit, frozenset({"b b.parquet"}), ANN.text).splitlines()]
+    assert told[0]["commitInfo"]["operationParameters"] == {"predicate": "forgotten"}
+    assert told[0]["commitInfo"]["userMetadata"] == "{}"
+    assert told[1] == lines[1]
+    assert json.loads(told[2]["add"]["stats"]) == {"numRecords": 2}
+    assert told[2]["add"]["dataChange"]
+    assert told[3] == lines[3]
+    assert json.loads(told[4]["remove"]["stats"]) == {"numRecords": 2}
+    assert told[5] == lines[5]
+    again = purge.told("".join(json.dumps(line) + "\n" for line in told), frozenset({"b b.parquet"}), ANN.text)
+    assert [json.loads(line) for line in again.splitlines()] == told
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"a": pa.array(["x", "a long text: Ann Marker"])},
+        {"a": pa.array([b"x", b'{"name": "Ann Marker"}'])},
+        {"a": pa.array([[{"name": "Ann Marker"}], None])},
+        {"a": pa.array([{"to": ["Ann Marker"]}, None])},
+        {"a": pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(["x", "Ann Marker"]))},
+    ],
+)
+def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str, pa.Array]) -> None:
+    table = tmp_path / "warehouse" / "people"
+    table.mkdir(parents=True)
+    pq.write_table(pa.table(hidden), table / "rows.parquet", compression="zstd", write_statistics=False)
+    found = proof.search(Folder(str(table.parent)), set(), tmp_path / "reports", ANN.sought)
+    told = proof.told(found, set(), ANN.sought, "", 0)
+    assert [it["files"] for it in told["left"]] == [["people/rows.parquet"]]
+    assert not told["proven"]
+
+
+def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> None:
+    for name, texts in (("logs/people", ["Ann Marker of another"]), ("people", ["Ann Marker"])):
+        write_deltalake(str(tmp_path / "town" / name), pa.table({"said": texts}))
+    folder, sought = Folder(str(tmp_path / "town")), {"Ann Marker", "only hers"}
+    live = {f"{name}/{it}" for name in folder.tables for it in purge.live(DeltaTable(str(tmp_path / "town" / name)))}
+    (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").parent.mkdir()
+    (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").write_bytes(b"")
+    found = proof.search(folder, live, tmp_path / "reports", sought)
+    told = proof.told(found, live, sought, "", 0)
+    assert told["old"] == ["people/_old/deletion_vector.bin"]
+    assert not told["proven"]
+    (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").unlink()
+    found = proof.search(folder, live, tmp_path / "reports", sought)
+    told = proof.told(found, live, sought, "", 0)
+    assert (told["proven"], told["shared"], told["left"], told["old"]) == (True, 1, [], [])
+    assert not proof.told(found, live, sought, "", 1)["proven"], "a row is left"
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    (reports / "run-1.json").write_text('{"found": "only hers"}')
+    found = proof.search(folder, live, reports, sought)
+    assert [it["files"] for it in proof.told(found, live, sought, "", 0)["left"]] == [["reports/run-1.json"]]
+    assert proof.told(found, live, sought, "a gate looks for: only hers", 0)["proven"]
+
+
+def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:
+    for name in ("logs", "logs/people"):
+        write_deltalake(str(tmp_path / name), pa.table({"said": ["x"]}))
+    folder = Folder(str(tmp_path))
+    assert folder.tables == ["logs", "logs/people"]
+    assert [path.rpartition("/")[0] for path in purge.data(folder, "logs")] == ["logs"]
+    assert [path.rpartition("/")[0] for path in purge.data(folder, "logs/people")] == ["logs/people"]
