@@ -14,6 +14,7 @@ from hindcast.settings import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from hindcast.contracts import Contract
     from hindcast.journal import Run
@@ -201,6 +202,12 @@ def quarantine(arguments: argparse.Namespace) -> int:
     if arguments.topic is not None and arguments.topic not in contract.topics:
         mend = nearest(arguments.topic, contract.topics)
         raise QueryError(f"no topic '{arguments.topic}'", where=arguments.pipeline, mend=mend)
+    if arguments.rebuild:
+        from hindcast.upkeep import refused
+
+        told = _counted(refused.rebuild(settings().warehouse, contract), "record")
+        print(f"{arguments.pipeline}: the quarantine was made again from the logs: {told}")
+        return 0
     rows = quarantine.listed(settings().warehouse, contract, arguments.topic, everything=arguments.all)
     _print(rows if arguments.all or arguments.format == "json" else rows.drop(["now"]), arguments.format)
     return 0
@@ -233,6 +240,22 @@ def requeue(arguments: argparse.Namespace) -> int:
     told = runs.requeue(spark, pipeline, run_id, asked)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check the invariants on a pipeline's tables; exit code 0: they hold, 1: findings, 2: cannot tell."""
+    from hindcast.upkeep import verify
+
+    def spark() -> SparkSession:
+        from hindcast.session import session
+
+        _share_spark()
+        return session(f"hindcast {arguments.pipeline}")
+
+    contract, given = _contract(arguments.pipeline), None if arguments.quick else spark
+    told = verify.verify(settings().warehouse, contract, arguments.table, given, whole=arguments.whole)
+    print(json.dumps(told.as_json(), indent=2) if arguments.format == "json" else verify.text(told))
+    return 1 if told.findings else 0
 
 
 def abandon(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,4 @@
+"""The care of tables that live for years: are they still what they must be, and what keeps them so.
+
+verify      the invariants of tables, checked on the tables themselves
+"""
