@@ -143,6 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--whole", action="store_true", help="compare all keys with the log, not a sample of them")
     verify.add_argument("--quick", action="store_true", help="without Spark: do not compare tables with the log")
     verify.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    doctor = formatted(add(commands.doctor))
+    doctor.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     query = formatted(add(commands.query))
     history = formatted(add(commands.history))
     for sub in (query, history):

@@ -258,6 +258,15 @@ def verify(arguments: argparse.Namespace) -> int:
     return 1 if told.findings else 0
 
 
+def doctor(arguments: argparse.Namespace) -> int:
+    """Say what is installed, reachable and writable here, and what to do where it is not; exit code 1 if any failed."""
+    from hindcast.upkeep import doctor
+
+    lines = doctor.examine()
+    print(json.dumps(doctor.as_json(lines), indent=2) if arguments.format == "json" else doctor.text(lines))
+    return 0 if doctor.healthy(lines) else 1
+
+
 def abandon(arguments: argparse.Namespace) -> int:
     """Give up a run that cannot be finished."""
     from hindcast import plans

@@ -42,6 +42,12 @@ def fetch(now: Settings, ids: Iterable[int], where: str) -> dict[int, str]:
     return {id_: schema for id_, schema in found.items() if schema is not None}
 
 
+def reach(now: Settings) -> None:
+    """Asks the registry for its subjects; TopicError if it does not answer, or refuses us."""
+    with _client(now) as client:
+        _asked(client.get_subjects, now, "its subjects")
+
+
 def _client(now: Settings) -> Any:
     from confluent_kafka.schema_registry import SchemaRegistryClient  # its import takes a second
 

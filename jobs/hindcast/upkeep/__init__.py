@@ -1,4 +1,5 @@
 """The care of tables that live for years: are they still what they must be, and what keeps them so.
 
 verify      the invariants of tables, checked on the tables themselves
+    doctor      what is installed, reachable and writable
 """
