@@ -386,6 +386,8 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
     assert f"mv {folder}/bills {folder}/bills.lost && hindcast run verified --only bills" in told["bills"].mend
     (folder / "bills").rename(copy.folder / "bills.lost")
     copy.run(only="menu")
+    assert checks(derived(copy)) == ["emitted: kept/told/2"]
+    copy.run(only="told")
     assert derived(copy).findings == []
 
     update(copy, "orders", "customer = 'bob'", quantity="3")

@@ -41,7 +41,9 @@ def step(name: str, argv: Sequence[str]) -> int:
     What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does.
     """
     from hindcast import holds, preview, report, runs
+    from hindcast.contracts import find
     from hindcast.session import session
+    from hindcast.upkeep import maintenance
 
     pipeline, *others = argv
     try:
@@ -53,6 +55,8 @@ def step(name: str, argv: Sequence[str]) -> int:
             looked_at = datetime.fromisoformat(shown)
             keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
             print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
+        elif name == "maintain":
+            print(maintenance.text(maintenance.maintain(session, settings(), find(settings().schemas, pipeline))))
         else:
             done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
             print(json.dumps(done))
@@ -145,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     doctor = formatted(add(commands.doctor))
     doctor.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    maintain = formatted(add(commands.maintain))
+    maintain.add_argument("pipeline")
+    maintain.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
     query = formatted(add(commands.query))
     history = formatted(add(commands.history))
     for sub in (query, history):

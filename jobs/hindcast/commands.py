@@ -267,6 +267,21 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0 if doctor.healthy(lines) else 1
 
 
+def maintain(arguments: argparse.Namespace) -> int:
+    """Join small files of a pipeline's tables, sort files by time, remove what no version of the last days needs."""
+    from hindcast.upkeep import maintenance
+
+    def spark() -> SparkSession:
+        from hindcast.session import session
+
+        _share_spark()
+        return session(f"hindcast {arguments.pipeline}")
+
+    told = maintenance.maintain(spark, settings(), _contract(arguments.pipeline), dry_run=arguments.dry_run)
+    print(json.dumps(told.as_json(), indent=2) if arguments.format == "json" else maintenance.text(told))
+    return 0
+
+
 def abandon(arguments: argparse.Namespace) -> int:
     """Give up a run that cannot be finished."""
     from hindcast import plans

@@ -2,4 +2,5 @@
 
 verify      the invariants of tables, checked on the tables themselves
     doctor      what is installed, reachable and writable
+    maintenance small files joined, files sorted by time, old ones removed
 """

@@ -54,11 +54,11 @@ def rederive(pipeline: str, name: str) -> str:
 def restore(table: Table, found: DeltaTable) -> str | None:
     """The command that takes back what others have committed to a table last; None if we did.
 
-    Commits of ours to it have a note with the run's number; maintenance and metadata change no row.
+    Commits of ours to it have a note; maintenance and metadata change no row.
     """
     by_hand = None
     for commit in found.history():
-        if "run" in _note(commit):
+        if _noted(commit):
             break
         if commit["operation"] in _OF_ROWS:
             by_hand = commit["version"]
@@ -73,12 +73,12 @@ def restore(table: Table, found: DeltaTable) -> str | None:
 _OF_ROWS = ("WRITE", "UPDATE", "DELETE", "MERGE", "RESTORE", "STREAMING UPDATE", "REPLACE TABLE")
 
 
-def _note(commit: dict[str, Any]) -> dict[str, Any]:
+def _noted(commit: dict[str, Any]) -> bool:
     try:
         note = json.loads(commit.get("userMetadata") or "{}")
     except ValueError:
-        return {}
-    return note if isinstance(note, dict) else {}
+        return False
+    return isinstance(note, dict) and bool(note)
 
 
 def backup(table: Table) -> str:

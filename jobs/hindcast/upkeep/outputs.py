@@ -7,18 +7,13 @@ from collections.abc import Iterator
 import duckdb
 from deltalake import DeltaTable
 
-from hindcast import emitted, tables, widened
+from hindcast import tables, widened
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
+from hindcast.upkeep import inventory
 from hindcast.upkeep.findings import Finding, backup, rederive, restore, several
 from hindcast.upkeep.standing import Moments
-
-
-def kept(warehouse: str, contract: Contract, name: str) -> Table | None:
-    """What a kafka view keeps in its last epoch; None if it has processed nothing yet."""
-    note = next(iter(tables.notes(emitted.log(warehouse, contract, name)).values()), None)
-    return Table(warehouse, contract.pipeline, f"kept/{name}/{note['epoch']}", "kept") if note else None
 
 
 def check(
@@ -47,7 +42,7 @@ def check(
 
 def _kept(contract: Contract, name: str, log: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
     """Whether a view keeps what it kept when it emitted last; a run that has not ended may be between the two."""
-    its = kept(log.warehouse, contract, name)
+    its = inventory.kept(log.warehouse, contract, name)
     if its is None or not runs or runs[-1].state != "completed":
         return
     emitted_by, kept_by = found.transaction_version(log.app()) or 0, tables.published(its)

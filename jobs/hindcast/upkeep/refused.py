@@ -67,11 +67,10 @@ def rebuild(warehouse: str, contract: Contract) -> int:
     made = tables.ensure(quarantine, SCHEMA)
     with duckdb.connect() as engine:
         _load(engine, contract, list(contract.topics), quarantine, found)
+        own = _own(engine, contract, list(contract.topics))
         kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
         query = f"SELECT * EXCLUDE name FROM refused UNION ALL {kept}"  # noqa: S608  # names of ours
-        rows: pa.Table = engine.execute(
-            query, {"topics": _own(engine, contract, list(contract.topics))}
-        ).to_arrow_table()
+        rows: pa.Table = engine.sql(query, params={"topics": own}).to_arrow_table()
         done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
     data = rows.cast(pa.schema(made.schema().to_arrow()))
     ids = [Transaction(quarantine.app(part), run) for part, run in done if run > tables.published(quarantine, part)]

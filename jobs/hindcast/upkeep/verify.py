@@ -16,13 +16,13 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from hindcast import emitted, holds, journal, logs, plans, schemas, tables, verdicts
+from hindcast import emitted, journal, logs, plans, tables
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.errors import TableError, UnknownError, nearest
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep import conservation, definition, outputs, rectangles, refused, standing, stored
+from hindcast.upkeep import conservation, definition, inventory, outputs, rectangles, refused, standing, stored
 from hindcast.upkeep.findings import Finding, several
 
 Spark = Callable[[], SparkSession]
@@ -83,7 +83,7 @@ class _Verification:
         self._runs: list[Run] = []
 
     def done(self, spark: Spark | None, *, whole: bool) -> Verified:
-        every = list(_tables(self._warehouse, self._contract, self._names))
+        every = list(inventory.behind(self._warehouse, self._contract, self._names))
         for table in every:
             self._open(table)
         for name in self._names:
@@ -118,7 +118,7 @@ class _Verification:
     def _open_kept(self, name: str) -> None:
         if name in self._contract.views and self._contract.views[name].semantics == "kafka":
             log = emitted.log(self._warehouse, self._contract, name)
-            if log in self._found and (its := outputs.kept(self._warehouse, self._contract, name)):
+            if log in self._found and (its := inventory.kept(self._warehouse, self._contract, name)):
                 self._open(its)
 
     def _add(self, table: Table, findings: Iterable[Finding]) -> None:
@@ -174,7 +174,7 @@ class _Verification:
         for name in self._names:
             log = emitted.log(self._warehouse, self._contract, name) if name in self._contract.views else None
             if log is not None and self._whole(log):
-                its = outputs.kept(self._warehouse, self._contract, name)
+                its = inventory.kept(self._warehouse, self._contract, name)
                 if its not in self._broken:
                     self._add(log, outputs.check(self._contract, name, log, self._found[log], self._runs, moments))
 
@@ -203,16 +203,3 @@ class _Verification:
         else:
             own = (i for i in self._contract.views[name].inputs if i not in self._contract.inputs)
             yield from (tables.located(self._warehouse, self._contract, i) for i in own)
-
-
-def _tables(warehouse: str, contract: Contract, names: list[str]) -> Iterator[Table]:
-    """The tables that stand behind some of a pipeline's, its journal first."""
-    pipeline = contract.pipeline
-    yield journal.table(warehouse, pipeline)
-    for name in names:
-        yield tables.located(warehouse, contract, name)
-        if name in contract.topics:
-            yield from (of(warehouse, pipeline, name) for of in (plans.log, plans.fates, schemas.table))
-        elif contract.views[name].semantics == "kafka":
-            yield emitted.log(warehouse, contract, name)
-    yield from (of(warehouse, pipeline) for of in (logs.quarantine, verdicts.table, holds.table))
