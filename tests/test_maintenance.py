@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -174,48 +175,39 @@ def _added(table: Table) -> list[dict[str, Any]]:
     return rows
 
 
-class TestRetention:
-    @pytest.fixture
-    def now(self, tmp_path: Path) -> Settings:
-        return settings({"HINDCAST_WAREHOUSE": str(tmp_path), "HINDCAST_TIME_TRAVEL": "2"})
+@pytest.fixture
+def set_to_two_days(tmp_path: Path) -> Settings:
+    return settings({"HINDCAST_WAREHOUSE": str(tmp_path), "HINDCAST_TIME_TRAVEL": "2"})
 
-    def runs(self, now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, str, timedelta]) -> None:
-        """Entries of the journal, each so long ago."""
 
-        class Clock(datetime):
-            moment = datetime.now(UTC)
+def enter(now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, str, timedelta]) -> None:
+    """Entries of the journal, each so long ago."""
+    for number, state, ago in entries:
+        moment = datetime.now(UTC) - ago
+        clock = SimpleNamespace(now=lambda _, moment=moment: moment)
+        monkeypatch.setattr(journal, "datetime", clock)
+        journal.write(now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
 
-            @classmethod
-            def now(cls, tz: Any = None) -> datetime:  # noqa: ARG003  # as datetime has it
-                return cls.moment
 
-        monkeypatch.setattr(journal, "datetime", Clock)
-        for number, state, ago in entries:
-            Clock.moment = datetime.now(UTC) - ago
-            journal.write(now.warehouse, Run(number, f"run {number}", Clock.moment, state, {"pipeline": "p"}, {}))
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
-    def test_it_is_what_is_set(self, now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert retention(now, "p") == timedelta(days=2)
-        hour = timedelta(hours=1)
-        self.runs(now, monkeypatch, (1, "planned", 9 * hour), (1, "completed", 2 * hour))
-        assert retention(now, "p") == timedelta(days=2)
-        assert retention(settings({"HINDCAST_WAREHOUSE": now.warehouse}), "p") == timedelta(days=7)
 
-    def test_but_twice_what_the_longest_run_has_taken(self, now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-        day = timedelta(days=1)
-        entries = [
-            (1, "planned", 30 * day),
-            (1, "completed", 28 * day),
-            (2, "planned", 9 * day),
-            (2, "completed", 9 * day),
-        ]
-        self.runs(now, monkeypatch, *entries)
-        assert round(retention(now, "p") / day, 3) == 4
+def test_files_are_kept_as_long_as_is_set(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert retention(set_to_two_days, "p") == 2 * DAY
+    enter(set_to_two_days, monkeypatch, (1, "planned", 9 * HOUR), (1, "completed", 2 * HOUR))
+    assert retention(set_to_two_days, "p") == 2 * DAY
+    assert retention(settings({"HINDCAST_WAREHOUSE": set_to_two_days.warehouse}), "p") == 7 * DAY
 
-    def test_one_that_is_under_way_still_counts(self, now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-        day = timedelta(days=1)
-        self.runs(now, monkeypatch, (1, "planned", 5 * day), (1, "stopped", 4 * day))
-        assert round(retention(now, "p") / day, 3) == 10
+
+def test_but_twice_what_the_longest_run_has_taken(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(set_to_two_days, monkeypatch, (1, "planned", 30 * DAY), (1, "completed", 28 * DAY))
+    enter(set_to_two_days, monkeypatch, (2, "planned", 9 * DAY), (2, "completed", 9 * DAY))
+    assert round(retention(set_to_two_days, "p") / DAY, 3) == 4
+
+
+def test_one_that_is_under_way_still_counts(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(set_to_two_days, monkeypatch, (1, "planned", 5 * DAY), (1, "stopped", 4 * DAY))
+    assert round(retention(set_to_two_days, "p") / DAY, 3) == 10
 
 
 def test_old_reports_are_removed_if_that_is_set(

@@ -34,7 +34,7 @@ def journal(contract: Contract, runs: list[Run], missing: Mapping[int, set[str]]
     """Runs that tables have and the journal lacks (`missed`); runs that are open though a later one was completed."""
     if missing:
         told = ", ".join(f"{number} ({', '.join(sorted(names))})" for number, names in sorted(missing.items()))
-        mend = f"hindcast ledger {contract.pipeline} --rebuild"
+        mend = f"hindcast ledger {contract.pipeline} --rebuild (or put the journal back from a backup)"
         yield Finding("journal", "runs", f"tables have runs that the journal lacks: {told}", mend)
     last = max((run.number for run in runs if run.state == "completed"), default=0)
     for run in runs:
@@ -50,12 +50,23 @@ def missed(runs: list[Run], found: Mapping[Table, DeltaTable], logged: Mapping[T
     """
     known, missing = Numbers(runs).known, dict[int, set[str]]()
     for table, delta in found.items():
-        if table.kind in ("runs", "gates", "failing", "quarantine", "schemas"):
-            continue
-        numbers = {delta.transaction_version(table.app()) or 0, *notes(table), *logged.get(table, ())}
-        for number in numbers - known - {0}:
+        for number in _numbers(table, delta, logged) - known - {0}:
             missing.setdefault(number, set()).add(table.name)
     return missing
+
+
+def _numbers(table: Table, delta: DeltaTable, logged: Mapping[Table, set[int]]) -> set[int]:
+    """The runs that have left rows in a table; what a run noted without a row is gone with its entries."""
+    match table.kind:
+        case "log":
+            return logged.get(table, set())
+        case "emitted":
+            return set(notes(table))
+        case "versions" | "events" | "windows" | "pairs":
+            wrote = {run for run, note in notes(table).items() if note.get("opened") or note.get("closed")}
+            return {*wrote, delta.transaction_version(table.app()) or 0}
+        case _:
+            return set()
 
 
 def published(runs: list[Run], table: Table, found: DeltaTable | None) -> Iterator[Finding]:
