@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from browser import running
 from hindcast import holds, journal, produce, read, tables
@@ -23,6 +24,7 @@ from hindcast.local.executor import PRELOADED
 from hindcast.produce import Record
 from hindcast.questions import BEGINNING, Question
 from hindcast.settings import Settings
+from hindcast.upkeep.maintenance import MANY
 from pipelines import until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -236,6 +238,23 @@ def test_a_fresh_run_goes_ahead_of_what_a_backfill_has_left_to_do(up: tuple[Sett
     assert order.index(fresh) in (1, 2), order
 
 
+@pytest.mark.long
+def test_tables_are_maintained_in_a_task_for_each_pipeline(up: tuple[Settings, Airflow]) -> None:
+    now, web = up
+    known = {run: prices(now, run) for run in (1, 2, 3)}
+    book = journal.table(now.warehouse, "daily").path
+    assert len(DeltaTable(book).file_uris()) >= MANY
+    web.unpause("hindcast_maintenance")
+    run = web.wait("hindcast_maintenance", web.trigger("hindcast_maintenance"))
+    tasks = {task["rendered_map_index"]: task["state"] for task in web.tasks("hindcast_maintenance", run)}
+    assert {name: tasks.get(name) for name in ("daily", "restaurant", "tips")} == dict.fromkeys(
+        ("daily", "restaurant", "tips"), "success"
+    )
+    assert len(DeltaTable(book).file_uris()) == 1
+    assert {run: prices(now, run) for run in known} == known
+    web.wait("daily", web.trigger("daily"))
+
+
 def prices(now: Settings, run: int) -> list[int]:
     """The doubled prices from the first to the last, as known after a run."""
     contract = find(now.schemas, "daily")
@@ -255,6 +274,9 @@ def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
     with restaurant_and_daily(tmp_path, HINDCAST_SPARK="submit") as (now, web):
         web.unpause("restaurant")
         web.wait("restaurant")
+        assert bills(now, 1) == {"anna": 16, "bob": 10, "candace": 24, "dave": 6}
+        web.unpause("hindcast_maintenance")
+        web.wait("hindcast_maintenance", web.trigger("hindcast_maintenance"))
         assert bills(now, 1) == {"anna": 16, "bob": 10, "candace": 24, "dave": 6}
 
 

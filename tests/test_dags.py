@@ -51,6 +51,7 @@ told = {
             "arguments": {t.task_id: getattr(t, "application_args", None) for t in dag.tasks},
             "form": {name: param.serialize() for name, param in dag.params.items()},
             "outlets": {t.task_id: [asset.name for asset in t.outlets] for t in dag.tasks if t.outlets},
+            "mapped": {t.task_id: [t.task_type, *t.expand_input.value] for t in dag.tasks if t.is_mapped},
             "pools": {t.task_id: t.pool for t in dag.tasks},
             "docs": {t.task_id: t.doc_md for t in dag.tasks},
             "tags": sorted(dag.tags),
@@ -241,7 +242,8 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
     assert "is also the name in" in dags["dags"]["twin"]["doc"]
     assert sorted(dags["dags"]) == [
-        *("gated", "gated__release", "hourly", "my_notes__old_", "restaurant", "tips", "twin", "typo")
+        *("gated", "gated__release", "hindcast_maintenance", "hourly", "my_notes__old_", "restaurant", "tips", "twin"),
+        "typo",
     ]
 
 
@@ -252,14 +254,25 @@ def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path:
         (tmp_path / f"{name}.yaml").write_text(text)
     read = parsed(tmp_path)
     assert read["errors"] == {}
-    assert len(read["dags"]) == 100
+    assert len(read["dags"]) == 101
     heavy = {"pyspark", "delta", "deltalake", "duckdb", "great_expectations", "confluent_kafka", "pandas", "pyarrow"}
     assert heavy & {name.split(".")[0] for name in read["modules"]} == set()
     assert read["connections"] == []
     print(f"100 DAGs of 50 contracts in {read['seconds']:.2f} s of a processor")
 
     own = parsed(tmp_path, _AIRFLOW_PARSING_CONTEXT_DAG_ID="restaurant_07__release")
-    assert sorted(own["dags"]) == ["restaurant_07", "restaurant_07__release"]
+    assert sorted(own["dags"]) == ["hindcast_maintenance", "restaurant_07", "restaurant_07__release"]
+
+
+def test_one_dag_maintains_all_pipelines_each_in_a_task_of_its_own(dags: dict[str, Any], tmp_path: Path) -> None:
+    dag = dags["dags"]["hindcast_maintenance"]
+    assert dag["tasks"] == {"pipelines": ["maintain"], "maintain": []}
+    assert (dag["interval"], dag["active"]) == ("CronDataIntervalTimetable", 1)
+    assert dag["mapped"] == {"maintain": ["SharedSpark", "op_args"]}
+    by_hand = parsed(tmp_path, HINDCAST_MAINTENANCE="never", HINDCAST_SPARK="submit", HINDCAST_POOL="spark")
+    dag = by_hand["dags"]["hindcast_maintenance"]
+    assert (dag["interval"], dag["pools"]["maintain"]) == ("NullTimetable", "spark")
+    assert dag["mapped"] == {"maintain": ["SubmittedSpark", "application_args"]}
 
 
 def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:

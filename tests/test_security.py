@@ -22,6 +22,7 @@ from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
 from hindcast.members import Member
 from hindcast.security import PREFIX, VARIABLES, Security
 from hindcast.topics import Cluster, Offsets
+from hindcast.upkeep import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
 from test_pattern_runs import SALES, in_transaction
@@ -556,6 +557,28 @@ def test_each_topic_of_a_pattern_takes_its_own_rights(
     with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: compaction took them") as caught:
         p.run("first")
     assert caught.value.where == f"topic {us}, partition 0"
+
+
+def test_the_doctor_tells_which_topics_we_may_not_read(
+    broker: Secured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    topics = "".join(
+        f"  {name}: {{topic: {name}, read: table, key: {{k: string}}, value: {{v: int}}}}\n"
+        for name in ("menu", "listed", "hidden")
+    )
+    (tmp_path / "shop.yaml").write_text(f"pipeline: shop\nstart: 2026-01-01\ntopics:\n{topics}")
+    use(monkeypatch, broker.sasl() | {"HINDCAST_SCHEMAS": str(tmp_path)})
+    lines = [line for line in doctor.examine() if line.what in ("kafka", "topics")]
+    assert [(line.state, line.found) for line in lines] == [
+        ("ok", f"{broker.sasl_ssl} answers"),
+        ("ok", "shop.menu: menu may be read"),
+        ("failed", "shop.listed: we may not read listed"),
+        ("warning", "shop.hidden: hidden is not there, or we may not describe it"),
+    ]
+    use(monkeypatch, broker.sasl(PASSWORD=WRONG))
+    [line] = [line for line in doctor.examine() if line.what == "kafka"]
+    assert line.state == "failed"
+    assert WRONG not in line.found
 
 
 def test_making_and_writing_a_topic_take_rights_of_their_own(broker: Secured, monkeypatch: pytest.MonkeyPatch) -> None:

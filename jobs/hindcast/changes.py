@@ -101,7 +101,7 @@ def of_topic(
         return decoded(logs.accepted(spark, contract, name, after=run))
 
     if topic.read == "stream":
-        if _decoded_anew(contract, table, name):
+        if name == todo.only or _decoded_anew(contract, table, name):
             return Found(_whole(spark, table, derive.events(since(0)), todo), after)
         derived = derive.events(since(after))
         evolution.ensure(spark, table, table_schema(derived), todo.known_at)

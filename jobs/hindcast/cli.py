@@ -18,7 +18,10 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1 (of compare 2)."""
+    """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1.
+
+    Of compare and verify it is 2: their 1 says that something was found.
+    """
     arguments = _parser().parse_args(argv)
     try:
         command: Command = arguments.command
@@ -38,7 +41,9 @@ def step(name: str, argv: Sequence[str]) -> int:
     What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does.
     """
     from hindcast import holds, preview, report, runs
+    from hindcast.contracts import find
     from hindcast.session import session
+    from hindcast.upkeep import maintenance
 
     pipeline, *others = argv
     try:
@@ -50,6 +55,8 @@ def step(name: str, argv: Sequence[str]) -> int:
             looked_at = datetime.fromisoformat(shown)
             keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
             print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
+        elif name == "maintain":
+            print(maintenance.text(maintenance.maintain(session, settings(), find(settings().schemas, pipeline))))
         else:
             done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
             print(json.dumps(done))
@@ -122,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("pipeline")
     quarantine.add_argument("--topic", metavar="T", help="of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
+    quarantine.add_argument("--rebuild", action="store_true", help="make the quarantine again, from the logs")
     requeue = formatted(add(commands.requeue))
     requeue.add_argument("pipeline")
     requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")
@@ -143,6 +151,18 @@ def _parser() -> argparse.ArgumentParser:
     abandon = add(commands.abandon)
     abandon.add_argument("pipeline")
     abandon.add_argument("run", nargs="?", type=int)
+    verify = formatted(add(commands.verify))
+    verify.set_defaults(failed=2)
+    verify.add_argument("pipeline")
+    verify.add_argument("--table", metavar="T", help="only this topic or view, and what stands behind it")
+    verify.add_argument("--whole", action="store_true", help="compare all keys with the log, not a sample of them")
+    verify.add_argument("--quick", action="store_true", help="without Spark: do not compare tables with the log")
+    verify.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    doctor = formatted(add(commands.doctor))
+    doctor.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    maintain = formatted(add(commands.maintain))
+    maintain.add_argument("pipeline")
+    maintain.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
     query = formatted(add(commands.query))
     history = formatted(add(commands.history))
     for sub in (query, history):

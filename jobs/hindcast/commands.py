@@ -14,6 +14,7 @@ from hindcast.settings import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from hindcast.contracts import Contract
     from hindcast.journal import Run
@@ -201,6 +202,12 @@ def quarantine(arguments: argparse.Namespace) -> int:
     if arguments.topic is not None and arguments.topic not in contract.topics:
         mend = nearest(arguments.topic, contract.topics)
         raise QueryError(f"no topic '{arguments.topic}'", where=arguments.pipeline, mend=mend)
+    if arguments.rebuild:
+        from hindcast.upkeep import refused
+
+        told = _counted(refused.rebuild(settings().warehouse, contract), "record")
+        print(f"{arguments.pipeline}: the quarantine was made again from the logs: {told}")
+        return 0
     rows = quarantine.listed(settings().warehouse, contract, arguments.topic, everything=arguments.all)
     _print(rows if arguments.all or arguments.format == "json" else rows.drop(["now"]), arguments.format)
     return 0
@@ -255,6 +262,46 @@ def forget(arguments: argparse.Namespace) -> int:
     told = forget.forget(spark, contract, what, arguments.reason)
     print(json.dumps(told, indent=2) if arguments.format == "json" else forget.text(pipeline, told))
     return 0 if told["proven"] else 1
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check the invariants on a pipeline's tables; exit code 0: they hold, 1: findings, 2: cannot tell."""
+    from hindcast.upkeep import verify
+
+    def spark() -> SparkSession:
+        from hindcast.session import session
+
+        _share_spark()
+        return session(f"hindcast {arguments.pipeline}")
+
+    contract, given = _contract(arguments.pipeline), None if arguments.quick else spark
+    told = verify.verify(settings().warehouse, contract, arguments.table, given, whole=arguments.whole)
+    print(json.dumps(told.as_json(), indent=2) if arguments.format == "json" else verify.text(told))
+    return 1 if told.findings else 0
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Say what is installed, reachable and writable here, and what to do where it is not; exit code 1 if any failed."""
+    from hindcast.upkeep import doctor
+
+    lines = doctor.examine()
+    print(json.dumps(doctor.as_json(lines), indent=2) if arguments.format == "json" else doctor.text(lines))
+    return 0 if doctor.healthy(lines) else 1
+
+
+def maintain(arguments: argparse.Namespace) -> int:
+    """Join small files of a pipeline's tables, sort files by time, remove what no version of the last days needs."""
+    from hindcast.upkeep import maintenance
+
+    def spark() -> SparkSession:
+        from hindcast.session import session
+
+        _share_spark()
+        return session(f"hindcast {arguments.pipeline}")
+
+    told = maintenance.maintain(spark, settings(), _contract(arguments.pipeline), dry_run=arguments.dry_run)
+    print(json.dumps(told.as_json(), indent=2) if arguments.format == "json" else maintenance.text(told))
+    return 0
 
 
 def abandon(arguments: argparse.Namespace) -> int:

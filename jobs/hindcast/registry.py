@@ -100,6 +100,12 @@ def _plain(url: str) -> Iterator[tuple[str, str]]:
             yield address.strip(), host
 
 
+def reach(now: Settings) -> None:
+    """Asks the registry for its subjects; TopicError if it does not answer, or refuses us."""
+    with _client(now) as client:
+        _asked(client.get_subjects, now, "its subjects")
+
+
 def _client(now: Settings) -> Any:
     told = config(now.schema_registry)
     from confluent_kafka.schema_registry import SchemaRegistryClient  # its import takes a second

@@ -17,6 +17,9 @@
 | HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
 | HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
 | HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
+| HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
+| HINDCAST_TIME_TRAVEL  | 7                               | so many days old Delta versions can be read               |
+| HINDCAST_KEEP_REPORTS | 0                               | so many days maintenance leaves reports; 0: for ever      |
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ class Settings:
     chunk: int
     pool: str
     users: str
+    maintenance: str
+    time_travel: int
+    keep_reports: int
 
     @property
     def logs(self) -> Path:
@@ -79,6 +85,9 @@ class Settings:
             "HINDCAST_CHUNK": str(self.chunk),
             "HINDCAST_POOL": self.pool,
             "HINDCAST_USERS": self.users,
+            "HINDCAST_MAINTENANCE": self.maintenance,
+            "HINDCAST_TIME_TRAVEL": str(self.time_travel),
+            "HINDCAST_KEEP_REPORTS": str(self.keep_reports),
         }
 
 
@@ -105,6 +114,9 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         chunk=_chunk(env),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
+        maintenance=_maintenance(env),
+        time_travel=_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
+        keep_reports=_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
     )
 
 
@@ -172,6 +184,23 @@ def _users(env: Mapping[str, str]) -> str:
             mend="write NAME:ROLE with commas between, as ann:admin,bob:viewer; roles are admin, op, user and viewer",
         )
     return text
+
+
+def _maintenance(env: Mapping[str, str]) -> str:
+    text = env.get("HINDCAST_MAINTENANCE") or "@daily"
+    if not re.fullmatch(r"never|@(hourly|daily|weekly|monthly|yearly)|[0-9*/,A-Za-z-]+( [0-9*/,A-Za-z#?-]+){4}", text):
+        raise SettingsError(
+            f"HINDCAST_MAINTENANCE is '{text}', not a cron expression",
+            mend="write '0 3 * * *', or @daily, @weekly and the like; never: only by hand",
+        )
+    return text
+
+
+def _days(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = env.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and least <= int(text) < 100_000):
+        raise SettingsError(f"{name} is '{text}', not a number of days", mend=f"set it to a number from {least} on")
+    return int(text)
 
 
 _USER = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"

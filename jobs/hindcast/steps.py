@@ -135,6 +135,31 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
         print(previews.text(previews.preview(spark, pipeline, end, only or None)))
 
 
+def pipelines() -> list[list[str]]:
+    """The names of the pipelines whose contracts load, each as the arguments of a task."""
+    from hindcast.contracts import load, paths
+    from hindcast.settings import settings
+
+    found = set()
+    for path in paths(settings().schemas):
+        try:
+            found.add(load(path).pipeline)
+        except HindcastError as error:
+            print(f"left out: {error}")
+    return [[name] for name in sorted(found)]
+
+
+def maintain(pipeline: str, spark: SparkSession) -> None:
+    """Compacts, clusters and vacuums a pipeline's tables."""
+    with _failing_for_good():
+        from hindcast.contracts import find
+        from hindcast.settings import settings
+        from hindcast.upkeep import maintenance
+
+        now = settings()
+        print(maintenance.text(maintenance.maintain(lambda: spark, now, find(now.schemas, pipeline))))
+
+
 def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
     """Makes the run's report, completes the run and tells of what it has published (assets.py).
 

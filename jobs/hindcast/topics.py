@@ -86,6 +86,13 @@ class Cluster:
         found = self._ask(self._admin.describe_topics(wanted, request_timeout=TIMEOUT)[topic].result, topic)
         return str(found.topic_id)
 
+    def allowed(self, topic: str) -> set[str]:
+        """What we may do with a topic, in the words of Kafka's operations: READ, DESCRIBE, ..."""
+        wanted = TopicCollection([topic])
+        question = self._admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=TIMEOUT)
+        found = self._ask(question[topic].result, topic)
+        return {operation.name for operation in found.authorized_operations or ()}
+
     def available(self, topic: str) -> dict[int, Offsets]:
         """The offsets that each partition holds now: from its first record to after its last committed one.
 

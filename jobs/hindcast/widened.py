@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from base64 import b85decode
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
@@ -35,12 +35,19 @@ def files(found: DeltaTable) -> FileSystem:
     return SubTreeFileSystem(unquote(place), LocalFileSystem())
 
 
-def rows(found: DeltaTable) -> pa.RecordBatchReader:
-    """All rows as a stream, to be read once, without the partition columns."""
+def rows(
+    found: DeltaTable, paths: Sequence[str] | None = None, columns: Container[str] | None = None
+) -> pa.RecordBatchReader:
+    """All rows as a stream, to be read once, without the partition columns.
+
+    Only those of some files (by their `paths` in the table), and only some `columns`, where these are given.
+    """
     schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
-    told = pa.schema([field.remove_metadata() for field in schema if field.name not in partitions])
-    paths = [unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()]
-    place, gone = files(found), vectors(found, {*paths})
+    fields = [f for f in schema if f.name not in partitions and (columns is None or f.name in columns)]
+    told = pa.schema([field.remove_metadata() for field in fields])
+    if paths is None:
+        paths = [unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()]
+    place, gone = files(found), vectors(found, {*paths}) if _marks_rows(found) else {}
     options = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -53,6 +60,11 @@ def rows(found: DeltaTable) -> pa.RecordBatchReader:
             yield from read.to_batches()
 
     return pa.RecordBatchReader.from_batches(told, batches())
+
+
+def _marks_rows(found: DeltaTable) -> bool:
+    """Whether a file of the table can have a deletion vector."""
+    return "deletionVectors" in (found.protocol().reader_features or ())
 
 
 def vectors(found: DeltaTable, paths: Container[str]) -> dict[str, Numbers]:

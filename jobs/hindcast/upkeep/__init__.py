@@ -1,1 +1,7 @@
-"""Upkeep: what keeps a warehouse fit for years, beside the runs that fill it."""
+"""The care of tables that live for years: are they still what they must be, and what keeps them so.
+
+verify       the invariants of tables, checked on the tables themselves
+doctor       what is installed, reachable and writable
+maintenance  small files joined, files sorted by time, old ones removed
+forget       a key taken out of everything, with proof
+"""

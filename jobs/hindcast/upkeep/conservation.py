@@ -1,0 +1,188 @@
+"""Logs: every offset has one fate, and stream time is what the accepted records had reached. Without Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+from deltalake import DeltaTable
+
+from hindcast import gaps, ledger, members, plans, widened
+from hindcast.contracts import Contract
+from hindcast.journal import Run
+from hindcast.members import Members
+from hindcast.plans import Plan, Share
+from hindcast.tables import Table
+from hindcast.upkeep.findings import Finding, backup, restore, several
+
+
+def offsets(contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
+    """Whether each replayed offset of a topic is in its log once, with a fate, and all that was planned."""
+    known = plans.members_of(runs, name)
+    with duckdb.connect() as engine:
+        _load(engine, found, ("partition", "offset", "offsets", "fate"))
+        listed = ", ".join(f"'{fate}'" for fate in ledger.FATES)
+        odd = f"fate IS NULL OR fate NOT IN ({listed})"
+        row = engine.execute(f"SELECT *, count(*) OVER () {_FIRST.format(odd)}").fetchone()
+        if row:
+            told = f"{several(row[-1], 'offset')} with no fate that there is: {row[3]}"
+            yield _finding(contract, name, table, found, "offsets", told, known, row)
+        placed = engine.execute(_PLACED).fetchall()
+    twice = [row for row in placed if row[1] < row[2]]
+    holes = [row for row in placed if row[1] > row[2] and not _left(runs, name, row[0], row[2], row[1])]
+    if twice:
+        told = f"{several(len(twice), 'offset')} twice in the log"
+        yield _finding(contract, name, table, found, "offsets", told, known, twice[0])
+    if holes:
+        partition, offset, end = holes[0]
+        told = f"{several(len(holes), 'hole')}: offsets {end} to {offset - 1} have no fate"
+        yield _finding(contract, name, table, found, "offsets", told, known, (partition, end))
+    if not twice and not holes:
+        yield from _planned(contract, name, table, found, runs)
+
+
+def runs(found: DeltaTable) -> set[int]:
+    """The runs that the rows of a log name."""
+    with duckdb.connect() as engine:
+        _load(engine, found, ("run",))
+        return {number for (number,) in engine.execute("SELECT DISTINCT run FROM log").fetchall()}
+
+
+def _left(runs: list[Run], name: str, partition: int, start: int, end: int) -> bool:
+    """Whether a hole is one that runs since the last completed one had in their plans: the next run takes it."""
+    last = max((run.number for run in runs if run.state == "completed"), default=0)
+    shares = (
+        Share.from_json(run.plan["topics"][name]) for run in runs if run.number > last and name in run.plan["topics"]
+    )
+    return any(
+        s.earlier[partition].start <= start and end <= s.earlier[partition].end
+        for s in shares
+        if partition in s.earlier
+    )
+
+
+def _planned(contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
+    """Whether the log has of each completed run what it was planned to bring."""
+    pieces = ledger.pieces(table)
+    for run in runs:
+        share = Plan.from_json(run.plan).topics.get(name)
+        if run.state != "completed" or share is None:
+            continue
+        own, wanted = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, list[tuple[int, int]]](list)
+        for it in (it for it in pieces if it.run == run.number):
+            own[it.partition].append((it.start, it.end))
+        for partition, its in ((p, r) for part in share.parts for p, r in part.items()):
+            wanted[partition].append((its.start, its.end))
+        wrong = next((p for p in sorted({*own, *wanted}) if sorted(own[p]) != sorted(wanted[p])), None)
+        if wrong is not None:
+            told = (
+                f"run {run.number} was to bring {_ranges(wanted[wrong])}, and the log has {_ranges(own[wrong])} of it"
+            )
+            first = min(start for start, _ in (own[wrong] or wanted[wrong]))
+            yield _finding(contract, name, table, found, "offsets", told, share.members, (wrong, first))
+            return
+
+
+def _ranges(offsets: list[tuple[int, int]]) -> str:
+    """`offsets 0 to 3`, `no offset`."""
+    return " and ".join(f"offsets {start} to {end - 1}" for start, end in sorted(offsets)) or "no offset"
+
+
+def stream_time(contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
+    """Whether the stream time before each record is what the accepted records before it had reached.
+
+    Not asked across runs that dated records by another `valid_time`.
+    """
+    shares = {run.number: share for run in runs if (share := Plan.from_json(run.plan).topics.get(name))}
+    known = plans.members_of(runs, name)
+    with duckdb.connect() as engine:
+        _load(engine, found, ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime"))
+        wrong = engine.execute(_TIMES).fetchall()
+        firsts = engine.execute(_REACHED).fetchall()
+    for run, partition, offset, had, since in firsts:
+        dated = {shares[n].valid_time for n in since or () if n in shares} | {
+            shares[run].valid_time if run in shares else None
+        }
+        if not had and len(dated) <= 1 and run in shares:
+            wrong.append((partition, offset))
+    if wrong:
+        told = f"{several(len(wrong), 'record')} with another stream time than the accepted ones before had reached"
+        yield _finding(contract, name, table, found, "stream time", told, known, min(wrong))
+
+
+def _finding(
+    contract: Contract, name: str, table: Table, found: DeltaTable, check: str, told: str, known: Members, place: Any
+) -> Finding:
+    partition, offset = place[:2]
+    told = f"{told}, in {members.place(contract.kafka_topic(name), known, partition)}"
+    return Finding(check, table.name, told, restore(table, found) or backup(table), None, partition, offset)
+
+
+def _load(engine: duckdb.DuckDBPyConnection, found: DeltaTable, columns: tuple[str, ...]) -> None:
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.register("part", widened.rows(found, None, columns))
+    engine.execute("CREATE TEMP TABLE log AS FROM part")
+
+
+def _quoted(*words: str) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_FIRST = 'FROM log WHERE {} ORDER BY "partition", "offset" LIMIT 1'
+_PLACED = """
+    WITH placed AS (
+        SELECT "partition", "offset",
+               max("offset" + offsets) OVER (
+                   PARTITION BY "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS ended
+        FROM log
+    )
+    FROM placed WHERE "offset" <> ended ORDER BY ALL
+"""
+"""Records that do not begin where the one before them ended."""
+
+_PIECES = """
+    WITH parts AS (
+        SELECT *, "offset" - coalesce(sum(offsets) OVER (
+                   PARTITION BY run, "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ), 0) AS piece
+        FROM log
+    )
+"""
+_TIMES = f"""
+    {_PIECES}, reached AS (
+        SELECT "partition", "offset", offsets, fate, streamTime,
+               greatest(
+                   first_value(streamTime) OVER before,
+                   max(CASE WHEN fate = 'accepted' THEN "timestamp" END) OVER before
+               ) AS told, row_number() OVER (PARTITION BY run, "partition", piece ORDER BY "offset") AS nth
+        FROM parts
+        WHERE fate NOT IN ({_quoted(*gaps.FATES)})
+        WINDOW before AS (
+            PARTITION BY run, "partition", piece ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    )
+    SELECT "partition", "offset" FROM reached WHERE nth > 1 AND streamTime IS DISTINCT FROM told
+"""  # noqa: S608  # our own words
+"""Records whose stream time is not that of the first one of their piece, or what was accepted since it."""
+
+_REACHED = f"""
+    {_PIECES}, pieces AS (
+        SELECT run, "partition", piece, min("offset") AS first,
+               arg_min(struct_pack(it := streamTime), "offset").it AS had,
+               max("timestamp") FILTER (fate = 'accepted') AS latest
+        FROM parts WHERE fate NOT IN ({_quoted(*gaps.FATES)}) GROUP BY ALL
+    )
+    SELECT one.run, one."partition", one.first,
+           any_value(one.had) IS NOT DISTINCT FROM max(other.latest)
+           OR any_value(one.had) IS NOT DISTINCT FROM max(other.latest) FILTER (other.run < one.run),
+           list(DISTINCT other.run) FILTER (other.run IS NOT NULL)
+    FROM pieces one LEFT JOIN pieces other
+      ON other."partition" = one."partition" AND other.first < one.first AND other.run <= one.run
+    GROUP BY ALL
+"""  # noqa: S608  # our own words
+"""Of each piece, whether its first record has the stream time that what was there before had reached, and which runs
+had brought that. What a run brings before an anchor, and what after the last run's end, may not know of each other.
+"""

@@ -1,0 +1,130 @@
+"""The quarantine beside the logs: it has each refused record once, with its bytes, and nothing else. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import duckdb
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast import gaps, logs, plans, tables, widened
+from hindcast.contracts import Contract
+from hindcast.journal import Run
+from hindcast.tables import Table
+from hindcast.upkeep.findings import Finding, several
+
+SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("fate", StringType()),
+        StructField("reason", StringType()),
+        StructField("run", LongType()),
+        StructField("systemFrom", TimestampType()),
+    ]
+)
+
+
+def check(
+    contract: Contract, topics: Sequence[str], runs: list[Run], quarantine: Table, found: Mapping[Table, DeltaTable]
+) -> Iterator[Finding]:
+    """Whether the quarantine has what runs up to the last completed one refused of some topics, and nothing else."""
+    last = max((run.number for run in runs if run.state == "completed"), default=0)
+    with duckdb.connect() as engine:
+        _load(engine, contract, topics, quarantine, found)
+        for one, other, told in (
+            ("refused", "had", "refused and not in the quarantine as the log has it"),
+            ("had", "refused", "in the quarantine and not refused as it stands there"),
+        ):
+            rows = engine.execute(
+                f"FROM (SELECT {_COMPARED} FROM {one} WHERE run <= $last EXCEPT ALL SELECT {_COMPARED} FROM {other}) "  # noqa: S608  # names of ours
+                'ORDER BY topic, "partition", "offset"',
+                {"last": last},
+            ).fetchall()
+            if rows:
+                topic, partition, offset, fate = rows[0][:4]
+                mend = f"hindcast quarantine {contract.pipeline} --rebuild"
+                text = f"{several(len(rows), 'record')} {told}; the first: {fate}, topic {topic}"
+                yield Finding("quarantine", quarantine.name, text, mend, None, partition, offset)
+                return
+
+
+def rebuild(warehouse: str, contract: Contract) -> int:
+    """Makes the quarantine again from logs and fates, in one commit; how many records it has then.
+
+    Of topics that the contract does not have it keeps what is there. What was there before stays in its history.
+    """
+    quarantine = logs.quarantine(warehouse, contract.pipeline)
+    places = {of(warehouse, contract.pipeline, name) for name in contract.topics for of in (plans.log, plans.fates)}
+    found = {table: delta for table in (*places, quarantine) if (delta := tables.opened(table)) is not None}
+    made = tables.ensure(quarantine, SCHEMA)
+    with duckdb.connect() as engine:
+        _load(engine, contract, list(contract.topics), quarantine, found)
+        own = _own(engine, contract, list(contract.topics))
+        kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
+        query = f"SELECT * EXCLUDE name FROM refused UNION ALL {kept}"  # noqa: S608  # names of ours
+        rows: pa.Table = engine.sql(query, params={"topics": own}).to_arrow_table()
+        done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
+    data = rows.cast(pa.schema(made.schema().to_arrow()))
+    ids = [Transaction(quarantine.app(part), run) for part, run in done if run > tables.published(quarantine, part)]
+    try:
+        write_deltalake(made, data, mode="overwrite", commit_properties=CommitProperties(app_transactions=ids))
+    except (DeltaError, OSError) as error:
+        raise tables.unwritten(error, quarantine.path) from None
+    return int(data.num_rows)
+
+
+def _load(
+    engine: duckdb.DuckDBPyConnection,
+    contract: Contract,
+    topics: Sequence[str],
+    quarantine: Table,
+    found: Mapping[Table, DeltaTable],
+) -> None:
+    """Makes `refused`, what logs and fates have (`name`: the part of the commits to the quarantine that bring it),
+    `quarantined`, all that is in the quarantine, and `had`, what of that is of these topics.
+    """
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute(f"CREATE TABLE quarantined ({_DECLARED}); CREATE TABLE refused ({_DECLARED}, name VARCHAR)")
+    for name in topics:
+        parts = {name: plans.log, f"fates/{name}": plans.fates}
+        for part, of in parts.items():
+            table = of(quarantine.warehouse, contract.pipeline, name)
+            if table in found:
+                fields = [field.name for field in found[table].schema().fields]
+                place = "topic, topicPartition" if "topicPartition" in fields else '$kafka, "partition"'
+                again = "was = 'malformed'" if "was" in fields else "false"
+                engine.register("entries", widened.rows(found[table]))
+                engine.execute(
+                    f'INSERT INTO refused SELECT {place}, "offset", "timestamp", key, "value", fate, '  # noqa: S608
+                    f"coalesce(reason, CASE WHEN {again} THEN $requeued END), run, systemFrom, $part FROM entries "
+                    f"WHERE NOT contains($fine, fate) OR {again}",
+                    {"part": part, "requeued": logs.REQUEUED, "fine": [*logs.NOT_REFUSED, *gaps.FATES]}
+                    | ({} if "topicPartition" in fields else {"kafka": contract.kafka_topic(name)}),
+                )
+    if quarantine in found:
+        engine.register("entries", widened.rows(found[quarantine]))
+        engine.execute(f"INSERT INTO quarantined SELECT {_COLUMNS} FROM entries")  # noqa: S608
+    own = _own(engine, contract, topics)
+    engine.execute("CREATE TABLE had AS SELECT * FROM quarantined WHERE contains($own, topic)", {"own": own})
+
+
+def _own(engine: duckdb.DuckDBPyConnection, contract: Contract, topics: Sequence[str]) -> list[str]:
+    """The topics in Kafka, of those in the quarantine, that these of the contract are."""
+    every = [topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM quarantined").fetchall()]
+    return [topic for topic in every if contract.entry(topic) in topics]
+
+
+_COLUMNS = 'topic, "partition", "offset", "timestamp", key, "value", fate, reason, run, systemFrom'
+_COMPARED = 'topic, "partition", "offset", fate, run, key, "value"'
+_DECLARED = (
+    'topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ, key BLOB, "value" BLOB, fate VARCHAR, '
+    "reason VARCHAR, run BIGINT, systemFrom TIMESTAMPTZ"
+)

@@ -1,0 +1,211 @@
+"""`hindcast doctor`: it tells what is there, and works where nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hindcast import cli, journal, session
+from hindcast.journal import Run
+from hindcast.local import ports
+from hindcast.upkeep import doctor
+from hindcast.upkeep.doctor import Line
+from pipelines import RESTAURANT, Pipeline, pipeline
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports that nobody listens on, folders of the test's own, nothing else that is set."""
+    for name in [name for name in os.environ if name.startswith("HINDCAST_")]:
+        monkeypatch.delenv(name)
+    for name in ("KAFKA", "AIRFLOW", "SPARK"):
+        monkeypatch.setenv(f"HINDCAST_{name}_PORT", str(ports.free()))
+    monkeypatch.setenv("HINDCAST_ROOT", str(ROOT))
+    monkeypatch.setenv("HINDCAST_VAR", str(tmp_path / "var"))
+
+
+def told(what: str) -> list[tuple[str, str]]:
+    """State and words of the lines of one name."""
+    return [(line.state, line.found) for line in doctor.examine() if line.what == what]
+
+
+def test_what_is_there_is_told_with_its_version(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path):
+        lines = {line.what: line for line in doctor.examine()}
+    assert {what for what, line in lines.items() if line.state == "failed"} == set()
+    assert lines["packages"].found.startswith("26 of 26 are as requirements.lock has them")
+    assert "pyspark 4.2.0" in lines["packages"].found
+    assert int(lines["java"].found.partition(".")[0]) >= doctor.JAVA
+    assert "delta-spark_4.2_2.13-4.4.0.jar" in lines["jars (spark)"].found
+    assert lines["kafka"].found == f"{broker} answers"
+    assert lines["topics"].found.endswith(".orders may be read")
+    assert lines["contracts"].found.startswith("1 of 1 in ")
+    assert "GiB free" in lines["warehouse"].found
+
+
+def test_the_command_tells_each_line_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "takes no connection\n" in shown
+    assert "what to do: hindcast up starts one; or set HINDCAST_KAFKA to your brokers" in shown
+    assert shown.splitlines()[-1].endswith("1 failed")
+    assert cli.main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["healthy"]
+    assert [line["what"] for line in found["lines"] if line["state"] == "failed"] == ["kafka"]
+
+
+def test_a_broker_that_takes_no_connection_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_KAFKA", f"127.0.0.1:{ports.free()},nowhere.invalid:9092")
+    begun = datetime.now(UTC)
+    [(state, found)] = told("kafka")
+    assert (state, found.endswith("takes no connection")) == ("failed", True)
+    assert datetime.now(UTC) - begun < timedelta(seconds=30)
+
+
+def test_a_topic_that_is_not_there(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        p.write(RESTAURANT.replace("read: stream", "read: stream\n    topic: nowhere"))
+        found = told("topics")
+    assert found[0][0] == "ok"
+    assert found[1] == ("warning", "restaurant.orders: nowhere is not there, or we may not describe it")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, "is not there"),
+        ("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2", "11.0.2"),
+        ("#!/bin/sh\necho 'no memory' >&2; exit 1", "does not run: no memory"),
+    ],
+)
+def test_java_that_is_not_there_too_old_or_broken(
+    text: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if text:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "java").write_text(text)
+        (tmp_path / "bin" / "java").chmod(0o755)
+    [line] = [line for line in doctor.examine() if line.what == "java"]
+    assert line.state == "failed"
+    assert found in line.found
+    assert "JAVA_HOME" in line.mend
+
+
+def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(session, "home", lambda: tmp_path)
+    assert told("java") == [("failed", "there is none: no JAVA_HOME, none in PATH")]
+
+
+def without_delta(folder: Path) -> str:
+    next(folder.glob("delta-spark_*")).unlink()
+    return "delta-spark_4.2_2.13-4.4.0.jar: not there, or no jar"
+
+
+def cut_connector(folder: Path) -> str:
+    jar = next(folder.glob("spark-sql-kafka*"))
+    jar.unlink()
+    jar.write_bytes(b"PK")
+    return "spark-sql-kafka-0-10_2.13-4.2.0.jar: not there, or no jar"
+
+
+@pytest.mark.parametrize("spoil", [without_delta, cut_connector])
+def test_jars_that_are_missing_or_cut(
+    spoil: Callable[[Path], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "jars" / "spark"
+    shutil.copytree(session.home() / "jars" / "spark", folder, copy_function=os.symlink)
+    found = spoil(folder)
+    monkeypatch.setattr(session, "home", lambda: tmp_path)
+    [line] = [line for line in doctor.examine() if line.what == "jars (spark)"]
+    assert (line.state, line.mend) == ("failed", f"rm -rf {tmp_path}/jars && make setup")
+    assert found in line.found
+    assert [state for state, _ in told("jars (broker)")] == ["warning"], "brokers can be elsewhere"
+
+
+def test_packages_of_another_version_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_ROOT", str(tmp_path))
+    (tmp_path / "requirements.txt").write_text("# comment\nduckdb==9.9.9\nnever-heard-of==1.0\npsutil\n")
+    lock = (ROOT / "requirements.lock").read_text().replace("\nduckdb==2.0.0", "\nduckdb==9.9.9")
+    (tmp_path / "requirements.lock").write_text(f"{lock}\nnever-heard-of==1.0\n")
+    assert told("packages")[:2] == [
+        ("warning", "duckdb is 2.0.0, the lock has 9.9.9"),
+        ("failed", "never-heard-of is not installed"),
+    ]
+    assert told("packages")[2][1].startswith("1 of 3 are as requirements.lock has them")
+
+
+def test_what_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_REPORTS", "/proc/reports")
+    [line] = [line for line in doctor.examine() if line.what == "reports"]
+    assert line.state == "failed"
+    assert line.found.startswith("/proc/reports cannot be written: ")
+    assert line.mend == "set HINDCAST_REPORTS to a folder of yours"
+
+
+def test_too_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, state in ((doctor.FULL - 1, "failed"), (doctor.LOW - 1, "warning"), (doctor.LOW, "ok")):
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(1, 1, free))
+        assert [it[0] for it in told("warehouse")] == [state]
+
+
+def test_settings_that_make_no_sense_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CHUNK", "many")
+    monkeypatch.setenv("HINDCAST_KAFKA_PASSWORD", "hunter2")
+    lines = doctor.examine()
+    assert Line("settings", "failed", "HINDCAST_CHUNK is 'many', not a number of offsets", lines[0].mend) == lines[0]
+    assert "HINDCAST_KAFKA_PASSWORD (set)" in lines[1].found
+    assert "hunter2" not in doctor.text(lines)
+    assert [line.state for line in lines if line.what == "contracts"] == ["ok"]
+
+
+def test_a_contract_that_does_not_load(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        (p.path.parent / "bad.yaml").write_text(p.path.read_text().replace("read: table", "raed: table"))
+        bad, good = told("contracts")
+    assert bad[0] == "failed"
+    assert "bad.yaml" in bad[1]
+    assert good[1].startswith("1 of 2 in ")
+
+
+def test_a_clock_that_is_behind_the_last_run(tmp_path: Path) -> None:
+    p = Pipeline(None, "127.0.0.1:1", tmp_path, RESTAURANT)
+    known = datetime.now(UTC) + timedelta(hours=1)
+    journal.write(p.warehouse, Run(1, "one", known, "planned", {"pipeline": p.name}, {}))
+    with p.here():
+        [(state, found)] = told("clock")
+    assert state == "warning"
+    assert found.endswith(f"restaurant has a run known at {known}")
+
+
+def test_it_imports_nothing_that_may_be_broken() -> None:
+    heavy = "{'pyspark', 'pyarrow', 'deltalake', 'confluent_kafka', 'airflow', 'great_expectations', 'pydantic'}"
+    code = f"import sys, hindcast.cli, hindcast.upkeep.doctor; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_what_nobody_thought_of_is_told_and_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("so it is")
+
+    monkeypatch.setitem(doctor.CHECKS, "java", broken)  # type: ignore[arg-type]
+    assert told("java") == [("failed", "cannot be asked: ZeroDivisionError: so it is")]
+    monkeypatch.setitem(sys.modules, "hindcast.contracts", None)  # as if pydantic were not there
+    [line] = [line for line in doctor.examine() if line.what == "contracts"]
+    assert line.found.startswith("cannot be asked: ")
+    assert line.mend == "make setup"
+    assert [state for state, _ in told("warehouse")] == ["ok"]

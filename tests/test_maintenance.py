@@ -1,0 +1,264 @@
+"""Maintenance: fewer files, the same rows and answers, whatever runs meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from crashes import watched
+from hindcast import cli, journal, read, tables
+from hindcast.journal import Run
+from hindcast.questions import Question
+from hindcast.settings import Settings, settings
+from hindcast.tables import Table
+from hindcast.upkeep import maintenance
+from hindcast.upkeep.maintenance import depth, maintain, retention
+from hindcast.upkeep.verify import verify
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = ("menu", "orders", "bills")
+
+
+@pytest.fixture
+def here(restaurant: Pipeline, tmp_path: Path) -> Iterator[Pipeline]:
+    """The restaurant after three runs, its own to maintain, as the environment has it."""
+    made = Pipeline(restaurant.spark, restaurant.servers, tmp_path, RESTAURANT)
+    made.prefix = restaurant.prefix
+    made.write(RESTAURANT)
+    shutil.copytree(restaurant.warehouse, made.warehouse)
+    with made.here():
+        yield made
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("Spark is not needed here")
+
+
+def own(p: Pipeline) -> Callable[[], SparkSession]:
+    """A session of its own, as another process has one."""
+    assert p.spark is not None
+    return p.spark.newSession
+
+
+def answers(p: Pipeline) -> dict[str, Any]:
+    """What every reader says of every table, as known at every run."""
+    told: dict[str, Any] = {}
+    assert p.spark is not None
+    for name in NAMES:
+        told[name] = p.history(name)
+        path = p.table(name).path
+        told[f"{name} by DuckDB"] = sorted(
+            map(str, duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset()).fetchall())
+        )
+        told[f"{name} by Spark"] = sorted(map(str, p.spark.read.format("delta").load(path).collect()))
+        for run in (1, 2):
+            known = Question(known_at=read.moment_of(p.warehouse, p.name, f"run:{run}"))
+            told[f"{name}, run {run}"] = read.query(p.warehouse, p.contract, name, known).to_pylist()
+            told[f"{name}, run {run}, frame"] = sorted(
+                map(str, read.frame(p.spark, p.warehouse, p.contract, name, known).collect())
+            )
+    return told
+
+
+def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(not it.steps for it in maintain(no_spark, settings(), here.contract).tables), "there is too little"
+    monkeypatch.setattr(maintenance, "MANY", 2)
+    before = here.versions()
+    told = {it.table: it for it in maintain(no_spark, settings(), here.contract, dry_run=True).tables}
+    assert told["logs/menu"].steps == ["compact 2 files"]
+    assert told["runs"].steps == ["compact 6 files"]
+    assert told["menu"].files == (len(DeltaTable(here.table("menu").path).file_uris()),) * 2
+    assert here.versions() == before
+
+
+def test_files_become_few_and_no_answer_changes(
+    here: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(maintenance, "MANY", 2)
+    before, old = answers(here), DeltaTable(here.table("menu").path).version()
+    noted = {name: tables.notes(here.table(name)) for name in NAMES}
+    assert cli.main(["maintain", here.name, "--json"]) == 0
+    told = {it["table"]: it for it in json.loads(capsys.readouterr().out)["tables"]}
+    assert told["logs/menu"]["files"] == [2, 1]
+    assert told["runs"]["files"] == [6, 1]
+    assert answers(here) == before
+    assert {name: tables.notes(here.table(name)) for name in NAMES} == noted
+    log = Table(here.warehouse, here.name, "logs/menu", "log")
+    newest = DeltaTable(log.path).history(1)[0]
+    assert (newest["operation"], json.loads(newest["userMetadata"])["run"]) == ("OPTIMIZE", 2), "notes are kept alive"
+    assert DeltaTable(here.table("menu").path, version=old).to_pyarrow_table().num_rows == len(here.history("menu"))
+    assert verify(here.warehouse, here.contract).findings == []
+    assert cli.main(["maintain", here.name]) == 0
+    assert "versions of the last 7 days can be read" in capsys.readouterr().out
+    assert all(not it.steps for it in maintain(no_spark, settings(), here.contract).tables), "nothing is left to do"
+
+
+def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Path(here.table("orders").path, "_belief=past", "part-00000-of-a-run-that-died.snappy.parquet")
+    fresh = left.with_name("part-00000-of-one-under-way.snappy.parquet")
+    for file in (left, fresh):
+        shutil.copy(DeltaTable(here.table("orders").path).file_uris()[0].removeprefix("file://"), file)
+    os.utime(left, times=(0, time.time() - 8 * 86_400))
+    os.utime(fresh, times=(0, time.time() - 6 * 86_400))
+    before, versions = answers(here), here.versions()
+    told = {it.table: it for it in maintain(own(here), settings(), here.contract).tables}
+    assert told["orders"].steps == ["vacuum 1 files"]
+    assert told["orders"].disk[0] > told["orders"].disk[1]
+    assert (left.exists(), fresh.exists()) == (False, True)
+    assert (answers(here), here.versions()) == (before, versions)
+    monkeypatch.setenv("HINDCAST_TIME_TRAVEL", "5")
+    maintain(own(here), settings(), here.contract)
+    assert not fresh.exists()
+    assert answers(here) == before
+
+
+def span(least: int, most: int, size: int = maintenance.SMALL) -> dict[str, Any]:
+    return {"min.validFrom": least, "max.validFrom": most, "size_bytes": size}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([span(n, n) for n in range(8)], 0),
+        ([span(0, 9) for _ in range(8)], 7),
+        ([span(0, 9) for _ in range(7)], 0),
+        ([span(n, n + 1) for n in range(8)], 2 - 2 / 8),
+        ([span(n, n) for n in range(9)] + [span(0, 9)], 18 / 10),
+        ([span(0, 9, 5) for _ in range(99)], 0),
+    ],
+)
+def test_how_much_files_overlap(files: list[dict[str, Any]], expected: float) -> None:
+    assert depth(files, "validFrom") == expected
+
+
+def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = here.table("bills")
+    spark = own(here)()
+    rows = spark.read.format("delta").load(table.path).where("systemTo IS NULL").limit(1)
+    times = "timestamp + make_interval(0, 0, 0, 0, 0, 0, id)"
+    for start in range(8):
+        many = rows.drop("timestamp").crossJoin(rows.select("timestamp")).crossJoin(spark.range(start, 800, 8))
+        many.selectExpr("* EXCEPT (id, timestamp)", f"{times} AS timestamp").coalesce(1).write.format("delta").mode(
+            "append"
+        ).save(table.path)
+    before = sorted(map(str, spark.read.format("delta").load(table.path).collect()))
+    monkeypatch.setattr(maintenance, "SMALL", 1_000)
+    monkeypatch.setattr(maintenance, "LARGE", 8_000)
+    [done] = [it for it in maintain(own(here), settings(), here.contract).tables if it.table == "bills"]
+    assert [step.split(" files ")[1] for step in done.steps] == ["of past rows by timestamp"]
+    added = [file for file in _added(table) if file["size_bytes"] >= 1_000]
+    assert depth(added, "timestamp") <= 1
+    assert sorted(map(str, spark.read.format("delta").load(table.path).collect())) == before
+    [again] = [it for it in maintain(no_spark, settings(), here.contract).tables if it.table == "bills"]
+    assert again.steps == []
+
+
+def _added(table: Table) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
+    return rows
+
+
+@pytest.fixture
+def set_to_two_days(tmp_path: Path) -> Settings:
+    return settings({"HINDCAST_WAREHOUSE": str(tmp_path), "HINDCAST_TIME_TRAVEL": "2"})
+
+
+def enter(now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, str, timedelta]) -> None:
+    """Entries of the journal, each so long ago."""
+    for number, state, ago in entries:
+        moment = datetime.now(UTC) - ago
+        clock = SimpleNamespace(now=lambda _, moment=moment: moment)
+        monkeypatch.setattr(journal, "datetime", clock)
+        journal.write(now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
+
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def test_files_are_kept_as_long_as_is_set(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert retention(set_to_two_days, "p") == 2 * DAY
+    enter(set_to_two_days, monkeypatch, (1, "planned", 9 * HOUR), (1, "completed", 2 * HOUR))
+    assert retention(set_to_two_days, "p") == 2 * DAY
+    assert retention(settings({"HINDCAST_WAREHOUSE": set_to_two_days.warehouse}), "p") == 7 * DAY
+
+
+def test_but_twice_what_the_longest_run_has_taken(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(set_to_two_days, monkeypatch, (1, "planned", 30 * DAY), (1, "completed", 28 * DAY))
+    enter(set_to_two_days, monkeypatch, (2, "planned", 9 * DAY), (2, "completed", 9 * DAY))
+    assert round(retention(set_to_two_days, "p") / DAY, 3) == 4
+
+
+def test_one_that_is_under_way_still_counts(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(set_to_two_days, monkeypatch, (1, "planned", 5 * DAY), (1, "stopped", 4 * DAY))
+    assert round(retention(set_to_two_days, "p") / DAY, 3) == 10
+
+
+def test_old_reports_are_removed_if_that_is_set(
+    here: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reports" / here.name
+    folder.mkdir(parents=True)
+    for number, days in ((1, 40), (2, 20)):
+        for ending in ("html", "json"):
+            (folder / f"run-{number}.{ending}").write_text("{}")
+            os.utime(folder / f"run-{number}.{ending}", times=(0, time.time() - days * 86_400))
+    monkeypatch.setenv("HINDCAST_REPORTS", str(tmp_path / "reports"))
+    assert maintain(no_spark, settings(), here.contract).reports == 0, "they are kept unless it is set"
+    monkeypatch.setenv("HINDCAST_KEEP_REPORTS", "30")
+    assert maintain(no_spark, settings(), here.contract, dry_run=True).reports == 1
+    assert maintain(no_spark, settings(), here.contract).reports == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["run-2.html", "run-2.json"]
+
+
+@pytest.mark.long
+def test_runs_go_on_while_tables_are_maintained(
+    spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each commit of the second run maintenance begins beside it; after it, all else that it finds is done."""
+    monkeypatch.setattr(maintenance, "MANY", 1)
+    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        alongside: list[threading.Thread] = []
+        done: list[maintenance.Maintained] = []
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                done.append(maintain(own(p), settings(), p.contract))
+            except Exception as error:  # noqa: BLE001  # told below
+                failed.append(error)
+
+        def beside(place: str) -> None:
+            if " committing to " in place and place.startswith("before") and not any(it.is_alive() for it in alongside):
+                alongside.append(threading.Thread(target=work))
+                alongside[-1].start()
+
+        tell(p, SEED)
+        p.run("first")
+        watched(beside, patch.setattr)
+        tell(p, CORRECTION)
+        p.run("second")
+        p.run("third")
+        for thread in alongside:
+            thread.join()
+        assert failed == []
+        assert any(it.steps for told in done for it in told.tables)
+        assert {n: p.history(n) for n in NAMES} == {n: restaurant.history(n) for n in NAMES}
+        assert p.states() == [(n, "completed") for n in (1, 2, 3)]
+        assert verify(p.warehouse, p.contract, spark=lambda: spark).findings == []

@@ -1,0 +1,463 @@
+"""`hindcast verify`: nothing is wrong with a healthy pipeline; each seeded corruption is found, told, and mended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast import cli, requeue, runs
+from hindcast.upkeep import definition
+from hindcast.upkeep.rectangles import FOREVER, Rectangle, overlap
+from hindcast.upkeep.verify import Verified, text, verify
+from pipelines import SEED, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: verified
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    history_retention: 10 seconds
+    max_malformed: 9
+    max_record_bytes: 60
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    expect:
+      - expect_column_values_to_be_between: {column: amount, max_value: 100}
+        on_failure: quarantine
+  sold:
+    stream: orders
+    aggregate: {n: sum(quantity)}
+    group_by: {item: item}
+    window: {session: 2 seconds}
+  told:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    semantics: kafka
+"""
+LATER = CONTRACT.replace("10 seconds", "60 seconds").replace("{price: int}", "{price: int, note: string}")
+LATER = LATER.replace("max_record_bytes: 60", "max_record_bytes: 600")
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """The pipeline after its runs, and what was found after each of them."""
+
+    p: Pipeline
+    found: list[list[str]]
+
+
+@pytest.fixture(scope="module")
+def healthy(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Healthy]:
+    """Refused, expired and late records, two partitions; then a changed contract (a column, a retention, a limit), a
+    bill that is held; then a requeue.
+    """
+    with pipeline(spark, broker, tmp_path_factory.mktemp("verified"), CONTRACT, partitions=2) as p:
+        found = []
+        p.send("menu", *SEED["menu"], ("cake", b"{", 4), (None, {"price": 1}, 4))
+        p.send(
+            "menu", ("soup", {"price": 6}, 30), ("soup", {"price": 4}, 3), ("tea", {"price": 2, "note": "x" * 60}, 1)
+        )
+        p.send("orders", *SEED["orders"])
+        p.run()
+        found.append(checks(verified(p)))
+        p.write(LATER)
+        p.send("menu", ("curry", {"price": 9}, 2), ("cake", {"price": 3}, 1), ("soup", None, 40))
+        p.send("orders", ("eve", {"item": "curry", "quantity": 99}, 6), ("fay", {"item": "tea", "quantity": 1}, 7))
+        p.run()
+        found.append(checks(verified(p)))
+        runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
+        found.append(checks(verified(p)))
+        yield Healthy(p, found)
+
+
+@pytest.fixture
+def copy(healthy: Healthy, tmp_path: Path) -> Pipeline:
+    """Its tables, to break."""
+    made = Pipeline(healthy.p.spark, healthy.p.servers, tmp_path, LATER)
+    made.prefix = healthy.p.prefix
+    made.write(LATER)
+    shutil.copytree(healthy.p.warehouse, made.warehouse)
+    return made
+
+
+def verified(p: Pipeline, name: str | None = None) -> Verified:
+    return verify(p.warehouse, p.contract, name)
+
+
+def checks(told: Verified) -> list[str]:
+    return [f"{it.check}: {it.table}" for it in told.findings]
+
+
+def delta(p: Pipeline, name: str) -> DeltaTable:
+    return DeltaTable(f"{p.warehouse}/{p.name}/{name}")
+
+
+def file(p: Pipeline, name: str) -> Path:
+    return Path(delta(p, name).file_uris()[0].removeprefix("file://"))
+
+
+def copied(p: Pipeline, name: str, which: pc.Expression, **changed: Any) -> None:
+    """Appends a copy of the first such row, changed."""
+    found = delta(p, name)
+    row = found.to_pyarrow_table().filter(which).slice(0, 1).to_pylist()[0] | changed
+    schema = pa.schema(found.schema().to_arrow())
+    write_deltalake(found, pa.Table.from_pylist([row], schema=schema), mode="append")
+
+
+def update(p: Pipeline, name: str, where: str, **to: str) -> None:
+    assert delta(p, name).update(updates=to, predicate=where)["num_updated_rows"]
+
+
+def delete(p: Pipeline, name: str, where: str) -> None:
+    assert delta(p, name).delete(where)["num_deleted_rows"]
+
+
+def old_copy(p: Pipeline, name: str) -> None:
+    """A table without its last commit, as a backup has it."""
+    folder = Path(p.warehouse, p.name, name, "_delta_log")
+    for of_it in folder.glob(f"*{delta(p, name).version():020}.*"):
+        of_it.unlink()
+
+
+def within(p: Pipeline, log: str) -> str:
+    """The condition of a record amid those of a partition."""
+    rows = delta(p, log).to_pyarrow_table().to_pylist()
+    partition = next(row["partition"] for row in rows if row["offset"] == 2)
+    return f'"partition" = {partition} AND "offset" = 1'
+
+
+def last(p: Pipeline, log: str) -> str:
+    """The condition of the last record of a partition."""
+    rows = delta(p, log).to_pyarrow_table().sort_by([("run", "descending"), ("offset", "descending")]).to_pylist()
+    return f'"partition" = {rows[0]["partition"]} AND "offset" = {rows[0]["offset"]}'
+
+
+BELIEVED = "item = 'curry' AND systemTo IS NULL"
+OPEN = (pc.field("item") == "curry") & pc.field("systemTo").is_null() & pc.field("validTo").is_null()
+OPEN_SQL = f"{BELIEVED} AND validTo IS NULL"
+SECOND = "INTERVAL '1 second'"
+RESTORE = "deltalake import DeltaTable"
+BACKUP = "back from a backup"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A corruption, and the one finding that it is told by: check, table, words of it, and of what is to be done."""
+
+    corrupt: Callable[[Pipeline], object]
+    check: str
+    table: str
+    found: str
+    mend: str
+
+
+CASES = {
+    "missing file": Case(
+        lambda p: file(p, "bills").unlink(), "files", "bills", "1 file is missing: it has", "run verified --only bills"
+    ),
+    "truncated file": Case(
+        lambda p: file(p, "menu").write_bytes(file(p, "menu").read_bytes()[:-9]),
+        *("files", "menu", "1 file is cut or overwritten: it has", BACKUP),
+    ),
+    "overwritten file": Case(
+        lambda p: file(p, "orders").write_bytes(b"\0" * file(p, "orders").stat().st_size),
+        *("files", "orders", "1 file is unreadable: ", BACKUP),
+    ),
+    "missing file of the log": Case(
+        lambda p: file(p, "logs/menu").unlink(),
+        "files",
+        "logs/menu",
+        "1 file is missing",
+        "replays what Kafka still has",
+    ),
+    "missing table": Case(
+        lambda p: shutil.rmtree(Path(p.warehouse, p.name, "orders")),
+        *("published", "orders", "is not there, and run 2 has published it", BACKUP),
+    ),
+    "another mark": Case(
+        lambda p: delta(p, "bills").alter.set_table_description('{"hindcast": 1, "kind": "versions", "key": []}'),
+        *("format", "bills", "is marked as versions, not events", BACKUP),
+    ),
+    "a newer format": Case(
+        lambda p: delta(p, "bills").alter.set_table_description('{"hindcast": 99, "kind": "events", "key": []}'),
+        *("format", "bills", "has store format 99", "use a newer Hindcast"),
+    ),
+    "overlapping rectangle": Case(
+        lambda p: update(p, "menu", f"{BELIEVED} AND validTo IS NOT NULL", validTo=f"validTo + {SECOND}"),
+        *("tiling", "menu", "1 key with rows that overlap: true and believed at the same time", RESTORE),
+    ),
+    "empty valid period": Case(
+        lambda p: update(p, "menu", f"{BELIEVED} AND validTo IS NOT NULL", validTo="validFrom"),
+        *("tiling", "menu", "2 rows with an empty valid period", RESTORE),
+    ),
+    "empty system period": Case(
+        lambda p: update(p, "menu", "systemTo IS NOT NULL", systemTo="systemFrom"),
+        *("tiling", "menu", "with an empty system period", RESTORE),
+    ),
+    "orphaned start": Case(
+        lambda p: update(p, "bills", "customer = 'bob' AND systemTo IS NULL", systemFrom=f"systemFrom + {SECOND}"),
+        *("system period", "bills", "which is the known-at of no run", RESTORE),
+    ),
+    "orphaned end": Case(
+        lambda p: update(p, "menu", "systemTo IS NOT NULL", systemTo=f"systemTo + {SECOND}"),
+        *("system period", "menu", "with systemTo 20", RESTORE),
+    ),
+    "two open rows": Case(
+        lambda p: copied(p, "menu", OPEN, price=7, validFrom=pa.scalar(0, pa.timestamp("us", "UTC")).as_py()),
+        *("tiling", "menu", "1 key with two open rows", RESTORE),
+    ),
+    "an event twice": Case(
+        lambda p: copied(p, "orders", pc.field("customer") == "bob"),
+        *("tiling", "orders", "1 row believed twice at the same time", RESTORE),
+    ),
+    "a window twice": Case(
+        lambda p: copied(p, "sold", pc.field("systemTo").is_null(), n=99),
+        *("tiling", "sold", "1 row believed twice at the same time", RESTORE),
+    ),
+    "wrong belief": Case(
+        lambda p: update(p, "menu", OPEN_SQL, _belief="'past'"),
+        *("belief", "menu", "1 row with another _belief than its periods tell", RESTORE),
+    ),
+    "deleted rows": Case(
+        lambda p: delete(p, "menu", "systemTo IS NOT NULL"),
+        *("published", "menu", "run 2 closed", RESTORE),
+    ),
+    "restored to an older version": Case(
+        lambda p: delta(p, "menu").restore(delta(p, "menu").version() - 1),
+        *("published", "menu", "run 3 opened", RESTORE),
+    ),
+    "an old copy": Case(
+        lambda p: old_copy(p, "menu"),
+        *(
+            "published",
+            "menu",
+            "stands as run 2 left it, and run 3 has published it since",
+            "a backup made since run 3",
+        ),
+    ),
+    "an old copy of a log": Case(
+        lambda p: old_copy(p, "logs/orders"),
+        *("published", "logs/orders", "stands as run 1 left it, and run 2 has published it since", "backup"),
+    ),
+    "hole in the ledger": Case(
+        lambda p: delete(p, "logs/menu", within(p, "logs/menu")),
+        *("offsets", "logs/menu", "1 hole: offsets 1 to 1 have no fate", RESTORE),
+    ),
+    "the end of what a run brought": Case(
+        lambda p: delete(p, "logs/orders", last(p, "logs/orders")),
+        *("offsets", "logs/orders", "run 2 was to bring offsets", RESTORE),
+    ),
+    "an offset twice": Case(
+        lambda p: copied(p, "logs/menu", pc.field("offset") == 1),
+        *("offsets", "logs/menu", "1 offset twice in the log", RESTORE),
+    ),
+    "no fate": Case(
+        lambda p: update(p, "logs/menu", within(p, "logs/menu"), fate="'lost'"),
+        *("offsets", "logs/menu", "1 offset with no fate that there is: lost", RESTORE),
+    ),
+    "stream time running back": Case(
+        lambda p: update(
+            p, "logs/menu", "fate = 'accepted' AND run = 1 AND \"offset\" > 1", streamTime=f"streamTime - {SECOND}"
+        ),
+        *("stream time", "logs/menu", "another stream time than the accepted ones before had reached", RESTORE),
+    ),
+    "stream time of a run's first record": Case(
+        lambda p: update(p, "logs/menu", "run = 2", streamTime=f"streamTime + {SECOND}"),
+        *("stream time", "logs/menu", "another stream time than the accepted ones before had reached", RESTORE),
+    ),
+    "refused and not in quarantine": Case(
+        lambda p: delete(p, "quarantine", "fate = 'null_key'"),
+        *("quarantine", "quarantine", "1 record refused and not in the quarantine", "quarantine verified --rebuild"),
+    ),
+    "other bytes in quarantine": Case(
+        lambda p: update(p, "quarantine", "fate = 'null_key'", value="arrow_cast('x', 'Binary')"),
+        *("quarantine", "quarantine", "1 record refused and not in the quarantine", "quarantine verified --rebuild"),
+    ),
+    "in quarantine, not refused": Case(
+        lambda p: copied(p, "quarantine", pc.field("fate") == "null_key", offset=99),
+        *("quarantine", "quarantine", "1 record in the quarantine and not refused", "quarantine verified --rebuild"),
+    ),
+    "a journal entry lost": Case(
+        lambda p: delete(p, "runs", "run = 2"),
+        *("journal", "runs", "tables have runs that the journal lacks: 2 (", "hindcast ledger verified --rebuild"),
+    ),
+    "the last run lost": Case(
+        lambda p: delete(p, "runs", "run = 3"),
+        *("journal", "runs", "tables have runs that the journal lacks: 3 (", "hindcast ledger verified --rebuild"),
+    ),
+    "an end lost": Case(
+        lambda p: delete(p, "runs", "run = 2 AND entry = 'completed'"),
+        *("journal", "runs", "has not ended, and run 3 after it was completed", "hindcast abandon verified 2"),
+    ),
+    "a hole in what was emitted": Case(
+        lambda p: delete(p, "emitted/told", '_epoch = 1 AND "_offset" = 0'),
+        *("emitted", "emitted/told", "where the output does not go on: offset 0 is missing", RESTORE),
+    ),
+    "an old copy of what was emitted": Case(
+        lambda p: old_copy(p, "emitted/told"),
+        *("published", "emitted/told", "stands as run 2 left it, and run 3 has processed records since", "backup"),
+    ),
+    "kept nothing": Case(
+        lambda p: shutil.rmtree(Path(p.warehouse, p.name, "kept/told/2")),
+        *("emitted", "kept/told/2", "what the view keeps is not there", "hindcast run verified --only told"),
+    ),
+}
+
+
+def test_nothing_is_wrong_with_a_healthy_pipeline_after_any_of_its_runs(healthy: Healthy) -> None:
+    assert healthy.found == [[], [], []]
+    rows = {name: healthy.p.raw(name) for name in ("quarantine", "failing", "fates/menu", "told", "sold")}
+    assert all(rows.values()), "there is something of every kind"
+    assert {row["fate"] for row in rows["quarantine"]} == {"malformed", "null_key", "expired", "accepted"}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_corruption_is_told_by_one_finding_and_what_is_to_be_done_mends_it(copy: Pipeline, case: Case) -> None:
+    """Done are the mends that need no run; those that do: test_runs_mend_what_they_are_to_mend."""
+    case.corrupt(copy)
+    [finding] = verified(copy).findings
+    assert (finding.check, finding.table) == (case.check, case.table)
+    assert case.found in finding.found
+    assert case.mend in finding.mend
+    if case.mend == RESTORE:
+        command = finding.mend.replace("python ", f"{sys.executable} ", 1)
+        subprocess.run(command, shell=True, check=True, timeout=60)  # noqa: S602  # as a person does
+    elif "rebuild" in case.mend or "abandon" in case.mend:
+        with copy.here():
+            assert cli.main(finding.mend.partition(" (")[0].split()[1:]) == 0
+    else:
+        return
+    assert checks(verified(copy)) == []
+
+
+def derived(p: Pipeline, *, whole: bool = True) -> Verified:
+    spark = p.spark
+    assert spark is not None
+    with p.here():
+        return verify(p.warehouse, p.contract, spark=lambda: spark, whole=whole)
+
+
+@pytest.mark.slow
+def test_tables_are_what_the_log_makes_of_them(healthy: Healthy, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = derived(healthy.p)
+    assert (told.findings, told.left) == ([], [])
+    monkeypatch.setattr(definition, "SAMPLE", 2)
+    assert derived(healthy.p, whole=False).findings == []
+
+
+@pytest.mark.long
+def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
+    folder = Path(copy.warehouse, copy.name)
+    update(copy, "menu", OPEN_SQL, price="7")
+    file(copy, "bills").unlink()
+    shutil.rmtree(folder / "kept/told/2")
+    told = {it.table: it for it in derived(copy).findings}
+    assert {(it.check, it.table) for it in told.values()} == {
+        *(("definition", "menu"), ("files", "bills"), ("emitted", "kept/told/2"))
+    }
+    assert '"price": 7' in told["menu"].found
+    assert '"price": 10' in told["menu"].found
+    assert told["menu"].mend.endswith("hindcast run verified --only menu")
+    assert f"mv {folder}/bills {folder}/bills.lost && hindcast run verified --only bills" in told["bills"].mend
+    (folder / "bills").rename(copy.folder / "bills.lost")
+    copy.run(only="menu")
+    assert checks(derived(copy)) == ["emitted: kept/told/2"]
+    copy.run(only="told")
+    assert derived(copy).findings == []
+
+    update(copy, "orders", "customer = 'bob'", quantity="3")
+    told = {it.table: it for it in derived(copy).findings}
+    assert [(it.check, it.table, it.key) for it in told.values()] == [("definition", "orders", '{"customer": "bob"}')]
+    copy.run(only="orders")
+    assert derived(copy).findings == []
+    assert [row[2] for row in copy.believed("orders") if row[0] == "bob"] == [2]
+
+    file(copy, "emitted/told").unlink()
+    [broken] = derived(copy).findings
+    for name in ("emitted/told", "kept/told", "told"):
+        assert f"mv {folder}/{name} {folder}/{name}.lost" in broken.mend
+        (folder / name).rename(copy.folder / name.replace("/", "."))
+    copy.run(only="told")
+    assert derived(copy).findings == []
+
+
+def test_what_a_changed_contract_makes_of_tables_is_not_asked(copy: Pipeline) -> None:
+    copy.write(CONTRACT)
+    [why] = derived(copy).left
+    assert why.endswith("the contract was changed since run 3: the next run derives the tables anew")
+
+
+def test_findings_are_told_with_place_and_mend(copy: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    update(copy, "menu", OPEN_SQL, _belief="'past'")
+    with copy.here():
+        assert cli.main(["verify", "verified", "--quick", "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert cli.main(["verify", "verified", "--quick"]) == 1
+        shown = capsys.readouterr().out
+        assert cli.main(["verify", "verified", "--quick", "--table", "orders"]) == 0
+        assert "nothing wrong" in capsys.readouterr().out
+        assert cli.main(["verify", "verified", "--quick", "--table", "order"]) == 2
+        assert "did you mean 'orders'?" in capsys.readouterr().err
+    [finding] = told["findings"]
+    assert (finding["check"], finding["table"], finding["key"]) == ("belief", "menu", '{"item":"curry"}')
+    assert 'belief: menu, key {"item":"curry"}' in shown
+    assert told["notChecked"] == ["whether tables are what the log makes of them: that takes Spark"]
+
+
+def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:
+    file(copy, "runs").unlink()
+    told = verified(copy)
+    assert checks(told) == ["files: runs"]
+    assert "hindcast ledger verified --rebuild" in told.findings[0].mend
+    assert told.left == ["all else, until the journal of runs can be read"]
+
+
+def test_the_key_of_a_sensitive_table_is_not_told(copy: Pipeline) -> None:
+    copy.write(LATER.replace("key: {item: string}", "key: {item: string}\n    sensitive: true"))
+    update(copy, "menu", OPEN_SQL, _belief="'past'")
+    [finding] = verified(copy).findings
+    assert finding.key == "***"
+    assert "curry" not in text(verified(copy))
+
+
+@pytest.mark.parametrize(
+    ("rows", "overlapping"),
+    [
+        ([(0, 4, 1, 3), (4, 9, 1, 3), (0, 9, 3, FOREVER)], None),
+        ([(0, 4, 1, 3), (2, 9, 2, FOREVER)], (0, 1)),
+        ([(0, 4, 1, 3), (2, 9, 3, FOREVER)], None),
+        ([(0, FOREVER, 1, FOREVER), (5, 6, 2, 4)], (0, 1)),
+        ([(5, 6, 1, FOREVER), (0, FOREVER, 2, 4)], (0, 1)),
+        ([(0, 1, 1, 9), (3, 4, 1, 9), (6, 7, 1, 9), (1, 3, 2, 9), (4, 6, 2, 9), (7, 8, 2, 9)], None),
+        ([(0, 1, 1, 9), (3, 4, 1, 9), (6, 7, 1, 9), (1, 5, 2, 9)], (1, 3)),
+        ([(0, 5, 1, 9), (0, 5, 1, 9)], (0, 1)),
+    ],
+)
+def test_rectangles_that_overlap(rows: list[tuple[int, ...]], overlapping: tuple[int, int] | None) -> None:
+    plane = [Rectangle(*row) for row in rows]
+    assert overlap(plane) == (overlapping and tuple(plane[n] for n in overlapping))
