@@ -132,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     abandon = add(commands.abandon)
     abandon.add_argument("pipeline")
     abandon.add_argument("run", nargs="?", type=int)
+    trim = formatted(add(commands.trim))
+    trim.add_argument("pipeline")
+    trim.add_argument("--dry-run", action="store_true", help="say what it would remove; write nothing")
     query = formatted(add(commands.query))
     history = formatted(add(commands.history))
     for sub in (query, history):

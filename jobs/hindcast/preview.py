@@ -23,6 +23,7 @@ from hindcast import (
     derive,
     emitting,
     gates,
+    horizon,
     inputs,
     journal,
     logs,
@@ -133,7 +134,8 @@ def _difference(
     table = located(contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
-        changes = compared(table, tables.believed(spark, table), candidate).persist()
+        frozen = horizon.frozen(table.warehouse, contract, name)
+        changes = compared(table, tables.believed(spark, table), candidate, frozen).persist()
     else:
         changes = candidate.withColumn("change", F.lit("open")).persist()
     began = F.col(PERIODS[table.kind][0])
