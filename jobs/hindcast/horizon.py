@@ -157,9 +157,8 @@ def refuse_dating(log: Table, valid_time: str | None) -> None:
         )
 
 
-def refuse(table: Table, found: DeltaTable, question: Question, known: datetime) -> None:
-    """QueryError for a question about what was true, or known, before the horizon."""
-    at = of(table, found)
+def refuse(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
+    """QueryError for a question about what was true, or known, before the horizon of a table."""
     if at is None:
         return
     start = question.from_time if question.from_time and question.from_time > BEGINNING else None

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from hindcast import journal, plans, tables
 from hindcast.members import Member, Members
+from hindcast.questions import literal
 from hindcast.tables import Table
 from hindcast.upkeep import trimmed
 
@@ -36,6 +37,9 @@ _MEMBERS = """
         SELECT run, "partition", topic, topicPartition, topicId FROM log
         UNION ALL SELECT run, "partition", topic, topicPartition, topicId FROM trimmed
     ) WHERE ? IS NULL OR run = ? ORDER BY "partition"
+"""
+_DATED = """
+    SELECT count(*) FROM log WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
 """
 _PIECES = """
     WITH slim AS (
@@ -130,6 +134,12 @@ def pieces(log: Table, run: int | None = None) -> list[Piece]:
     None where there is no log yet.
     """
     return [Piece(*row) for row in _asked(log, _PIECES, run)]
+
+
+def dated_before(log: Table, run: int, moment: datetime) -> int:
+    """How many accepted records of a run are dated before a moment."""
+    found = _asked(log, _DATED.format(moment=literal(moment)), run)
+    return int(found[0][0]) if found else 0
 
 
 def members(log: Table) -> dict[int, Member]:

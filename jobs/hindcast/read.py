@@ -179,7 +179,7 @@ class _Asked:
         found = tables.opened(table)
         if found is None:
             raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
-        horizon.refuse(table, found, question, known)
+        horizon.refuse(table, horizon.of(table, found), question, known)
         return cls(table, found, question, known)
 
     @property
