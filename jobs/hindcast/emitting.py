@@ -105,6 +105,8 @@ def previewed(
     step = Step(spark, contract, todo, name, emitting)
     log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
     if not step.past.emitted_by:
+        if tables.published(log):
+            _refuse_anew(contract, name)
         return told
     return _emitted(spark, log, step.past.epoch, step.past.kept_by).unionByName(told)
 

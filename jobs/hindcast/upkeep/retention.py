@@ -217,7 +217,7 @@ def _trim_log(spark: SparkSession, contract: Contract, name: str, at: Horizon, l
     log = plans.log(settings().warehouse, contract.pipeline, name)
     decided = logs.again(redating.log(spark, contract, name), contract, name)
     places = unneeded(decided.where(F.col("run") <= last), at, table=contract.topics[name].read == "table")
-    rows = tables.load(spark, log).join(places, ["partition", "offset"], "left_semi").localCheckpoint()
+    rows = _counted(tables.load(spark, log).join(places, ["partition", "offset"], "left_semi")).localCheckpoint()
     records = rows.count()
     if not records or dry_run:
         return records
@@ -255,19 +255,23 @@ def unneeded(log: DataFrame, at: Horizon, *, table: bool) -> DataFrame:
     return rows.where((past & ~in_force) | refused).select("partition", "offset")
 
 
+def _counted(rows: DataFrame) -> DataFrame:
+    """Rows of a log with what is counted of them (trimmed.py), without their bytes."""
+    places = {"topic": "string", "topicPartition": "int"}
+    missing = {name: F.lit(None).cast(kind) for name, kind in places.items() if name not in rows.columns}
+    late = F.coalesce(F.col("timestamp") < F.col("streamTime"), F.lit(False)).cast("long")
+    without = ((F.col("fate") == "accepted") & F.col("value").isNull()).cast("long")
+    told = rows.withColumns({**missing, "n": F.col("offsets"), "late": late, "without": without})
+    return told.select("offset", *(name for name in trimmed.COUNTS.names if name not in ("first", "after")))
+
+
 def _summed(spark: SparkSession, log: Table, counts: Table, rows: DataFrame, before: int) -> DataFrame:
-    """What the ledger has to know of all records removed so far, and of these rows of a log."""
+    """What the ledger has to know of all records removed so far, and of these (`_counted`)."""
     brought = [(it.run, it.partition, it.start, it.end) for it in ledger.pieces(log)]
     pieces = spark.createDataFrame(brought, "_run long, _partition int, first long, after long")
     within = (F.col("run") == F.col("_run")) & (F.col("partition") == F.col("_partition"))
     within = within & (F.col("offset") >= F.col("first")) & (F.col("offset") < F.col("after"))
-    missing = {
-        c: F.lit(None).cast(t) for c, t in (("topic", "string"), ("topicPartition", "int")) if c not in rows.columns
-    }
-    late = F.coalesce(F.col("timestamp") < F.col("streamTime"), F.lit(False)).cast("long")
-    without = ((F.col("fate") == "accepted") & F.col("value").isNull()).cast("long")
-    told = rows.withColumns({**missing, "n": F.col("offsets"), "late": late, "without": without})
-    told = told.join(F.broadcast(pieces), within).select(*trimmed.COUNTS.names)
+    told = rows.join(F.broadcast(pieces), within).select(*trimmed.COUNTS.names)
     if before:
         told = told.unionByName(tables.load(spark, counts).where(F.col("trim") == before).select(told.columns))
     by, sums = ("run", "partition", "first", "after", "fate"), ("n", "late", "without")
