@@ -148,7 +148,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if seen is None or found is None:
         with sliced(spark, sum(map(tables.size, inputs.values()))):
             whole = _whole(spark, table, derive.view(contract, name, believed), todo, frozen)
-        return Found(whole, after, derive.left_out(contract, name, believed))
+        since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
+        return Found(whole, after, *(since or (derive.left_out(contract, name, believed),)))
     changes = _fitting(spark, table, found, todo, frozen)
     before = None if waiting else _left_out(table, name, seen)
     if found.left_out is None or before is None:
@@ -264,11 +265,33 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     """
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
+    return _last_seen(contract, table, since)
+
+
+def _last_seen(contract: Contract, table: Table, since: int | None = None) -> Run | None:
+    """The same, however few rows there are."""
     past = journal.runs(table.warehouse, table.pipeline)
     last = journal.settled(past, tables.published(table))
     last = last if since is None else min(last, since)
     run = next((run for run in past if run.number == last), None)
     return run if run is not None and run.plan["contract"] == contract.hash else None
+
+
+def _left_out_since(
+    sources: Sources, contract: Contract, table: Table, inputs: dict[str, Table]
+) -> tuple[DataFrame, dict[str, Any]] | None:
+    """What an aggregate of rows that have been trimmed leaves out beside what it left out before; None if that cannot
+    be told.
+    """
+    seen = _last_seen(contract, table)
+    if seen is None or contract.views[table.name].aggregate is None or _trimmed_since(seen, inputs):
+        return None
+    pins, name = Plan.from_json(seen.plan).pins, table.name
+    changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
+    anew = _requeued(contract, name, seen.number)
+    found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+    before = _left_out(table, name, seen)
+    return None if found is None or found.left_out is None or before is None else (found.left_out, before)
 
 
 def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
