@@ -75,7 +75,7 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         told(p)
         before, counted = p.versions(), ledger.fates(p.warehouse, p.name).to_pylist()
         assert cli.main(["trim", p.name, "--dry-run"]) == 0
-        assert "table menu: 2 rows before 2026-01-01T00:00:04+00:00" in capsys.readouterr().out
+        assert "table menu: 2 rows; horizon 2026-01-01T00:00:04+00:00" in capsys.readouterr().out
         assert p.versions() == before, "a dry run writes nothing"
 
         assert retention.trim(spark, p.contract) == {

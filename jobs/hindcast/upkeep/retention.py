@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, redating, tables
 from hindcast.contracts import Contract
+from hindcast.contracts.keep import length
 from hindcast.errors import AskedError, BusyError
 from hindcast.horizon import Horizon
 from hindcast.questions import literal
@@ -51,20 +52,20 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
     warehouse, pipeline = settings().warehouse, contract.pipeline
     last = _last(warehouse, contract)
     told: dict[str, Any] = {"pipeline": pipeline, "knownAt": last.known_at.isoformat() if last else None}
-    told |= {"tables": {}, "logs": {}, "quarantine": {}}
+    told |= {"tables": {}, "logs": {}, "quarantine": {}, **({"dryRun": True} if dry_run else {})}
     if last is None:
         return told
     reached = {name: _reached(spark, contract, name, last.number) for name in contract.topics}
     kept = _tables_kept(spark, contract, reached, last.known_at)
     logs_kept = _logs_kept(contract, reached, last)
     if not dry_run:
-        for table, _, at, _ in (*kept.values(), *logs_kept.values()):
+        for table, at, _ in (*kept.values(), *logs_kept.values()):
             if at is not None:
                 commits.describe(spark, table, {horizon.PROPERTY: at.text})
-    for name, (table, _, at, slowest) in kept.items():
+    for name, (table, at, slowest) in kept.items():
         rows = _trim_table(spark, table, at, dry_run=dry_run) if at else 0
         told["tables"][name] = _told(at, slowest) | {"rows": rows}
-    for name, (_, _, at, slowest) in logs_kept.items():
+    for name, (_, at, slowest) in logs_kept.items():
         records = _trim_log(spark, contract, name, at, last.number, dry_run=dry_run) if at else 0
         told["logs"][name] = _told(at, slowest) | {"records": records}
         if at is not None and at.refused is not None:
@@ -74,11 +75,13 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
 
 def text(told: Mapping[str, Any]) -> str:
     """What was trimmed, as lines for a terminal or a task's log."""
-    lines = [f"{told['pipeline']}: {'nothing to trim' if not (told['tables'] or told['logs']) else 'trimmed'}"]
+    done = "what would be trimmed; nothing was written" if "dryRun" in told else "trimmed"
+    kept = told["tables"] or told["logs"]
+    lines = [f"{told['pipeline']}: {done if kept else 'nothing to trim: everything is kept for ever'}"]
     for part, what in (("tables", "rows"), ("logs", "records")):
         for name, it in told[part].items():
             at = it["horizon"]
-            lines.append(f"  {part[:-1]} {name}: {it[what]:,} {what} before {at}" if at else f"  {part[:-1]} {name}: 0")
+            lines.append(f"  {part[:-1]} {name}: {it[what]:,} {what}; {f'horizon {at}' if at else 'no horizon yet'}")
             if it.get("slowest"):
                 slowest = it["slowest"]
                 lines.append(
@@ -93,7 +96,6 @@ class _Kept(NamedTuple):
     """A table with what `keep` makes of it: its horizon from now on, and the partition that holds it back."""
 
     table: Table
-    keep: timedelta
     at: Horizon | None
     slowest: Slowest | None
 
@@ -127,21 +129,14 @@ def _tables_kept(
     """The tables of topics and views that are not kept for ever."""
     found = {}
     for name in (*contract.topics, *contract.ordered):
-        keep = _length(contract, name)
+        keep = length(contract, name)
         table = tables.located(settings().warehouse, contract, name)
         if keep is None or tables.opened(table) is None:
             continue
         times = [it for i in contract.upstream(name) for it in reached.get(i, [])]
         times += [it for i in contract.upstream(name) if i in contract.inputs for it in _input(spark, contract, i)]
-        found[name] = _Kept(table, keep, *_horizon(known, times, keep, horizon.of(table)))
+        found[name] = _Kept(table, *_horizon(known, times, keep, horizon.of(table)))
     return found
-
-
-def _length(contract: Contract, name: str) -> timedelta | None:
-    if name in contract.views:
-        return contract.views[name].keep
-    kept = contract.topics[name].kept
-    return kept.table if kept else None
 
 
 def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: journal.Run) -> dict[str, _Kept]:
@@ -157,7 +152,7 @@ def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: j
             refused = _before(last.known_at, kept.quarantine)
             moments = [moment for moment in (refused, before.refused if before else None) if moment is not None]
             at = replace(at, refused=max(moments, default=None), valid_time=topic.valid_time)
-        found[name] = _Kept(log, kept.log, at, slowest)
+        found[name] = _Kept(log, at, slowest)
     return found
 
 
