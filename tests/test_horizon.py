@@ -131,9 +131,8 @@ DERIVED = [
     ("new", 8, 1, None),
 ]
 CHANGES = [
-    ("ends elsewhere", 4, 2, 4, "open"),
+    ("ends elsewhere", 4, 2, 9, "open"),
     ("ends elsewhere", 4, 2, None, "close"),
-    ("ends elsewhere", 4, 4, 9, "open"),
     ("gone since", 6, 0, 4, "open"),
     ("gone since", 6, 0, None, "close"),
     ("later", 5, 6, None, "close"),

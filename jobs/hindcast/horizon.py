@@ -6,9 +6,10 @@ that was in force then, and all later ones.
 
 What a table is made of may have been trimmed further than the table itself: before then it cannot be derived any more,
 so it is *frozen*. Its rows there stay as they are; runs compare and replace what is true from then on. A row that
-begins before and reaches over is split there, if it changes:
+begins before and reaches over is split there, if it says something else since:
 
     frozen at 4:  8 [0, ..), and derived is 9 [3, ..)    ->    close 8 [0, ..), open 8 [0, 4), open 9 [4, ..)
+                  8 [0, ..), and derived is 8 [0, 6)     ->    close 8 [0, ..), open 8 [0, 6)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast import inputs, plane, plans, tables
@@ -132,18 +133,23 @@ def changes(
     if kind != "versions":
         return plane.changes(begun(believed, kind, since), begun(derived, kind, since), identity, content)
     old, new = (begun(rows.withColumn("_from", F.col("validFrom")), kind, since) for rows in (believed, derived))
-    found = plane.changes(old, new, identity, content)
-    closed = F.col("change") == "close"
-    split = closed & (F.col("_from") < F.lit(since))
+    # Of a key at most one row of each side reaches over: both are dated `since` here.
+    alike = Window.partitionBy(*identity)
+    said = F.struct("_from", F.struct(*(c for c in content if c != "validTo")).alias("said"))
+    sides = {f"_{it}": F.first(F.when(F.col("change") == it, said), True).over(alike) for it in ("close", "open")}
+    found = plane.changes(old, new, identity, content).withColumns(sides)
+    closed, over = F.col("change") == "close", F.col("_close._from") < F.lit(since)
+    same = F.coalesce(over & F.col("_close.said").eqNullSafe(F.col("_open.said")), F.lit(False))
+    split = closed & over & ~same
     parts = F.explode(F.when(split, F.array(F.lit("close"), F.lit("before"))).otherwise(F.array("change")))
     found = found.withColumn("_part", parts)
     before = F.col("_part") == "before"
     told = {
-        "validFrom": F.when(closed, F.col("_from")).otherwise(F.col("validFrom")),
+        "validFrom": F.when(closed | same, F.col("_close._from")).otherwise(F.col("validFrom")),
         "validTo": F.when(before, F.lit(since)).otherwise(F.col("validTo")),
         "change": F.when(before, "open").otherwise(F.col("change")),
     }
-    return found.withColumns(told).drop("_from", "_part")
+    return found.withColumns(told).drop("_from", "_close", "_open", "_part")
 
 
 def refuse_dating(log: Table, valid_time: str | None) -> None:
