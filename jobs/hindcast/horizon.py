@@ -135,7 +135,7 @@ def changes(
     old, new = (begun(rows.withColumn("_from", F.col("validFrom")), kind, since) for rows in (believed, derived))
     # Of a key at most one row of each side reaches over: both are dated `since` here.
     alike = Window.partitionBy(*identity)
-    said = F.struct("_from", F.struct(*(c for c in content if c != "validTo")).alias("said"))
+    said = F.struct("_from", F.struct(identity[0], *(c for c in content if c != "validTo")).alias("said"))
     sides = {f"_{it}": F.first(F.when(F.col("change") == it, said), True).over(alike) for it in ("close", "open")}
     found = plane.changes(old, new, identity, content).withColumns(sides)
     closed, over = F.col("change") == "close", F.col("_close._from") < F.lit(since)
