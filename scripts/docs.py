@@ -276,6 +276,10 @@ Names of columns are letters, digits and `_`, a letter first. `validFrom`, `vali
 
 <TimeSkew>
 
+`keep` as an object has three; a duration alone is all of them ([Retention](retention.md)):
+
+<Keep>
+
 ## Input
 
 <Input>

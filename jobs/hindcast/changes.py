@@ -7,6 +7,7 @@ do is told in `increments`.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,16 +17,17 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from hindcast import (
     amounts,
     analysis,
+    commits,
     derive,
     emitted,
     emitting,
     evolution,
     forgotten,
     holds,
+    horizon,
     increments,
     journal,
     logs,
-    plane,
     plans,
     refresh,
     report,
@@ -36,6 +38,7 @@ from hindcast import inputs as inputs_
 from hindcast.claims import Claimed
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
+from hindcast.errors import TableError
 from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.refresh import Refreshed
@@ -83,6 +86,7 @@ def of_topic(
     """
     topic, table = contract.topics[name], located(contract, name)
     after, waiting = tables.published(table), _waiting(spark, table, todo)
+    frozen = horizon.frozen(table.warehouse, contract, name)
     requeues = tables.published(plans.fates(table.warehouse, contract.pipeline, name))
 
     def decoded(records: DataFrame) -> DataFrame:
@@ -102,8 +106,8 @@ def of_topic(
 
     if topic.read == "stream":
         if name == todo.only or _decoded_anew(contract, table, name):
-            return Found(_whole(spark, table, derive.events(since(0)), todo), after)
-        derived = derive.events(since(after))
+            return Found(_whole(spark, table, derive.events(since(0)), todo, frozen), after)
+        derived = horizon.begun(derive.events(since(after)), table.kind, frozen)
         evolution.ensure(spark, table, table_schema(derived), todo.known_at)
         return Found(derived.withColumn("change", F.lit("open")), after)
     seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
@@ -111,7 +115,7 @@ def of_topic(
         seen = None  # more than the records since then may be held
     if seen is None:
         whole = derive.versions(since(0), topic.ttl)
-        return Found(_whole(spark, table, whole, todo), after)
+        return Found(_whole(spark, table, whole, todo, frozen), after)
     new = since(seen.number)
     earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
 
@@ -120,7 +124,7 @@ def of_topic(
         return decoded(increments.hidden(near, new))
 
     found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
-    return Found(_fitting(spark, table, found, todo), after)
+    return Found(_fitting(spark, table, found, todo, frozen), after)
 
 
 def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
@@ -132,9 +136,10 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     analysis.check(spark, contract, name, believed)
     if contract.views[name].semantics == "kafka":
         return _of_emitted(spark, sources, contract, todo, name)
+    frozen = _derivable(contract, todo, name)
     waiting = _waiting(spark, table, todo)
     seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
-    seen = None if name == todo.only else seen
+    seen = None if name == todo.only or (seen and _trimmed_since(seen, inputs)) else seen
     found = None
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins
@@ -143,9 +148,10 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
         found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
     if seen is None or found is None:
         with sliced(spark, sum(map(tables.size, inputs.values()))):
-            whole = _whole(spark, table, derive.view(contract, name, believed), todo)
-        return Found(whole, after, derive.left_out(contract, name, believed))
-    changes = _fitting(spark, table, found, todo)
+            whole = _whole(spark, table, derive.view(contract, name, believed), todo, frozen)
+        since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
+        return Found(whole, after, *(since or (derive.left_out(contract, name, believed),)))
+    changes = _fitting(spark, table, found, todo, frozen)
     before = None if waiting else _left_out(table, name, seen)
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
@@ -159,10 +165,10 @@ def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo:
     every, log = emitting.emit(spark, contract, todo, name), emitted.log(table.warehouse, contract, name)
     seen = _seen(contract, table, log)
     if seen is None or name == todo.only or not _same_epoch(log, seen.number, todo.run):
-        return Found(_whole(spark, table, amounts.whole(every, shape), todo), after)
+        return Found(_whole(spark, table, amounts.whole(every, shape), todo, None), after)
     new = every.where(F.col("_run") > seen.number)
     found = amounts.refreshed(new, every.where(F.col("_run") <= seen.number), shape, sources, table)
-    return Found(_fitting(spark, table, found, todo), after)
+    return Found(_fitting(spark, table, found, todo, None), after)
 
 
 def _same_epoch(log: Table, *runs: int) -> bool:
@@ -206,6 +212,30 @@ class _Waiting(NamedTuple):
     since: int
 
 
+def _derivable(contract: Contract, todo: Plan, name: str) -> datetime | None:
+    """Before when a view cannot be derived; TableError if it cannot be at all, because it needs what was trimmed."""
+    view, where = contract.views[name], f"{contract.pipeline}.{name}"
+    for i in view.inputs:
+        it = source(contract, todo, i)
+        at = horizon.of(it)
+        if at is None:
+            continue
+        if it.pin is not None and it.pin < at.at:
+            found = f"reads {i} as known at {it.pin.isoformat()}, and its history was trimmed up to {at.at.isoformat()}"
+            raise TableError(found, where=where, mend=f"run it about {i}, as it is known now: --only {i}")
+        if view.stream is not None and view.aggregate is not None and view.window is None:
+            found = f"aggregates all events of {i} so far, and those before {at.at.isoformat()} were trimmed"
+            raise TableError(found, where=where, mend="give it a window")
+    return horizon.frozen(settings().warehouse, contract, name)
+
+
+def _trimmed_since(seen: Run, inputs: dict[str, Table]) -> bool:
+    """Whether an input does not tell any more what was believed of it in a run."""
+    pins = Plan.from_json(seen.plan).pins
+    horizons = {i: horizon.of(it) for i, it in inputs.items()}
+    return any(at is not None and pins.get(i, seen.known_at) < at.at for i, at in horizons.items())
+
+
 def _requeued(contract: Contract, name: str, since: int) -> bool:
     """Whether records of a stream that a view is made of were requeued after a run."""
     streams = [n for n in contract.upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
@@ -236,6 +266,11 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     """
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
+    return _last_seen(contract, table, since)
+
+
+def _last_seen(contract: Contract, table: Table, since: int | None = None) -> Run | None:
+    """The same, however few rows there are."""
     past = journal.runs(table.warehouse, table.pipeline)
     last = journal.settled(past, tables.published(table))
     last = last if since is None else min(last, since)
@@ -243,6 +278,23 @@ def _seen(contract: Contract, table: Table, *inputs: Table, since: int | None = 
     if run is None or run.plan["contract"] != contract.hash or forgotten.since(past, contract, table.name, last):
         return None
     return run
+
+
+def _left_out_since(
+    sources: Sources, contract: Contract, table: Table, inputs: dict[str, Table]
+) -> tuple[DataFrame, dict[str, Any]] | None:
+    """What an aggregate of rows that have been trimmed leaves out beside what it left out before; None if that cannot
+    be told.
+    """
+    seen = _last_seen(contract, table)
+    if seen is None or contract.views[table.name].aggregate is None or _trimmed_since(seen, inputs):
+        return None
+    pins, name = Plan.from_json(seen.plan).pins, table.name
+    changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
+    anew = _requeued(contract, name, seen.number)
+    found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+    before = _left_out(table, name, seen)
+    return None if found is None or found.left_out is None or before is None else (found.left_out, before)
 
 
 def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
@@ -262,28 +314,32 @@ def _decoded_anew(contract: Contract, table: Table, name: str) -> bool:
     return Plan.from_json(run.plan).decodings.get(name) != contract.topics[name].decoding
 
 
-def _whole(spark: SparkSession, table: Table, derived: DataFrame, todo: Plan) -> DataFrame:
+def _whole(spark: SparkSession, table: Table, derived: DataFrame, todo: Plan, frozen: datetime | None) -> DataFrame:
     """What makes the rows believed now into the derived ones; the table is made if it is not there."""
-    evolution.ensure(spark, table, table_schema(derived), todo.known_at)
+    found = evolution.ensure(spark, table, table_schema(derived), todo.known_at)
+    if frozen is not None and not tables.published(table) and horizon.of(table, found) is None:
+        # It begins where its inputs do.
+        commits.describe(spark, table, {horizon.PROPERTY: horizon.Horizon(frozen).text})
     if not tables.size(table):
-        return derived.withColumn("change", F.lit("open"))
-    return compared(table, tables.believed(spark, table), derived)
+        return horizon.begun(derived, table.kind, frozen).withColumn("change", F.lit("open"))
+    return compared(table, tables.believed(spark, table), derived, frozen)
 
 
-def _fitting(spark: SparkSession, table: Table, found: Refreshed, todo: Plan) -> DataFrame:
+def _fitting(spark: SparkSession, table: Table, found: Refreshed, todo: Plan, frozen: datetime | None) -> DataFrame:
     """What increments found, compared; TableError where the table cannot have these columns."""
     evolution.ensure(spark, table, table_schema(found.right), todo.known_at)
-    return compared(table, found.believed, found.right)
+    return compared(table, found.believed, found.right, frozen)
 
 
-def compared(table: Table, believed: DataFrame, right: DataFrame) -> DataFrame:
-    """What makes believed rows of a table into the right ones (plane.changes), in the columns of these.
+def compared(table: Table, believed: DataFrame, right: DataFrame, frozen: datetime | None) -> DataFrame:
+    """What makes believed rows of a table into the right ones (horizon.changes), in the columns of these.
 
-    In what the contract does not name any more rows may differ; in what the table does not have yet, believed ones have
-    null.
+    What was true before the table is `frozen` stays as it is. In what the contract does not name any more rows may
+    differ; in what the table does not have yet, believed ones have null.
     """
     content = [c for c in right.columns if c not in table.identity and not c.startswith("_")]
-    return plane.changes(evolution.fitted(believed, right.schema), right, table.identity, content)
+    there = evolution.fitted(believed, right.schema)
+    return horizon.changes(there, right, table.identity, content, table.kind, frozen)
 
 
 def table_schema(derived: DataFrame) -> StructType:

@@ -163,6 +163,9 @@ def _parser() -> argparse.ArgumentParser:
     maintain = formatted(add(commands.maintain))
     maintain.add_argument("pipeline")
     maintain.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
+    trim = formatted(add(commands.trim))
+    trim.add_argument("pipeline")
+    trim.add_argument("--dry-run", action="store_true", help="say what it would remove; write nothing")
     query = formatted(add(commands.query))
     history = formatted(add(commands.history))
     for sub in (query, history):

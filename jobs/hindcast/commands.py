@@ -318,6 +318,18 @@ def abandon(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def trim(arguments: argparse.Namespace) -> int:
+    """Remove what `keep` in the contract says need not be kept, of tables, logs and quarantine."""
+    from hindcast.session import session
+    from hindcast.upkeep import retention
+
+    contract = _contract(arguments.pipeline)
+    _share_spark()
+    told = retention.trim(session(f"hindcast {arguments.pipeline}"), contract, dry_run=arguments.dry_run)
+    print(json.dumps(told, indent=2) if arguments.format == "json" else retention.text(told))
+    return 0
+
+
 def query(arguments: argparse.Namespace) -> int:
     """Show what was true at a moment, as known at another."""
     from hindcast import read

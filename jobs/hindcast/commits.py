@@ -11,10 +11,11 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
@@ -152,14 +153,62 @@ def once(commit: Callable[[], object], published: Callable[[], int], run: int, a
         except (PySparkException, Py4JJavaError) as error:
             if tried == TRIES or not conflicting(error):
                 raise
-            time.sleep(random.uniform(0, 0.2 * 2**tried))  # noqa: S311  # no secret
+            _wait(tried)
         else:
             return True
+
+
+def repeatable(commit: Callable[[], object]) -> None:
+    """Makes a commit that may be made twice; tries again while it conflicts with others."""
+    for tried in range(1, TRIES + 1):
+        try:
+            commit()
+        except (PySparkException, Py4JJavaError) as error:
+            if tried == TRIES or not conflicting(error):
+                raise
+            _wait(tried)
+        else:
+            return
+
+
+def describe(spark: SparkSession, table: Table, properties: Mapping[str, str], found: DeltaTable | None = None) -> None:
+    """Sets properties of a table that is there, in one commit; none where it has them."""
+    found = found or DeltaTable(table.path)
+    there = found.metadata().configuration
+    new = {name: value for name, value in properties.items() if there.get(name) != value}
+    if new:
+        listed = ", ".join(f"'{name}' = {_text(value)}" for name, value in new.items())
+        repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
+
+
+def remove(spark: SparkSession, table: Table, where: str, note: Mapping[str, Any]) -> None:
+    """Removes the rows of which a condition (Spark SQL) is true, in one commit that may be made twice."""
+    statement = f"DELETE FROM delta.`{table.path}` WHERE {where}"  # noqa: S608  # conditions of ours
+    with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note))}):
+        repeatable(lambda: spark.sql(statement).collect())
+
+
+def blank(spark: SparkSession, table: Table, columns: Sequence[str], where: str, note: Mapping[str, Any]) -> None:
+    """Makes columns null in the rows of which a condition is true, as `remove` removes them."""
+    nulls = ", ".join(f"`{column}` = NULL" for column in columns)
+    statement = f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}"  # noqa: S608  # conditions of ours
+    with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note))}):
+        repeatable(lambda: spark.sql(statement).collect())
 
 
 def conflicting(error: Exception) -> bool:
     """Whether a commit failed only because another one came first."""
     return _CONFLICT.search(str(error)) is not None
+
+
+def _wait(tried: int) -> None:
+    time.sleep(random.uniform(0, 0.2 * 2**tried))  # noqa: S311  # no secret
+
+
+def _text(value: str) -> str:
+    """A text as Spark SQL has it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 _PER_FILE = 250_000

@@ -31,6 +31,7 @@ from hindcast import (
     evolution,
     forgotten,
     forms,
+    horizon,
     journal,
     logs,
     order,
@@ -44,7 +45,7 @@ from hindcast import (
 from hindcast import emitted as emitted_
 from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
-from hindcast.errors import RunError
+from hindcast.errors import RunError, TableError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -65,6 +66,8 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
         emit(spark, contract, _plan(contract, name, step.past.emitted_by), name)
         step = Step(spark, contract, todo, name)
     if step.past.kept_by < todo.run:
+        if not step.past.emitted_by and after:
+            _refuse_anew(contract, name)
         done = step.processed().localCheckpoint(eager=False)
         told = step.told(done)
         evolution.ensure(spark, log, tables.nullable(told.schema), todo.known_at)
@@ -73,6 +76,19 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
         tables.ensure(step.kept, tables.nullable(kept.schema))
         commits.replace(kept, step.kept, todo.run, step.note, step.read)
     return _emitted(spark, log, step.past.epoch, todo.run)
+
+
+def _refuse_anew(contract: Contract, name: str) -> None:
+    """TableError for another definition of a view where it cannot be processed from the beginning any more."""
+    for topic in (it for it in contract.upstream(name) if it in contract.topics):
+        at = horizon.of(plans.log(settings().warehouse, contract.pipeline, topic))
+        if at is not None:
+            raise TableError(
+                f"has another definition, and the log of {topic} was trimmed up to {at.at.isoformat()}: what it would "
+                "have emitted before cannot be told",
+                where=f"{contract.pipeline}.{name}",
+                mend="put the definition back, or give the view another name: it begins with what the logs have",
+            )
 
 
 def _emitted(spark: SparkSession, log: Table, epoch: int, run: int) -> DataFrame:
@@ -90,6 +106,8 @@ def previewed(
     step = Step(spark, contract, todo, name, emitting)
     log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
     if not step.past.emitted_by:
+        if tables.published(log):
+            _refuse_anew(contract, name)
         return told
     return _emitted(spark, log, step.past.epoch, step.past.kept_by).unionByName(told)
 

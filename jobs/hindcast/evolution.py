@@ -12,12 +12,9 @@ whole, and a row that is the same in the contract's columns is neither closed no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 
 from deltalake import DeltaTable
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -41,7 +38,7 @@ def ensure(spark: SparkSession, table: Table, schema: StructType, known_at: date
     properties = {EVOLUTION: json.dumps({"dropped": told} if told else {})}
     if change.widened:
         properties[WIDENING] = "true"
-    _set(spark, table, found, properties)
+    commits.describe(spark, table, properties, found)
     if change.grows:
         _grow(spark, table, schema, change)
     return DeltaTable(table.path)
@@ -54,29 +51,9 @@ def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns.selected(rows.schema, schema))
 
 
-def _set(spark: SparkSession, table: Table, found: DeltaTable, properties: dict[str, str]) -> None:
-    there = found.metadata().configuration
-    new = {name: value for name, value in properties.items() if there.get(name) != value}
-    if new:
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in new.items())
-        _committed(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
-
-
 def _grow(spark: SparkSession, table: Table, schema: StructType, change: Difference) -> None:
     """One commit without rows that brings the columns: Delta merges them into the table's schema."""
     none = spark.createDataFrame([], tables.nullable(schema)).write.format("delta").mode("append")
     note = json.dumps({"columns": str(change)})
     writer = none.option("mergeSchema", "true").option("userMetadata", note)
-    _committed(lambda: writer.save(table.path))
-
-
-def _committed(commit: Callable[[], object]) -> None:
-    """Makes a commit of metadata; tries again while it conflicts with others."""
-    for tried in range(1, commits.TRIES + 1):
-        try:
-            commit()
-        except (PySparkException, Py4JJavaError) as error:
-            if tried == commits.TRIES or not commits.conflicting(error):
-                raise
-        else:
-            return
+    commits.repeatable(lambda: writer.save(table.path))

@@ -26,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, journal, logs, members, order, plans, redating, requeue, tables
+from hindcast import commits, journal, logs, members, plans, redating, requeue, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan
 from hindcast.settings import settings
@@ -87,7 +87,7 @@ def _by_contract(spark: SparkSession, contract: Contract, name: str, entered: Ta
         last = tables.load(spark, entered).groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
         records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
     topic = contract.topics[name]
-    anew = order.judge_again(records, logs.retention(topic)).where("fate <> was")
+    anew = logs.again(records, contract, name).where("fate <> was")
     return anew.select(
         *("partition", "offset", "timestamp", "key", "value", "was", "fate"),
         F.when(F.col("fate") == "expired", logs.too_late(topic))

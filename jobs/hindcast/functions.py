@@ -9,15 +9,17 @@
 | `<pipeline>_<table>_between(from_time, to_time, known_at, run)` | those that were true at some moment between two |
 
 Every argument may be left out. Known at the last completed run if neither `known_at` nor `run`, the number of a
-completed run, is given. They are temporary: of the session that made them. A key and an order are SQL's own.
+completed run, is given. They are temporary: of the session that made them. A key and an order are SQL's own. A moment
+before a table's horizon fails (horizon.py), as it was when the functions were made.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hindcast import journal, questions, tables
+from hindcast import horizon, journal, questions, tables
 from hindcast.contracts import Contract
+from hindcast.horizon import Horizon
 from hindcast.tables import Table
 
 if TYPE_CHECKING:
@@ -41,15 +43,25 @@ def statements(warehouse: str, contract: Contract) -> list[str]:
 
 
 def _functions(table: Table) -> list[str]:
-    name = f"{table.pipeline}_{table.name}"
+    name, at = f"{table.pipeline}_{table.name}", horizon.of(table)
     made = [_closed_up_to(f"{name}__closed_up_to", table)] if table.kind == "windows" else []
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
+    as_of, start, end = (_kept(table, at, moment, asked) for moment, asked in _ASKED.items())
     return [
         *made,
-        _asking(table, name, {}, "true"),
-        _asking(table, f"{name}_as_of", {"as_of": "TIMESTAMP"}, questions.as_of(table.kind, _AS_OF)),
-        _asking(table, f"{name}_between", times, questions.during(table.kind, _FROM, _TO)),
+        _asking(table, at, name, {}, "true"),
+        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, questions.as_of(table.kind, as_of)),
+        _asking(table, at, f"{name}_between", times, questions.during(table.kind, start, end)),
     ]
+
+
+def _kept(table: Table, at: Horizon | None, moment: str, asked: str) -> str:
+    """A moment (an SQL expression) that fails if what is `asked` lies before the table's horizon."""
+    if at is None:
+        return moment
+    told = str(horizon.beyond(table, "what is asked for", at)).replace("'", "")
+    early = f"{asked} > TIMESTAMP '1970-01-01 00:00:00 UTC' AND {asked} < {horizon.moment(at.at)}"
+    return f"if({early}, raise_error('{told}'), {moment})"
 
 
 _AS_OF = "coalesce(:as_of, current_timestamp())"
@@ -58,11 +70,13 @@ _FROM = (
     "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00'))"
 )
 _TO = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
+_ASKED = {_AS_OF: ":as_of", _FROM: ":from_time", _TO: ":to_time"}
 
 
-def _asking(table: Table, function: str, parameters: dict[str, str], condition: str) -> str:
+def _asking(table: Table, at: Horizon | None, function: str, parameters: dict[str, str], condition: str) -> str:
     """The table function `function`; `:name` in the condition is a parameter, which no column can hide."""
     moment = f"{table.pipeline}__moment(:known_at, :run)"
+    moment = _kept(table, at, moment, moment)
     shown = [f"`{column}`" for column in tables.columns(table)]
     if table.kind == "windows":
         shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from hindcast import forgotten, journal, plans, tables
 from hindcast.members import Member, Members
+from hindcast.questions import literal
 from hindcast.tables import Table
+from hindcast.upkeep import trimmed
 
 FATES = (
     *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
@@ -31,28 +33,46 @@ _ANEW = """
     FROM moved GROUP BY run, "partition" ORDER BY run, "partition"
 """
 _MEMBERS = """
-    SELECT DISTINCT "partition", topic, topicPartition, topicId FROM log WHERE ? IS NULL OR run = ? ORDER BY "partition"
+    SELECT DISTINCT "partition", topic, topicPartition, topicId FROM (
+        SELECT run, "partition", topic, topicPartition, topicId FROM log
+        UNION ALL SELECT run, "partition", topic, topicPartition, topicId FROM trimmed
+    ) WHERE ? IS NULL OR run = ? ORDER BY "partition"
+"""
+_DATED = """
+    SELECT count(*) FROM log WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
 """
 _PIECES = """
     WITH slim AS (
         SELECT run, "partition", "offset", offsets, fate, systemFrom, topicId, epoch,
                coalesce("timestamp" < streamTime, false) AS late,
                fate = 'accepted' AND "value" IS NULL AND {kept} AS without
-        FROM log WHERE ? IS NULL OR run = ?
+        FROM log WHERE $1 IS NULL OR run = $2
+    ), known AS (
+        SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
     ), placed AS (
-        SELECT *, "offset" - coalesce(sum(offsets) OVER (
-                   PARTITION BY run, "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        SELECT slim.*, known.first AS known, "offset" - coalesce(sum(offsets) OVER (
+                   PARTITION BY slim.run, slim."partition", known.first ORDER BY "offset"
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ), 0) AS piece
-        FROM slim
+        FROM slim LEFT JOIN known ON slim.run = known.run AND slim."partition" = known."partition"
+                                  AND "offset" >= known.first AND "offset" < known."after"
     ), counted AS (
-        SELECT run, "partition", piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
-               any_value(epoch) AS epoch, min("offset") AS first, max("offset" + offsets) AS after, sum(offsets) AS n,
-               count_if(late) AS late, count_if(without) AS without
-        FROM placed GROUP BY run, "partition", piece, fate
+        SELECT run, "partition", known, if(known IS NULL, piece, 0) AS piece, fate, systemFrom, topicId, epoch,
+               "offset" AS first, "offset" + offsets AS "after", offsets AS n, late::INT AS late,
+               without::INT AS without
+        FROM placed
+        UNION ALL
+        SELECT run, "partition", first, 0, fate, systemFrom, topicId, epoch, first, "after", n, late, without
+        FROM trimmed WHERE $1 IS NULL OR run = $2
+    ), summed AS (
+        SELECT run, "partition", known, piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
+               any_value(epoch) AS epoch, min(first) AS first, max("after") AS "after", sum(n) AS n, sum(late) AS late,
+               sum(without) AS without
+        FROM counted GROUP BY run, "partition", known, piece, fate
     )
-    SELECT run, "partition", any_value(knownAt), any_value(topicId), any_value(epoch), min(first), max(after),
+    SELECT run, "partition", any_value(knownAt), any_value(topicId), any_value(epoch), min(first), max("after"),
            map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT, sum(without)::BIGINT
-    FROM counted GROUP BY run, "partition", piece ORDER BY run, "partition", min(first)
+    FROM summed GROUP BY run, "partition", known, piece ORDER BY run, "partition", min(first)
 """
 
 
@@ -110,11 +130,19 @@ def anew(entered: Table, run: int | None = None) -> list[Anew]:
 
 
 def pieces(log: Table, run: int | None = None) -> list[Piece]:
-    """What a log has of one run, or of all; by run, partition and offset. None where there is no log yet."""
+    """What a log has, or had before it was trimmed, of one run, or of all; by run, partition and offset.
+
+    None where there is no log yet.
+    """
     found = tables.opened(log)
-    there = found is not None and forgotten.MARK in [field.name for field in found.schema().fields]
-    kept = f"{forgotten.MARK} IS NULL" if there else "true"
+    kept = f"{forgotten.MARK} IS NULL" if found is not None and forgotten.MARK in tables.types(found) else "true"
     return [Piece(*row) for row in _asked(log, _PIECES.format(kept=kept), run)]
+
+
+def dated_before(log: Table, run: int, moment: datetime) -> int:
+    """How many accepted records of a run are dated before a moment."""
+    found = _asked(log, _DATED.format(moment=literal(moment)), run)
+    return int(found[0][0]) if found else 0
 
 
 def members(log: Table) -> dict[int, Member]:
@@ -180,6 +208,7 @@ def _asked(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("log", tables.dataset(found))
+        engine.register("trimmed", trimmed.counts(log))
         return engine.execute(query, [run, run]).fetchall()
 
 

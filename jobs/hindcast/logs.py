@@ -51,6 +51,7 @@ from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
 from hindcast.topics import HEADERS, Cluster, Offsets
+from hindcast.upkeep import trimmed
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""
@@ -82,7 +83,21 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     if tables.opened(log) is None:
         return none(spark)
     rows = forgotten.remembered(redating.log(spark, contract, name, after))
-    return order.judge_again(rows, retention(contract.topics[name])).where("fate = 'accepted'")
+    return again(rows, contract, name).where("fate = 'accepted'")
+
+
+def again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
+    """Rows of a topic's log with their fates by the contract's history retention (`order.judge_again`).
+
+    What is left of before the log's horizon was in force there, and stays accepted (`trimmed.settled`).
+    """
+    at = trimmed.settled(plans.log(settings().warehouse, contract.pipeline, name))
+    if at is None:
+        return order.judge_again(rows, retention(contract.topics[name]))
+    known = (F.col("timestamp") <= F.lit(at.horizon)) & (F.col("run") <= at.run)
+    was = rows.withColumn("_settled", known & F.col("fate").isin("accepted", "expired"))
+    judged = order.judge_again(was, retention(contract.topics[name]))
+    return judged.withColumn("fate", F.when(F.col("_settled"), "accepted").otherwise(F.col("fate"))).drop("_settled")
 
 
 def brought(

@@ -213,6 +213,7 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
         notes = {
             f"{topic.get('late') or 0:,} late": topic.get("late"),
             f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
+            f"{topic.get('beforeHorizon') or 0:,} dated before the horizon": topic.get("beforeHorizon"),
             f"of earlier records by the contract as it is now: {anew}": anew,
             f"requeued: {again or 'none'}": "requeued" in topic,
             f"{still:,} still malformed": still,

@@ -23,6 +23,7 @@ from hindcast import (
     derive,
     emitting,
     gates,
+    horizon,
     inputs,
     journal,
     logs,
@@ -131,11 +132,12 @@ def _difference(
 ) -> dict[str, Any]:
     candidate = candidates[name]
     table = located(contract, name)
+    frozen = horizon.frozen(table.warehouse, contract, name)
     if (found := tables.opened(table)) is not None:
         tables.fit(found, table, table_schema(candidate))
-        changes = compared(table, tables.believed(spark, table), candidate).persist()
+        changes = compared(table, tables.believed(spark, table), candidate, frozen).persist()
     else:
-        changes = candidate.withColumn("change", F.lit("open")).persist()
+        changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
     began = F.col(PERIODS[table.kind][0])
     past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counts = {

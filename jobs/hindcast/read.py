@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import journal, questions, scan, show, tables
+from hindcast import horizon, journal, questions, scan, show, tables
 from hindcast.contracts import Contract
 from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.questions import Bound, Question
@@ -35,7 +35,8 @@ EVERYTHING = Question()
 def query(warehouse: str, contract: Contract, name: str, question: Question = EVERYTHING) -> pa.Table:
     """The rows of a table that answer a question; in the order of time, then of keys, if it asks for none.
 
-    QueryError for an unknown table, a key that is none, or a known-at that cannot be answered yet (`answerable`).
+    QueryError for an unknown table, a key that is none, a known-at that cannot be answered yet (`answerable`),
+    or a moment before the table's horizon (horizon.py).
     """
     asked = _Asked.of(warehouse, contract, name, question)
     return asked.answered(asked.condition, asked.bounds, question.order, asked.closed)
@@ -178,6 +179,7 @@ class _Asked:
         found = tables.opened(table)
         if found is None:
             raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
+        horizon.refuse(table, horizon.of(table, found), question, known)
         return cls(table, found, question, known)
 
     @property

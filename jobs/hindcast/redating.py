@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import forgotten, gaps, journal, order, requeued, schemas, valid_time
+from hindcast import forgotten, gaps, horizon, journal, order, plans, requeued, schemas, valid_time
 from hindcast.contracts import Contract, Topic
 from hindcast.decode import decode
 from hindcast.formats import Writers
@@ -35,6 +35,7 @@ def log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> D
     `was`.
     """
     rows = requeued.records(spark, settings().warehouse, contract.pipeline, name)
+    horizon.refuse_dating(plans.log(settings().warehouse, contract.pipeline, name), contract.topics[name].valid_time)
     if all(run <= after for run in _stale(contract, name)):
         return rows.where(F.col("run") > after)
     writers = schemas.known(spark, contract, name)

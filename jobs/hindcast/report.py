@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import emitted, holds, journal, ledger, members, plans, requeue, tables, verdicts, windows
+from hindcast import emitted, holds, horizon, journal, ledger, members, plans, requeue, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -39,6 +39,9 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         without = sum(p.pop("without") for p in partitions)
         if contract.topics[name].read == "stream":
             topics[name]["withoutValue"] = without
+        frozen = horizon.frozen(warehouse, contract, name)
+        if frozen and (n := ledger.dated_before(plans.log(warehouse, contract.pipeline, name), plan.run, frozen)):
+            topics[name]["beforeHorizon"] = n
         decided = plans.fates(warehouse, contract.pipeline, name)
         anew = ledger.anew(decided, plan.run)
         counts = {fate: sum(e.became(fate) for e in anew) for fate in ledger.FATES}
@@ -183,6 +186,8 @@ def text(report: dict[str, Any]) -> str:
         told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items()) or "nothing new"
         late = f"; {topic['late']:,} late" if topic["late"] else ""
         without = f"; {topic['withoutValue']:,} without a value" if topic.get("withoutValue") else ""
+        if n := topic.get("beforeHorizon"):
+            without += f"; {n:,} dated before the horizon, where nothing changes any more"
         anew = ", ".join(f"{n:,} {fate}" for fate, n in topic.get("decidedAnew", {}).items() if n)
         again = f"; of earlier records by the contract as it is now: {anew}" if anew else ""
         lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}{again}")

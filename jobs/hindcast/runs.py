@@ -26,6 +26,7 @@ from hindcast import (
     fates,
     forgotten,
     gaps,
+    horizon,
     journal,
     logs,
     page,
@@ -160,6 +161,9 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
     past = journal.runs(now.warehouse, pipeline)
     if not found and not any(run.run_id == run_id and not run.finished for run in past):
         mend = f"hindcast quarantine {pipeline} lists what is refused, and why"
+        trimmed = {name: horizon.of(plans.log(now.warehouse, pipeline, name)) for name in asked["topics"]}
+        told = [f"{at.refused.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused]
+        mend += f"; what was refused before {', '.join(told)} was trimmed" if told else ""
         raise AskedError("no malformed record like that is left", where=pipeline, mend=mend)
     asked = {**asked, "topics": list(found)}
     planned = plans.plan(now.warehouse, now.kafka, contract, run_id, requeues=asked)

@@ -54,6 +54,7 @@ Kind = Literal[
     "gates",
     "failing",
     "schemas",
+    "trimmed",
 ]
 FORMAT = 1
 """The store format that this code writes."""
@@ -70,7 +71,7 @@ WIDENING = "delta.enableTypeWidening"
 EVOLUTION = "hindcast.evolution"
 """The table property of one whose columns have changed: its files differ in theirs. JSON: the `dropped` ones, when."""
 
-_OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates", "failing"})
+_OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates", "failing", "trimmed"})
 """The kinds whose columns are ours alone."""
 
 

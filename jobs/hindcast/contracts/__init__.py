@@ -2,7 +2,7 @@
 
 from hindcast.contracts.expectation import Expectation
 from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, repeated
-from hindcast.contracts.model import Contract, Input, Join, Topic, View, Window
+from hindcast.contracts.model import Contract, Input, Join, Keep, Topic, View, Window
 from hindcast.contracts.shapes import Shape, shapes
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Expectation",
     "Input",
     "Join",
+    "Keep",
     "Shape",
     "Topic",
     "View",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.contracts import envelope, formats, gates, kafka, valid_time
+from hindcast.contracts import envelope, formats, gates, kafka, keep, valid_time
 from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract, Topic
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
@@ -48,9 +48,10 @@ def check(contract: Contract) -> Iterator[Complaint]:
             yield Complaint(("views", name), f"'{name}' is the name of one of our own tables", "choose another name")
     yield from _views(contract)
     yield from kafka.unread(contract)
+    yield from keep.complaints(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing")
+RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing", "trimmed")
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from hindcast.contracts.check import check
-from hindcast.contracts.model import Contract, Input, Join, TimeSkew, Topic, View, Window
+from hindcast.contracts.model import Contract, Input, Join, Keep, TimeSkew, Topic, View, Window
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError, nearest
 
@@ -176,6 +176,7 @@ def _fields(location: tuple[Any, ...]) -> list[str]:
         "join": Join,
         "window": Window,
         "max_time_skew": TimeSkew,
+        "keep": Keep,
     }
     model: type[BaseModel] = Contract
     if len(location) >= 2:

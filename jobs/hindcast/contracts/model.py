@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -28,7 +28,7 @@ Sensitive = Annotated[
 
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
-    *("on_gap", "max_time_skew", "max_malformed", "sensitive", "expect"),
+    *("on_gap", "max_time_skew", "max_malformed", "keep", "sensitive", "expect"),
 }
 
 
@@ -43,6 +43,26 @@ class TimeSkew(Model):
     )
 
 
+class Keep(Model):
+    """How long what a run no longer needs is kept before `hindcast trim` removes it."""
+
+    table: Duration = Field(description="How long the table's history is kept.")
+    log: Duration | None = Field(
+        None,
+        description="How long records are kept with their bytes, so that their table can be derived anew; as long "
+        "as the table if left out.",
+    )
+    quarantine: Duration | None = Field(
+        None,
+        description="How long refused records are kept, from the run that refused them; as long as the log if left "
+        "out.",
+    )
+
+
+_Keep = Annotated[
+    Annotated[Duration, Tag("[duration]")] | Annotated[Keep, Tag("[object]")],
+    Discriminator(lambda told: "[object]" if isinstance(told, dict | Keep) else "[duration]"),
+]
 _Skew = Annotated[
     Annotated[Duration, Tag("[duration]")] | Annotated[TimeSkew, Tag("[object]")],
     Discriminator(lambda told: "[object]" if isinstance(told, dict | TimeSkew) else "[duration]"),
@@ -151,6 +171,12 @@ class Topic(Model):
         description="Records whose key, value and headers have more bytes than this are malformed (oversized); without "
         "limit if left out.",
     )
+    keep: _Keep | None = Field(
+        None,
+        description="How long history is kept: what was true, or known, longer ago `hindcast trim` removes "
+        "(docs/retention.md). Of table, log and quarantine, or of each: `{table: 90 days, log: 52 weeks}`. For ever if "
+        "left out.",
+    )
     sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
@@ -167,6 +193,15 @@ class Topic(Model):
         """`max_time_skew` with both its sides."""
         skew = self.max_time_skew
         return skew if isinstance(skew, TimeSkew) else TimeSkew(after=skew)
+
+    @property
+    def kept(self) -> Keep | None:
+        """`keep` with all its parts; None: everything, for ever."""
+        if self.keep is None:
+            return None
+        told = self.keep if isinstance(self.keep, Keep) else Keep(table=self.keep)
+        log = told.table if told.log is None else told.log
+        return Keep(table=told.table, log=log, quarantine=log if told.quarantine is None else told.quarantine)
 
     @property
     def keyed_as(self) -> str:
@@ -293,6 +328,9 @@ class View(Model):
         description="kafka: a key's update is held back for this time, and later ones take its place "
         "(suppress(untilTimeLimit)). Of a table that is not versioned.",
     )
+    keep: Duration | None = Field(
+        None, description="How long its history is kept, as that of a topic; for ever if left out."
+    )
     sensitive: Sensitive = False
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
@@ -337,9 +375,11 @@ class Contract(Model):
     def hash(self) -> str:
         """What the plan remembers of the contract: SHA-256 of its canonical JSON, 16 hex digits.
 
-        A field with its default is as if left out: a new version of Hindcast with new fields changes no contract.
+        A field with its default is as if left out: a new version of Hindcast with new fields changes no contract. How
+        long history is kept is no part of it: it changes no answer.
         """
-        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+        kept: dict[str, Any] = {part: {"__all__": {"keep"}} for part in ("topics", "views")}
+        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True, exclude=kept), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def definition(self, name: str) -> str:
@@ -347,7 +387,7 @@ class Contract(Model):
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
-                mode="json", exclude_defaults=True, exclude={"expect", "sensitive", "max_record_bytes"}
+                mode="json", exclude_defaults=True, exclude={"expect", "sensitive", "max_record_bytes", "keep"}
             )
             for n in parts
             if n in upstream

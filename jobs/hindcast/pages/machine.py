@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow.compute as pc
 
-from hindcast import journal, read
+from hindcast import horizon, journal, read
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError
@@ -22,6 +22,7 @@ from hindcast.pages.drawing import Axis
 from hindcast.pages.histories import History, Some
 from hindcast.pages.made_of import records
 from hindcast.pages.why import explain
+from hindcast.questions import Question
 from hindcast.settings import Settings
 from hindcast.show import plain
 
@@ -67,7 +68,10 @@ def page(now: Settings, contract: Contract, readable: Collection[str], asked: As
     known = _known(warehouse, pipeline, asked.knownAt) or read.last_known_at(warehouse, pipeline)
     other = _known(warehouse, pipeline, asked.comparedWith)
     history = histories.history(table, read.key_of(table, asked.key))
-    as_of = read.moment_of(warehouse, pipeline, asked.asOf) if asked.asOf else _latest(history)
+    at, given = horizon.of(table), read.moment_of(warehouse, pipeline, asked.asOf) if asked.asOf else None
+    for moment in (known, *([other] if other else [])):
+        horizon.refuse(table, at, Question(as_of=given), moment)
+    as_of = given or max(_latest(history), at.at if at else _latest(history))
     near = history.near(as_of, DRAWN)
     there = history.at(as_of, known, ANSWERS)
     named = _Named(warehouse, contract, name, {run.known_at: run.number for run in past}, marked)
@@ -76,6 +80,7 @@ def page(now: Settings, contract: Contract, readable: Collection[str], asked: As
         "suggested": [],
         "key": asked.key,
         "kind": table.kind,
+        "horizon": at.at.isoformat() if at else None,
         "asOf": as_of.isoformat(),
         "knownAt": known.isoformat(),
         "knownBy": named.run(known),

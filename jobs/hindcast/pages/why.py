@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
-from hindcast import emitted, questions, scan
+from hindcast import emitted, horizon, questions, scan
 from hindcast.contracts import Contract, Join, Shape, View, shapes
 from hindcast.contracts.expressions import resolve
 from hindcast.contracts.sensitive import discreet
@@ -44,8 +44,12 @@ def explain(
         if by is not None:
             text, part = _emitted(contract, reader, by)
             return {"text": text, "parts": [part.told(warehouse, contract)]}
+    frozen = horizon.frozen(warehouse, contract, name)
+    if frozen is not None and not _derivable(shape.kind, row, known, frozen):
+        text = f"What it was made of is not kept: the history of its inputs was trimmed up to {label(frozen)}."
+        return {"text": text, "parts": []}
     try:
-        text, parts = _Row(view, shapes(contract), row, reader).made()
+        text, parts = _Row(view, shapes(contract), row, reader, frozen).made()
     except (SqlglotError, duckdb.Error) as error:
         # Spark's SQL is not all DuckDB's: what cannot be asked here is said, not guessed.
         text, parts = f"This page cannot tell: {discreet(contract, name, cause(error))}", []
@@ -74,12 +78,13 @@ class _Row:
     known: Mapping[str, Shape]
     row: Row
     reader: Reader
+    frozen: datetime | None = None
 
     @property
     def moment(self) -> datetime:
-        """When the row begins to be true."""
+        """When the row begins to be true; at the earliest when its inputs begin to be kept."""
         found: datetime = next(self.row[name] for name in ("timestamp", "windowStart", "validFrom") if name in self.row)
-        return found
+        return found if self.frozen is None else max(found, self.frozen)
 
     def made(self) -> tuple[str, list[Part]]:
         """How the row was made, and of what."""
@@ -165,6 +170,15 @@ class _Row:
 
 
 _WHEN = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "begun by"}
+
+
+def _derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:
+    """Whether a row's inputs still tell what it was made of, as known at a moment."""
+    if known < frozen:
+        return False
+    if kind == "versions":
+        return row["validTo"] is None or row["validTo"] > frozen
+    return bool(row[PERIODS[kind][0]] >= frozen)
 
 
 def _told(part: Part) -> str:

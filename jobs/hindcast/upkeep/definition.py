@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import amounts, changes, derive, emitted, holds, logs, plane, schemas, tables
+from hindcast import amounts, changes, derive, emitted, holds, horizon, logs, plane, schemas, tables
 from hindcast.changes import compared, located
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
@@ -55,7 +55,7 @@ def check(
         if table.key and not whole and rows > SAMPLE:
             some = F.pmod(F.xxhash64(*map(_quoted, table.key)), F.lit(rows // SAMPLE)) == 0
             derived, believed = derived.where(some), believed.where(some)
-        change = compared(table, believed, derived)
+        change = compared(table, believed, derived, horizon.frozen(table.warehouse, contract, name))
         if (held := holds.waiting(spark, table.warehouse, table.pipeline, name)) is not None:
             keyed = change.withColumn("_key", holds.key_of(table.key))
             alike = held.select(F.col("key").alias("_key")).distinct()

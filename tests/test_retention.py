@@ -1,0 +1,409 @@
+"""Retention on the real parts: what `keep` says need not be kept goes, and no promised answer changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hindcast import cli, commits, functions, horizon, journal, ledger, read, rebuild, runs
+from hindcast.contracts.shapes import PERIODS
+from hindcast.errors import AskedError, BusyError, QueryError, TableError
+from hindcast.pages import machine
+from hindcast.questions import Question
+from hindcast.settings import settings
+from hindcast.upkeep import retention
+from pipelines import T0, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+KEPT = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    keep: {table: 10 seconds, quarantine: 1 week}
+    max_malformed: 10
+"""
+
+
+def moment(second: float) -> datetime:
+    return T0 + timedelta(seconds=second)
+
+
+SLOWEST = {"topic": "menu", "partition": 0, "reached": moment(14).isoformat()}
+
+
+def told(p: Pipeline) -> None:
+    """Two runs, after which the horizon is at 4."""
+    p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 0), ("curry", {"price": 9}, 2))
+    p.send("menu", ("cake", {"price": 3}, 1), ("cake", None, 3), ("tea", b"{", 3), ("curry", {"price": 10}, 6))
+    p.run()
+    p.send("menu", ("curry", {"price": 12}, 14))
+    p.run()
+
+
+LATE = (("curry", {"price": 7}, 3), ("cake", {"price": 4}, 2), ("rice", {"price": 1}, 1), ("soup", {"price": 6}, 5))
+"""Late: one that was in force at the horizon, one before a tombstone, one of a new key, one after the horizon."""
+
+AFTER = [
+    ("curry", 7, 4, 6),
+    ("curry", 9, 2, 4),
+    ("curry", 10, 6, 14),
+    ("curry", 12, 14, None),
+    ("rice", 1, 4, None),
+    ("soup", 5, 0, 5),
+    ("soup", 6, 5, None),
+]
+
+
+def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, KEPT) as p:
+        told(p)
+        before, counted = p.versions(), ledger.fates(p.warehouse, p.name).to_pylist()
+        assert cli.main(["trim", p.name, "--dry-run"]) == 0
+        assert "table menu: 2 rows; horizon 2026-01-01T00:00:04+00:00" in capsys.readouterr().out
+        assert p.versions() == before, "a dry run writes nothing"
+
+        assert retention.trim(spark, p.contract) == {
+            "pipeline": "restaurant",
+            "knownAt": journal.completed(p.warehouse, p.name)[-1].known_at.isoformat(),
+            "tables": {"menu": {"horizon": moment(4).isoformat(), "slowest": SLOWEST, "rows": 2}},
+            "logs": {"menu": {"horizon": moment(4).isoformat(), "slowest": SLOWEST, "records": 2}},
+            "quarantine": {"menu": 0},
+        }
+        assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 5, 6, 7]
+        assert ledger.fates(p.warehouse, p.name).to_pylist() == counted, "the ledger is whole"
+        assert rebuild.rebuild(p.warehouse, p.contract) == []
+        again = p.versions()
+        assert retention.trim(spark, p.contract)["logs"]["menu"]["records"] == 0
+        assert p.versions() == again, "a repeat does nothing"
+
+        p.send("menu", *LATE)
+        assert p.run()["topics"]["menu"]["beforeHorizon"] == 3
+        assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
+        refused = r"is not kept: the history of menu was trimmed up to 2026-01-01T00:00:04"
+        for question in (
+            Question(as_of=moment(3)),
+            Question(from_time=moment(1), to_time=moment(9)),
+            Question(as_of=moment(9), known_at=moment(3)),
+        ):
+            with pytest.raises(QueryError, match=refused):
+                read.query(p.warehouse, p.contract, "menu", question)
+            with pytest.raises(QueryError, match=refused):
+                read.frame(spark, p.warehouse, p.contract, "menu", question)
+        with pytest.raises(QueryError, match=refused):
+            machine.page(settings(), p.contract, ["restaurant"], machine.Asked("menu", "curry", moment(3).isoformat()))
+        there = machine.page(
+            settings(), p.contract, ["restaurant"], machine.Asked("menu", "curry", moment(4).isoformat())
+        )
+        assert [row["values"]["price"] for row in there["answer"]["rows"]] == [7]
+        functions.register(spark, p.warehouse, p.contract)
+        asked = "SELECT item, price FROM restaurant_menu_as_of(TIMESTAMP '2026-01-01 00:00:0{} UTC') ORDER BY item"
+        assert [tuple(row) for row in spark.sql(asked.format(4)).collect()] == [("curry", 7), ("rice", 1), ("soup", 5)]
+        with pytest.raises(Exception, match="is not kept: the history of menu was trimmed"):
+            spark.sql(asked.format(3)).collect()
+
+        # the late ones are trimmed like any other, and the ledger adds up
+        p.send("menu", ("soup", {"price": 8}, 20))
+        p.run()
+        counted = ledger.fates(p.warehouse, p.name).to_pylist()
+        retention.trim(spark, p.contract)
+        assert sorted(row["offset"] for row in p.raw("logs/menu")) == [4, 5, 6, 7, 10, 11, 12]
+        assert ledger.fates(p.warehouse, p.name).to_pylist() == counted
+
+
+@pytest.mark.long
+def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_the_next(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    text = KEPT.replace("quarantine: 1 week", "quarantine: 1 ms")
+    with pipeline(spark, broker, tmp_path, text) as p:
+        told(p)
+        counted, promised = ledger.fates(p.warehouse, p.name).to_pylist(), state(p, "menu", 2, moment(4))
+        seen: set[str] = set()
+        while True:
+            try:
+                with failing(seen):
+                    retention.trim(spark, p.contract)
+                break
+            except CrashError:
+                assert ledger.fates(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
+                assert state(p, "menu", 2, moment(4)) == promised
+        assert {place.split()[0] for place in seen} >= {"describe", "append", "once", "remove"}
+        assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 6, 7], "the malformed one went too"
+        assert p.raw("quarantine") == []
+        p.send("menu", *LATE)
+        p.run()
+        assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
+        with pytest.raises(AskedError, match="no malformed record like that is left") as nothing:
+            runs.requeue(spark, p.name, "again", {"topics": ["menu"]})
+        assert "was trimmed" in nothing.value.mend
+
+        # another valid_time cannot date what was removed; a run under way, and another contract, are waited for
+        p.write(text.replace("    keep:", "    valid_time: record_timestamp\n    keep:"))
+        with pytest.raises(TableError, match="another valid_time, and the log was trimmed"):
+            p.run("dated")
+        with pytest.raises(BusyError, match=r"\(dated\) has not ended"):
+            retention.trim(spark, p.contract)
+
+
+class CrashError(Exception):
+    """What a trim fails with."""
+
+
+@contextmanager
+def failing(seen: set[str]) -> Iterator[None]:
+    """Commits fail at the first boundary that was not seen yet."""
+    numbers: dict[str, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def wrap(name: str) -> None:
+            real = getattr(commits, name)
+
+            def wrapped(*args: Any, **kwargs: Any) -> Any:
+                numbers[name] = numbers.get(name, 0) + 1
+                for when in ("before", "after"):
+                    if when == "after":
+                        done = real(*args, **kwargs)
+                    if (place := f"{name} {numbers[name]} {when}") not in seen:
+                        seen.add(place)
+                        raise CrashError(place)
+                return done
+
+            patch.setattr(commits, name, wrapped)
+
+        for name in ("describe", "append", "once", "remove", "blank"):
+            wrap(name)
+        yield
+
+
+CHANGED = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    history_retention: 5 seconds
+    keep: 10 seconds
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string}
+    keep: 10 seconds
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {price: price}
+"""
+NEW = """
+  more:
+    table: menu
+    select: {price: price}
+  served:
+    stream: orders
+    join: {table: menu, on: item}
+    semantics: kafka
+    select: {price: price}
+"""
+
+
+@pytest.mark.long
+def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, CHANGED) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 3), ("cake", {"price": 3}, 2))
+        p.send("menu", ("curry", {"price": 9}, 6), ("curry", {"price": 10}, 15), ("soup", {"price": 6}, 14))
+        p.send("menu", ("soup", {"price": 7}, 9))  # expired
+        p.send("orders", ("anna", {"item": "curry"}, 1), ("bob", {"item": "soup"}, 5), ("carl", {"item": "curry"}, 7))
+        p.send("orders", ("dan", {"item": "curry"}, 15))
+        p.run()
+        retention.trim(spark, p.contract)
+        assert horizon.frozen(p.warehouse, p.contract, "bills") == moment(5)
+        assert p.believed("bills") == [("anna", 8, 1), ("bob", 5, 5), ("carl", 9, 7), ("dan", 10, 15)], "kept for ever"
+
+        # another expression, another history retention: from 5 on, and the expired one is taken there
+        doubled = CHANGED.replace("{price: price}", "{price: 2 * price}")
+        p.write(doubled.replace("history_retention: 5 seconds", "history_retention: 10 seconds"))
+        p.send("orders", ("eve", {"item": "soup"}, 10), ("fay", {"item": "soup"}, 4))
+        p.run()
+        assert sorted(p.believed("menu")[1:], key=lambda row: (row[0], row[2])) == [
+            ("curry", 8, 0, 6),
+            ("curry", 9, 6, 15),
+            ("curry", 10, 15, None),
+            ("soup", 5, 3, 9),
+            ("soup", 7, 9, 14),
+            ("soup", 6, 14, None),
+        ]
+        after = [("anna", 8, 1), ("bob", 10, 5), ("carl", 18, 7), ("dan", 20, 15), ("eve", 14, 10)]
+        assert p.believed("bills") == after, "fay came too late for a row"
+        p.write(CHANGED.replace("history_retention: 5 seconds", "history_retention: 0 ms"))
+        p.run()
+        assert ("cake", 3, 2, None) in p.believed("menu"), "what was in force at the horizon stays"
+
+        # a view that is new begins there; a kafka view with another definition is refused
+        p.write(CHANGED + NEW)
+        p.run()
+        assert min(row[2] for row in p.believed("more")) == 5
+        with pytest.raises(QueryError, match="trimmed up to 2026-01-01T00:00:05"):
+            read.query(p.warehouse, p.contract, "more", Question(as_of=moment(4)))
+        assert ("dan", 10, 15) in p.believed("served")
+        p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
+        with pytest.raises(TableError, match="another definition, and the log of menu was trimmed up to"):
+            p.run()
+
+
+TWINS = """
+pipeline: twins
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {g: string, price: int}
+    max_time_skew: 30 days
+    keep: 15 seconds
+  orders:
+    read: stream
+    key: {item: string}
+    value: {n: int}
+    max_time_skew: 30 days
+    keep: 15 seconds
+views:
+  bills:
+    stream: orders
+    join: {table: menu, how: left}
+    select: {n: n, price: price}
+    keep: 20 seconds
+  groups:
+    table: menu
+    group_by: {g: g}
+    aggregate: {items: count(*), total: sum(price)}
+"""
+RATES = """
+topics:
+  rates:
+    read: table
+    key: {item: string}
+    value: {rate: int}
+    max_time_skew: 30 days
+    history_retention: 12 seconds
+    keep: {table: 15 seconds, log: 20 seconds}
+"""
+MORE = """
+  sessions:
+    stream: orders
+    aggregate: {n: count(*), total: sum(n)}
+    window: {session: 3 seconds, grace: 10 seconds}
+  rated:
+    table: menu
+    join: {table: rates, how: outer}
+    select: {price: price, rate: rate}
+    keep: 12 seconds
+  spans:
+    stream: orders
+    aggregate: {n: count(*)}
+    window: {sliding: 2 seconds, grace: 5 seconds}
+  billed:
+    stream: bills
+    aggregate: {total: sum(price)}
+    window: {tumbling: 4 seconds, grace: 8 seconds}
+"""
+SEED = 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "times", "more"),
+    [(SEED, 2, False), *(pytest.param(SEED + n, 5, True, marks=pytest.mark.long) for n in range(1, 4))],
+)
+def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
+    spark: SparkSession, broker: str, tmp_path: Path, seed: int, times: int, more: bool
+) -> None:
+    """Random records, many of them late, in runs with trims between, and a definition that changes."""
+    dice = random.Random(seed)  # noqa: S311 - histories, not secrets
+    begun = datetime.now(UTC).replace(microsecond=0)
+    text = TWINS.replace("\ntopics:\n", RATES) + MORE if more else TWINS
+    with pipeline(spark, broker, tmp_path / "one", text, partitions=2) as p:
+        twin = Pipeline(spark, broker, tmp_path / "twin", text)
+        twin.prefix = p.prefix
+        removed = 0
+        for number in range(1, times + 1):
+            if number == 2:
+                text = text.replace("sum(price)", "sum(2 * price)").replace("{g: string,", "{note: string, g: string,")
+            p.write(text)
+            twin.write("\n".join(line for line in text.splitlines() if "keep:" not in line))
+            for topic in p.contract.topics:
+                p.send(topic, *(_record(dice, topic, begun, number) for _ in range(40)))
+            for one in (p, twin):
+                one.run()
+            for name in (*p.contract.topics, *p.contract.views):
+                _same(p, twin, name, f"seed {seed}, run {number}, {name}")
+            if dice.random() < 0.8 or number == 1:
+                trimmed = retention.trim(spark, p.contract)
+                removed += sum(it["rows"] for it in trimmed["tables"].values())
+                assert (
+                    ledger.fates(p.warehouse, p.name).drop(_OWN).equals(ledger.fates(twin.warehouse, p.name).drop(_OWN))
+                )
+        for name in (*p.contract.topics, *p.contract.views):
+            _same(p, twin, name, f"seed {seed}, at the end, {name}")
+        assert removed > 10 * times, "there is something to see"
+
+
+_OWN = ["knownAt", "runId"]
+
+
+def _record(dice: random.Random, topic: str, begun: datetime, number: int) -> tuple[Any, ...]:
+    """A record of one of twelve items, dated up to half a minute after the last run's, or long before."""
+    late = dice.random() < 0.4
+    second = dice.uniform(-20, 30 * number) if late else dice.uniform(30 * number - 30, 30 * number)
+    value = {
+        "menu": {"g": dice.choice("xyz"), "price": dice.randint(1, 5), "note": dice.choice("ab")},
+        "rates": {"rate": dice.randint(1, 3)},
+        "orders": {"n": dice.randint(1, 9)},
+    }[topic]
+    deleted = dice.random() < 0.15
+    return f"item {dice.randrange(12)}", None if deleted else value, begun + timedelta(seconds=round(second))
+
+
+def _same(p: Pipeline, twin: Pipeline, name: str, where: str) -> None:
+    since = horizon.frozen(p.warehouse, p.contract, name)
+    known = journal.completed(p.warehouse, p.name)
+    for run, following in zip(known, [*known[1:], None], strict=True):
+        # Known at a moment from the horizon on, at which the run was the last one.
+        if since is None or following is None or following.known_at > since:
+            assert state(p, name, run.number, since) == state(twin, name, run.number, since), where
+
+
+def state(p: Pipeline, name: str, run: int, since: datetime | None) -> list[tuple[Any, ...]]:
+    """What a table tells of the time from a moment on, as known at a run, without what is of no reading."""
+    numbers = {it.known_at: it.number for it in journal.runs(p.warehouse, p.name)}
+    kind, found = p.table(name).kind, []
+    start, end = PERIODS[kind][0], PERIODS[kind][-1]
+    for row in p.raw(name):
+        if numbers[row["systemFrom"]] > run or (row["systemTo"] is not None and numbers[row["systemTo"]] <= run):
+            continue
+        if since is not None and kind == "versions":
+            if row[end] is not None and row[end] <= since:
+                continue
+            row[start] = max(row[start], since)
+        elif since is not None and row[start] < since:
+            continue
+        told = (c for c in sorted(row) if c not in ("systemFrom", "systemTo", "_belief"))
+        # Of two records that say the same a row has the place of the first that was known.
+        found.append(tuple(str(row[c]) for c in told if kind != "versions" or not c.startswith("_")))
+    return sorted(found)
