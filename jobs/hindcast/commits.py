@@ -53,6 +53,15 @@ def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where
     return once(lambda: writer.save(table.path), lambda: tables.published(table), run, None, table.path)
 
 
+def rewrite(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str, by: tuple[str, ...]) -> bool:
+    """Puts rows in place of all that a table has, also in other columns and partitions (`by`), as `append` adds them.
+
+    Readers see the table before or after it: it is one commit.
+    """
+    writer = _writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true").partitionBy(*by)
+    return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, None, table.path)
+
+
 def _writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> DataFrameWriter:
     """Of one commit of a run, which Delta makes once."""
     writer = rows.write.format("delta").option("txnAppId", table.app(part)).option("txnVersion", str(run))

@@ -59,7 +59,7 @@ def _set(spark: SparkSession, table: Table, found: DeltaTable, properties: dict[
     new = {name: value for name, value in properties.items() if there.get(name) != value}
     if new:
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in new.items())
-        _committed(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
+        committed(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
 
 
 def _grow(spark: SparkSession, table: Table, schema: StructType, change: Difference) -> None:
@@ -67,10 +67,10 @@ def _grow(spark: SparkSession, table: Table, schema: StructType, change: Differe
     none = spark.createDataFrame([], tables.nullable(schema)).write.format("delta").mode("append")
     note = json.dumps({"columns": str(change)})
     writer = none.option("mergeSchema", "true").option("userMetadata", note)
-    _committed(lambda: writer.save(table.path))
+    committed(lambda: writer.save(table.path))
 
 
-def _committed(commit: Callable[[], object]) -> None:
+def committed(commit: Callable[[], object]) -> None:
     """Makes a commit of metadata; tries again while it conflicts with others."""
     for tried in range(1, commits.TRIES + 1):
         try:

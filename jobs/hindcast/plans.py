@@ -111,7 +111,7 @@ class Share:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "only", "reason", "decodings")
+_OPTIONAL = ("releases", "requeues", "upgrade", "only", "reason", "decodings")
 """Fields of a plan that the journal has where they say something."""
 
 
@@ -123,6 +123,7 @@ class Plan:
     `releases`: of each table whose held changes a person has released: `until` when they were looked at (ISO 8601), the
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
     `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
+    `upgrade`: which table it brings to today's store format, and how (upkeep/upgrade.py); it brings no offsets either.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -140,12 +141,18 @@ class Plan:
     only: str | None = None
     reason: str | None = None
     decodings: dict[str, str] = field(default_factory=dict)
+    upgrade: dict[str, Any] = field(default_factory=dict)
     numbers: int = 1
 
     @property
     def first(self) -> int:
         """The first number that the run takes."""
         return self.run + 1 - self.numbers
+
+    @property
+    def upgraded(self) -> str | None:
+        """The table that the run begins to bring to today's store format."""
+        return self.upgrade["table"] if self.upgrade.get("step") == "begin" else None
 
     def concerns(self, contract: Contract, name: str) -> bool:
         """Whether the run has anything to do with a table."""
@@ -184,6 +191,7 @@ class Plan:
             told.get("only"),
             told.get("reason"),
             told.get("decodings", {}),
+            told.get("upgrade", {}),
             numbers=told.get("numbers", 1),
         )
 
@@ -198,12 +206,13 @@ def plan(
     only: str | None = None,
     reason: str | None = None,
     requeues: Mapping[str, Any] | None = None,
+    upgrade: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`
-    or `requeues` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of the
-    pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`,
+    `requeues` or `upgrade` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of
+    the pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -226,7 +235,7 @@ def plan(
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
-    if releases or requeues:
+    if releases or requeues or upgrade:
         made = replace(
             made,
             run=made.first,
@@ -234,6 +243,7 @@ def plan(
             topics={name: share.of_nothing() for name, share in made.topics.items()},
             releases=dict(releases or {}),
             requeues=dict(requeues or {}),
+            upgrade=dict(upgrade or {}),
         )
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))

@@ -1,0 +1,1 @@
+"""Years of use: what keeps tables in shape while code, formats and rows grow old."""

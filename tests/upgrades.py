@@ -1,0 +1,153 @@
+"""Plain Delta tables of older store formats for tests, and what they are to be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast import read, runs
+from hindcast.contracts import find
+from hindcast.questions import Question
+from hindcast.upkeep import upgrade
+from pipelines import T0, Pipeline, at, tuples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNKNOWN = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
+"""The surrogate, as the issue has it."""
+
+SURROGATE = (UNKNOWN - T0).total_seconds()
+
+MOMENT = pa.timestamp("us", "UTC")
+FIELDS = {
+    "item": pa.string(),
+    "price": pa.decimal128(8, 2),
+    **dict.fromkeys(("timestamp", "validFrom", "validTo"), MOMENT),
+}
+COLUMNS = {
+    "latest": ("item", "price"),
+    "timestamped": ("item", "price", "timestamp"),
+    "versioned": ("item", "price", "validFrom", "validTo"),
+}
+PLAIN: dict[str, list[tuple[Any, ...]]] = {
+    "latest": [("curry", 8), ("soup", 5), ("cake", 3)],
+    "timestamped": [("curry", 8, 0), ("soup", 5, 1), ("cake", 3, None)],
+    "versioned": [
+        ("curry", 8, 0, 4),
+        ("curry", 10, 4, None),
+        ("soup", 5, 0, 2),
+        ("soup", 6, 3, 7),
+        ("cake", 3, 1, None),
+    ],
+}
+"""Rows of a menu; seconds."""
+RECORDS: dict[str, list[Any]] = {
+    "menu": [("curry", {"price": 9}, 2), ("soup", None, 3)],
+    "orders": [
+        ("anna", {"item": "curry", "quantity": 1}, 1),
+        ("bob", {"item": "curry", "quantity": 2}, 3),
+        ("dan", {"item": "cake", "quantity": 1}, 3),
+        ("eve", {"item": "soup", "quantity": 1}, 5),
+    ],
+}
+"""What run 2 brings: a late price, and the end of the soup."""
+
+ADOPTED: dict[str, list[tuple[Any, ...]]] = {
+    "latest": [("cake", 3, "?", None), ("curry", 8, "?", None), ("soup", 5, "?", None)],
+    "timestamped": [("cake", 3, "?", None), ("curry", 8, 0, None), ("soup", 5, 1, None)],
+    "versioned": [
+        ("cake", 3, 1, None),
+        ("curry", 8, 0, 4),
+        ("curry", 10, 4, None),
+        ("soup", 5, 0, 2),
+        ("soup", 6, 3, 7),
+    ],
+}
+"""What is believed once a run has taken the table over: `?` is the surrogate."""
+
+HISTORY: dict[str, list[tuple[Any, ...]]] = {
+    "latest": [
+        ("cake", 3, "?", None, 1, None),
+        ("curry", 8, "?", 2, 2, None),
+        ("curry", 8, "?", None, 1, 2),
+        ("curry", 9, 2, None, 2, None),
+        ("soup", 5, "?", 3, 2, None),
+        ("soup", 5, "?", None, 1, 2),
+    ],
+    "timestamped": [
+        ("cake", 3, "?", None, 1, None),
+        ("curry", 8, 0, 2, 2, None),
+        ("curry", 8, 0, None, 1, 2),
+        ("curry", 9, 2, None, 2, None),
+        ("soup", 5, 1, 3, 2, None),
+        ("soup", 5, 1, None, 1, 2),
+    ],
+    "versioned": [
+        ("cake", 3, 1, None, 1, None),
+        ("curry", 8, 0, 2, 2, None),
+        ("curry", 8, 0, 4, 1, 2),
+        ("curry", 9, 2, 4, 2, None),
+        ("curry", 10, 4, None, 1, None),
+        ("soup", 5, 0, 2, 1, None),
+        ("soup", 6, 3, 7, 1, 2),
+    ],
+}
+"""All that was ever believed after run 2, worked out by hand: the same in every mode."""
+
+BILLS = [("anna", "curry", 8, 1, 2, None), ("bob", "curry", 18, 3, 2, None), ("dan", "cake", 3, 3, 2, None)]
+
+
+def put(p: Pipeline, form: str, rows: list[tuple[Any, ...]] | None = None) -> None:
+    """A plain Delta table in the place of the menu's, as somebody else writes it."""
+    names = COLUMNS[form]
+    moments = {"timestamp", "validFrom", "validTo"}
+    told = [
+        {
+            n: (v if v is None else at(v) if n in moments else Decimal(v) if n == "price" else v)
+            for n, v in zip(names, row, strict=True)
+        }
+        for row in (PLAIN[form] if rows is None else rows)
+    ]
+    write_deltalake(p.table("menu").path, pa.Table.from_pylist(told, schema=pa.schema([(n, FIELDS[n]) for n in names])))
+
+
+def taken_over(spark: SparkSession, p: Pipeline, mode: str) -> None:
+    """The first run of an upgrade, and nothing after it."""
+    asked = upgrade.beginning(p.contract, p.table("menu"), mode)
+    assert asked is not None
+    runs.upgrade(spark, p.name, "upgrade__first", asked)
+
+
+def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:
+    """What the command does."""
+    return upgrade.upgrade(spark, p.contract, "menu", mode)
+
+
+def history(p: Pipeline) -> list[tuple[Any, ...]]:
+    """All that was ever believed of the menu; the surrogate as `?`."""
+    rows = [tuple("?" if value == SURROGATE else value for value in row) for row in p.history("menu")]
+    return sorted(rows, key=lambda row: tuple((v is None, str(v)) for v in (row[0], *row[1:])))
+
+
+def asked(p: Pipeline, **question: Any) -> list[tuple[Any, ...]]:
+    """What `hindcast query` answers: item, price, and since when it is true."""
+    rows = read.query(p.warehouse, find(p.path.parent, p.name), "menu", Question(**question)).to_pylist()
+    return sorted(
+        (row["item"], int(row["price"]), "?" if row["validFrom"] == UNKNOWN else (row["validFrom"] - T0).seconds)
+        for row in rows
+    )
+
+
+def plainly(p: Pipeline, *columns: str, where: str = "true") -> list[tuple[Any, ...]]:
+    """What a reader of plain Delta finds that knows nothing of us."""
+    rows = DeltaTable(p.table("menu").path).to_pyarrow_dataset().to_table()
+    with duckdb.connect() as engine:
+        engine.register("menu", rows)
+        found = engine.sql(f"SELECT {', '.join(columns)} FROM menu WHERE {where}").to_arrow_table()
+    return tuples(found.to_pylist(), *columns)
