@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 import upgrades
+from crashes import killed
 from hindcast import journal, tables
-from hindcast.errors import TableError
+from hindcast.errors import AskedError, TableError
+from hindcast.upkeep import downgrade
 from pipelines import Pipeline, at, pipeline, tell
-from upgrades import ADOPTED, BILLS, HISTORY, RECORDS
+from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,3 +89,112 @@ def test_a_table_of_any_older_format_becomes_todays_in_any_mode(
 ) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         upgraded_amid_runs(spark, p, form, mode)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+def test_an_upgrade_that_fails_at_every_boundary_is_finished_by_the_same_command(
+    spark: SparkSession, broker: str, tmp_path: Path, mode: str
+) -> None:
+    seen: list[str] = []
+
+    def fail(place: str) -> None:
+        if place not in seen:
+            seen.append(place)
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HINDCAST_CHUNK", "2")
+            watched(fail, patch.setattr)
+            for _ in range(200):
+                try:
+                    upgrades.upgraded(spark, p, mode)
+                    break
+                except StopError:
+                    answered(p)
+        assert len(seen) > 20
+        assert [row[:4] for row in upgrades.history(p)] == ADOPTED["versioned"]
+        tell(p, RECORDS)
+        p.run("second")
+        assert upgrades.history(p) == HISTORY["versioned"]
+        bills = [(*row[:-2], row[-1]) for row in p.history("bills")]
+        assert bills == [(*row[:-2], row[-1]) for row in BILLS]
+
+
+def answered(p: Pipeline) -> None:
+    """A question amid an upgrade has the right answer; or, as before it, none."""
+    marked = tables.marked(DeltaTable(p.table("menu").path))
+    completed = journal.completed(p.warehouse, p.name)
+    plain = upgrades.plainly(p, "item", "price")
+    assert plain == sorted((item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"])
+    if marked is not None and completed:
+        assert upgrades.asked(p) == NOW["versioned"]
+        assert upgrades.asked(p, as_of=at(3)) == [("cake", 3, 1), ("curry", 8, 0), ("soup", 6, 3)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+def test_an_upgrade_whose_process_is_killed_is_finished_by_the_same_command(
+    broker: str, spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    """Killed at boundaries that lie between the others' commits; there and back."""
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "timestamped")
+        seen, kills = tmp_path / "seen", 0
+        seen.touch()
+        while killed(upgrades.started(p, mode, seen)):
+            kills += 1
+            if kills > 60:
+                break
+        assert 15 < kills <= 60
+        assert [row[:4] for row in upgrades.history(p)] == ADOPTED["timestamped"]
+        while killed(upgrades.started(p, "timestamped", seen)):
+            kills += 1
+        assert upgrades.plainly(p, "item", "price") == [("cake", 3.0), ("curry", 8.0), ("soup", 5.0)]
+        assert upgrades.asked(p) == NOW["timestamped"]
+
+
+@pytest.mark.parametrize("form", ["latest"])
+def test_there_and_back_loses_nothing(spark: SparkSession, broker: str, tmp_path: Path, form: str) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        there_and_back(spark, p, form, "offline")
+
+
+def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
+    """Adopted, given back as it was, and taken over again; then, once runs have changed it, only with `lose`."""
+    upgrades.put(p, form)
+    before = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
+    upgrades.upgraded(spark, p, mode)
+    adopted = upgrades.history(p)
+    downgrade.downgrade(spark, p.contract, "menu", form)
+    after = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
+    assert after.select(before.column_names) == before.cast(after.schema)
+    assert after.column_names == before.column_names
+    assert upgrades.asked(p) == NOW[form]
+    with pytest.raises(TableError, match=f"has the older store format {form}") as caught:
+        p.run()
+    assert "hindcast upgrade restaurant.menu" in caught.value.mend
+    upgrades.upgraded(spark, p, mode)
+    assert upgrades.history(p) == adopted
+    tell(p, RECORDS)
+    p.run("second")
+    assert upgrades.history(p) == HISTORY[form]
+    with pytest.raises(AskedError, match="has no room for") as lost:
+        downgrade.downgrade(spark, p.contract, "menu", form)
+    assert "--lose" in lost.value.mend
+    downgrade.downgrade(spark, p.contract, "menu", form, lose=True)
+    upgrades.upgraded(spark, p, mode)
+    believed = [row[:4] for row in HISTORY[form] if row[-1] is None]
+    assert sorted((row[:4] for row in upgrades.history(p) if row[-1] is None), key=str) == sorted(believed, key=str)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+@pytest.mark.parametrize("form", ["latest", "timestamped", "versioned"])
+def test_there_and_back_from_any_format_in_any_mode(
+    spark: SparkSession, broker: str, tmp_path: Path, form: str, mode: str
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        there_and_back(spark, p, form, mode)

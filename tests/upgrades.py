@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import read, runs
+from hindcast import commits, journal, read, runs
 from hindcast.contracts import find
 from hindcast.questions import Question
-from hindcast.upkeep import upgrade
+from hindcast.upkeep import adopting, downgrade, in_place, roll_over, upgrade
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:
@@ -130,8 +136,13 @@ def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:
 
 
 def history(p: Pipeline) -> list[tuple[Any, ...]]:
-    """All that was ever believed of the menu; the surrogate as `?`."""
-    rows = [tuple("?" if value == SURROGATE else value for value in row) for row in p.history("menu")]
+    """All that was ever believed of the menu; the surrogate as `?`, runs numbered by those that changed something."""
+    found = p.history("menu")
+    ranks = {run: n for n, run in enumerate(sorted({run for row in found for run in row[-2:] if run}), 1)}
+    rows = [
+        (*("?" if value == SURROGATE else value for value in row[:-2]), *(ranks.get(run) for run in row[-2:]))
+        for row in found
+    ]
     return sorted(rows, key=lambda row: tuple((v is None, str(v)) for v in (row[0], *row[1:])))
 
 
@@ -151,3 +162,82 @@ def plainly(p: Pipeline, *columns: str, where: str = "true") -> list[tuple[Any, 
         engine.register("menu", rows)
         found = engine.sql(f"SELECT {', '.join(columns)} FROM menu WHERE {where}").to_arrow_table()
     return tuples(found.to_pylist(), *columns)
+
+
+class StopError(Exception):
+    """What an upgrade fails with in this process."""
+
+
+def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """From now on `stop` is called with the name of every boundary: before or after a commit."""
+
+    def wrap(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            place = f"{owner.__name__.rpartition('.')[2]}.{name}"
+            if owner is journal:
+                place += f" {args[1].state} {args[1].number}"
+            elif owner is commits:
+                place += f" {args[1].name}"
+            elif name == "chunk":
+                place += f" {args[2]}"
+            stop(f"before {place}")
+            done = real(*args, **kwargs)
+            stop(f"after {place}")
+            return done
+
+        patch(owner, name, wrapped)
+
+    for name in ("append", "replace", "rewrite", "publish"):
+        wrap(commits, name)
+    for name in ("own_name", "add_columns", "set_properties", "_altered"):
+        wrap(adopting, name)
+    wrap(in_place, "touch")
+    wrap(in_place, "chunk")
+    for name in ("_begin", "_cleared"):
+        wrap(roll_over, name)
+    wrap(journal, "write")
+
+
+def main(pipeline: str, to: str, seen: str) -> None:
+    """A process that upgrades by a mode, or downgrades to a format, and kills itself at the first boundary not seen."""
+    from hindcast.session import session
+    from hindcast.settings import settings
+
+    spark = session("upgrade", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
+
+    def die(place: str) -> None:
+        path = Path(seen)
+        if place not in path.read_text(encoding="utf-8").splitlines():
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{place}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.killpg(0, signal.SIGKILL)
+
+    watched(die)
+    contract = find(settings().schemas, pipeline)
+    if to in upgrade.MODES:
+        upgrade.upgrade(spark, contract, "menu", to)
+    else:
+        downgrade.downgrade(spark, contract, "menu", to, lose=True)
+
+
+def started(p: Pipeline, to: str, seen: Path) -> subprocess.Popen[str]:
+    """That process, in a process group of its own."""
+    environ = {**os.environ, **p.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (p.folder / "crashes.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, __file__, p.name, to, str(seen)],
+            env=environ,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=p.folder,
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -10,6 +10,7 @@ then the proxy view is put away.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,9 @@ from hindcast.settings import settings
 from hindcast.tables import Table
 from hindcast.upkeep import base, roll_over, store_formats
 from hindcast.upkeep.store_formats import OURS, PROPERTY, Older
+
+REWRITE = "rewrite"
+"""The part of a table's commits by which it is written anew."""
 
 _ALWAYS = "0001-01-01T00:00:00+00:00"
 """Since when an older format's own columns are dropped: nobody is shown them."""
@@ -78,16 +82,14 @@ def end(spark: SparkSession, contract: Contract, todo: Plan, name: str, note: di
     table = tables.located(settings().warehouse, contract, name)
     if todo.upgraded and tables.published(table) < todo.run:
         commits.append(tables.stored(spark, table).where("false"), table, todo.run, note)
+    swaps = todo.upgrade["mode"] == "roll-over" and not todo.upgraded
     found = tables.opened(table)
-    if found is None or tables.older(found) is None:
-        return note
-    if todo.upgrade["mode"] == "offline":
-        rewrite(tables.load(spark, table), table, todo.run, {"upgraded": "offline"})
+    if found is not None and tables.older(found) is not None and (swaps or todo.upgrade["mode"] == "offline"):
+        if tables.published(table, REWRITE) < todo.run:
+            with roll_over.caught_up(spark, table) if swaps else nullcontext(tables.load(spark, table)) as rows:
+                rewrite(rows, table, todo.run)
         finish(spark, table)
-    elif not todo.upgraded:
-        with roll_over.caught_up(spark, table) as rows:
-            rewrite(rows, table, todo.run, {"upgraded": "roll-over"})
-        finish(spark, table)
+    if swaps:
         roll_over.clear(spark, table)
     return note
 
@@ -124,9 +126,9 @@ def mark(spark: SparkSession, table: Table, older: Older) -> None:
     set_properties(spark, table, properties)
 
 
-def rewrite(rows: DataFrame, table: Table, run: int, note: dict[str, Any]) -> None:
+def rewrite(rows: DataFrame, table: Table, run: int) -> None:
     """One commit by which a table has only rows of today's form, laid out as today; readers see it before or after."""
-    commits.rewrite(rows, table, run, note, "rewrite", ("_belief",))
+    commits.rewrite(rows, table, run, {"rewritten": run}, REWRITE, ("_belief",))
 
 
 def finish(spark: SparkSession, table: Table) -> None:

@@ -94,7 +94,7 @@ def recognised(there: Mapping[str, str], key: Mapping[str, Any], value: Mapping[
     found = next((name for name, periods in FORMATS.items() if {*periods} == {*rest} and name != TODAY), None)
     if found is None:
         known = "; ".join(", ".join(periods) or "none" for name, periods in FORMATS.items() if name != TODAY)
-        wrong.append(f"beside the contract's columns it has {', '.join(rest)}; an older format has {known}")
+        wrong.append(f"beside the contract's it has {', '.join(rest)}; an older format has {known}")
     wrong += [
         f"{name} is {rest[name]}, not timestamp" for name in FORMATS[found or "latest"] if rest[name] != "timestamp"
     ]

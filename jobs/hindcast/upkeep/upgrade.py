@@ -76,12 +76,14 @@ def upgrade(spark: SparkSession, contract: Contract, name: str, mode: str) -> li
 
 def fill(spark: SparkSession, table: Table) -> int:
     """Brings all rows that are left to today's form, about HINDCAST_CHUNK at a time; how many there were."""
-    left = in_place.pending(spark, table)
-    of = max(1, -(-left // settings().chunk))
-    for number in range(of if left else 0):
-        in_place.chunk(spark, table, number, of)
+    done = 0
+    while left := in_place.pending(spark, table):
+        of = -(-left // settings().chunk)
+        for number in range(of):
+            in_place.chunk(spark, table, number, of)
+        done += left
     adopting.finish(spark, table)
-    return left
+    return done
 
 
 _WRITES = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", "CREATE OR REPLACE TABLE AS SELECT")
