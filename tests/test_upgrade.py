@@ -32,7 +32,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     """A table is adopted, read, and written by a run, before the rest is done."""
     upgrades.put(p, form)
     with pytest.raises(TableError, match="is a Delta table that Hindcast did not make") as caught:
-        upgrades.asked(p)
+        p.run()
     assert "hindcast upgrade restaurant.menu" in caught.value.mend
     if mode == "offline":
         upgrades.upgraded(spark, p, mode)

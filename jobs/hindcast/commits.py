@@ -112,7 +112,7 @@ def publish(
         append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
         return
     spark = changes.sparkSession
-    _mark_rows_only(spark, table)
+    mark_rows_only(spark, table)
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
@@ -211,7 +211,7 @@ def _moment(micros: int | None) -> str | None:
     return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
 
 
-def _mark_rows_only(spark: SparkSession, table: Table) -> None:
+def mark_rows_only(spark: SparkSession, table: Table) -> None:
     """From `LARGE` rows on a closed row is marked (a deletion vector), and its file is not written anew."""
     found = tables.opened(table)
     if found is not None and tables.VECTORS not in found.metadata().configuration and tables.size(table) > tables.LARGE:

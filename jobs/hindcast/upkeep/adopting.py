@@ -81,6 +81,8 @@ def end(spark: SparkSession, contract: Contract, todo: Plan, name: str, note: di
         return note
     table = tables.located(settings().warehouse, contract, name)
     if todo.upgraded and tables.published(table) < todo.run:
+        adopted = tables.size(table) if "version" in todo.upgrade else 0
+        note = {**note, "opened": note["opened"] + adopted}
         commits.append(tables.stored(spark, table).where("false"), table, todo.run, note)
     swaps = todo.upgrade["mode"] == "roll-over" and not todo.upgraded
     found = tables.opened(table)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import evolution, tables
+from hindcast import commits, evolution, tables
 from hindcast.tables import Table
 from hindcast.upkeep import store_formats
 
@@ -25,6 +25,7 @@ def touch(changes: DataFrame, table: Table) -> None:
     found = tables.opened(table)
     if found is None or (older := tables.older(found)) is None:
         return
+    commits.mark_rows_only(changes.sparkSession, table)
     spark, view = changes.sparkSession, f"touched_of_{table.pipeline}_{table.name}"
     names = {column: f"_key{n}" for n, column in enumerate(table.key)}
     keys = changes.where("change = 'close'").select(*(F.col(f"`{c}`").alias(name) for c, name in names.items()))
@@ -50,6 +51,7 @@ def chunk(spark: SparkSession, table: Table, number: int, of: int) -> None:
     found = tables.opened(table)
     if found is None or (older := tables.older(found)) is None:
         return
+    commits.mark_rows_only(spark, table)
     share = f"pmod(xxhash64({', '.join(f't.`{column}`' for column in table.key)}), {of}) = {number}"
     update = f"UPDATE delta.`{table.path}` t SET {_set(older)} WHERE {_PENDING} AND {share}"  # noqa: S608  # as above
     evolution.committed(lambda: spark.sql(update).collect())
