@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,11 @@ from deltalake import DeltaTable
 
 import upgrades
 from crashes import killed
-from hindcast import journal, tables
-from hindcast.errors import AskedError, TableError
+from hindcast import cli, journal, tables
+from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep import downgrade
 from pipelines import Pipeline, at, pipeline, tell
-from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, watched
+from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,19 +42,19 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
         assert tables.older(tables.opened(p.table("menu"))) is not None
     assert upgrades.asked(p) == NOW[form]
     assert upgrades.asked(p, as_of=at(-1)) == [row for row in NOW[form] if row[2] == "?"]
-    assert [row[:4] for row in upgrades.history(p)] == ADOPTED[form]
+    assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
     plain = upgrades.plainly(p, "item", "price", where="systemTo IS NULL AND validTo IS NULL")
     assert plain == [(item, float(price)) for item, price, _ in NOW[form]]
     tell(p, RECORDS)
     p.run("second")
-    assert upgrades.history(p) == HISTORY[form]
+    assert upgrades.history(p) == ordered(HISTORY[form])
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     if mode != "offline":
         upgrades.upgraded(spark, p, mode)
     found = tables.opened(p.table("menu"))
     assert found is not None
     assert tables.older(found) is None
-    assert upgrades.history(p) == HISTORY[form]
+    assert upgrades.history(p) == ordered(HISTORY[form])
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     assert p.history("bills") == BILLS
     believed = upgrades.plainly(p, "item", "price", "validFrom", "validTo", where="systemTo IS NULL")
@@ -67,7 +68,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     )
     assert not upgrades.plainly(p, "item", where="systemFrom IS NULL OR _belief IS NULL OR validFrom IS NULL")
     p.run("third")
-    assert upgrades.history(p) == HISTORY[form]
+    assert upgrades.history(p) == ordered(HISTORY[form])
 
 
 def known(p: Pipeline, run: int) -> datetime:
@@ -115,10 +116,10 @@ def test_an_upgrade_that_fails_at_every_boundary_is_finished_by_the_same_command
                 except StopError:
                     answered(p)
         assert len(seen) > 20
-        assert [row[:4] for row in upgrades.history(p)] == ADOPTED["versioned"]
+        assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED["versioned"])
         tell(p, RECORDS)
         p.run("second")
-        assert upgrades.history(p) == HISTORY["versioned"]
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
         bills = [(*row[:-2], row[-1]) for row in p.history("bills")]
         assert bills == [(*row[:-2], row[-1]) for row in BILLS]
 
@@ -149,7 +150,7 @@ def test_an_upgrade_whose_process_is_killed_is_finished_by_the_same_command(
             if kills > 60:
                 break
         assert 15 < kills <= 60
-        assert [row[:4] for row in upgrades.history(p)] == ADOPTED["timestamped"]
+        assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED["timestamped"])
         while killed(upgrades.started(p, "timestamped", seen)):
             kills += 1
         assert upgrades.plainly(p, "item", "price") == [("cake", 3.0), ("curry", 8.0), ("soup", 5.0)]
@@ -180,11 +181,13 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     assert upgrades.history(p) == adopted
     tell(p, RECORDS)
     p.run("second")
-    assert upgrades.history(p) == HISTORY[form]
+    assert upgrades.history(p) == ordered(HISTORY[form])
     with pytest.raises(AskedError, match="has no room for") as lost:
         downgrade.downgrade(spark, p.contract, "menu", form)
     assert "--lose" in lost.value.mend
     downgrade.downgrade(spark, p.contract, "menu", form, lose=True)
+    with pytest.raises(QueryError, match="was given up by a downgrade"):
+        upgrades.asked(p, known_at=known(p, 1))
     upgrades.upgraded(spark, p, mode)
     believed = [row[:4] for row in HISTORY[form] if row[-1] is None]
     assert sorted((row[:4] for row in upgrades.history(p) if row[-1] is None), key=str) == sorted(believed, key=str)
@@ -198,3 +201,33 @@ def test_there_and_back_from_any_format_in_any_mode(
 ) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         there_and_back(spark, p, form, mode)
+
+
+@pytest.mark.long
+def test_the_page_walks_through_each_path(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of docs/upgrading.md, in its order."""
+    assert spark.version
+    page = (Path(__file__).parent.parent / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    *walks, back = re.findall(r"^###? (?:From `(\w+)`|(Back)).*\n((?:(?!^#).*\n)*)", page, re.MULTILINE)
+    assert [form for form, *_ in walks] == [*upgrades.COLUMNS]
+    away, lossy = _commands(back[2])
+    for form, _, text in walks:
+        (folder := tmp_path / form).mkdir()
+        with pipeline(spark, broker, folder) as p:
+            upgrades.put(p, form)
+            tell(p, RECORDS)
+            for command in _commands(text):
+                assert cli.main(command) == 0, command
+            shown = capsys.readouterr().out
+            assert "the store format is bitemporal" in shown
+            assert ("unknown" in shown) == (form != "versioned")
+            assert cli.main(away) == 1
+            assert "has no room for" in capsys.readouterr().err
+            assert cli.main(lossy) == 0
+            assert "the store format is latest; runs refuse" in capsys.readouterr().out
+
+
+def _commands(text: str) -> list[list[str]]:
+    return [line.split()[1:] for line in text.splitlines() if line.startswith("    hindcast ")]

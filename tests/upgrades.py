@@ -136,14 +136,25 @@ def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:
 
 
 def history(p: Pipeline) -> list[tuple[Any, ...]]:
-    """All that was ever believed of the menu; the surrogate as `?`, runs numbered by those that changed something."""
-    found = p.history("menu")
-    ranks = {run: n for n, run in enumerate(sorted({run for row in found for run in row[-2:] if run}), 1)}
-    rows = [
-        (*("?" if value == SURROGATE else value for value in row[:-2]), *(ranks.get(run) for run in row[-2:]))
-        for row in found
-    ]
-    return sorted(rows, key=lambda row: tuple((v is None, str(v)) for v in (row[0], *row[1:])))
+    """All that was ever believed of the menu, through the proxy view where there is one: item, price, when it is true
+    (the surrogate as `?`), and which of the runs that changed something opened and closed it.
+    """
+    runs = {run.known_at: run.number for run in journal.runs(p.warehouse, p.name)}
+    rows = read.history(p.warehouse, p.contract, "menu").to_pylist()
+    found = sorted({runs[row[c]] for row in rows for c in ("systemFrom", "systemTo") if row[c]})
+    told = []
+    for row in rows:
+        assert row.keys() == {"item", "price", "validFrom", "validTo", "systemFrom", "systemTo"}
+        since, until = (
+            None if m is None else int((m - T0).total_seconds()) for m in (row["validFrom"], row["validTo"])
+        )
+        numbers = (row[c] and found.index(runs[row[c]]) + 1 for c in ("systemFrom", "systemTo"))
+        told.append((row["item"], int(row["price"]), "?" if row["validFrom"] == UNKNOWN else since, until, *numbers))
+    return ordered(told)
+
+
+def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=str)
 
 
 def asked(p: Pipeline, **question: Any) -> list[tuple[Any, ...]]:

@@ -8,6 +8,7 @@ form as they are. Then one commit leaves what the older format has. Log and base
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +58,8 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
             mend=f"hindcast downgrade {table.pipeline}.{name} --to {to} --lose; log and base keep the records",
         )
     micros = rows.agg(F.unix_micros(F.max(F.greatest("systemFrom", "systemTo")))).collect()[0][0]
-    mark(spark, table, Older(to, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)))
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)
+    mark(spark, table, Older(to, at), {store_formats.SINCE: at.isoformat()} if lost else {})
     rewrite(tables.load(spark, table), table, to)
     return [*(f"lost: {it}" for it in lost), f"the store format is {to}; runs refuse the table until it is upgraded"]
 
@@ -82,15 +84,15 @@ def losses(rows: DataFrame, to: str) -> list[str]:
     return [text.format(n) for text, n in zip(counts, row, strict=True) if n]
 
 
-def mark(spark: SparkSession, table: Table, older: Older) -> None:
-    """One commit by which a table is of an older format, whatever rows it still has."""
+def mark(spark: SparkSession, table: Table, older: Older, besides: Mapping[str, str]) -> None:
+    """One commit by which a table is of an older format, whatever rows it still has; with other properties."""
     found = tables.opened(table)
     fields = tables.spark_schema(found).fields if found is not None else []
     kept = [field for field in fields if field.name not in store_formats.OURS]
     kept += [StructField(name, TimestampType()) for name in FORMATS[older.format]]
     statistics = ",".join(tables.sought(table, StructType([f for f in kept if f.name in {it.name for it in fields}])))
     properties = {"comment": table.mark(0), PROPERTY: older.as_json(), tables.STATISTICS: statistics}
-    adopting.set_properties(spark, table, properties)
+    adopting.set_properties(spark, table, {**properties, **besides})
 
 
 def rewrite(rows: DataFrame, table: Table, to: str) -> None:

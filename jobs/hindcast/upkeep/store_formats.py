@@ -36,6 +36,9 @@ TODAY = "bitemporal"
 PROPERTY = "hindcast.format"
 """The table property of one that has rows of an older format, JSON: `Older`."""
 
+SINCE = "hindcast.since"
+"""The table property of one that a downgrade took from what was believed before a moment (ISO 8601): that moment."""
+
 UNKNOWN = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
 """The surrogate of a moment that nobody knows: KIP-258's timestamp -1."""
 
