@@ -190,9 +190,13 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
             if owner is journal:
                 place += f" {args[1].state} {args[1].number}"
             elif owner is commits:
-                place += f" {args[1].name}"
+                place += f" {args[1].name} {args[2]}"
             elif name == "chunk":
                 place += f" {args[2]}"
+            elif name == "_altered":
+                place += f": {'mark' if 'comment' in args[2] else args[2].partition('(')[0]}"
+            elif name == "_noted":
+                place += f": {'begun' if args[2] else 'ended'}"
             stop(f"before {place}")
             done = real(*args, **kwargs)
             stop(f"after {place}")
@@ -202,17 +206,16 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
 
     for name in ("append", "replace", "rewrite", "publish"):
         wrap(commits, name)
-    for name in ("own_name", "add_columns", "set_properties", "_altered"):
-        wrap(adopting, name)
+    wrap(adopting, "own_name")
+    wrap(adopting, "_altered")
     wrap(in_place, "touch")
     wrap(in_place, "chunk")
-    for name in ("_begin", "_cleared"):
-        wrap(roll_over, name)
+    wrap(roll_over, "_noted")
     wrap(journal, "write")
 
 
 def main(pipeline: str, to: str, seen: str) -> None:
-    """A process that upgrades by a mode, or downgrades to a format, and kills itself at the first boundary not seen."""
+    """A process that upgrades by a mode, or downgrades to a format; it kills itself after the first commit not seen."""
     from hindcast.session import session
     from hindcast.settings import settings
 
@@ -220,7 +223,7 @@ def main(pipeline: str, to: str, seen: str) -> None:
 
     def die(place: str) -> None:
         path = Path(seen)
-        if place not in path.read_text(encoding="utf-8").splitlines():
+        if place.startswith("after") and place not in path.read_text(encoding="utf-8").splitlines():
             with path.open("a", encoding="utf-8") as file:
                 file.write(f"{place}\n")
                 file.flush()
