@@ -14,7 +14,7 @@ import upgrades
 from crashes import killed
 from hindcast import cli, journal, tables
 from hindcast.errors import AskedError, QueryError, TableError
-from hindcast.upkeep import downgrade
+from hindcast.upkeep import downgrade, upgrade
 from pipelines import Pipeline, at, pipeline, tell
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
@@ -39,7 +39,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
         upgrades.upgraded(spark, p, mode)
     else:
         upgrades.taken_over(spark, p, mode)
-        assert tables.older(tables.opened(p.table("menu"))) is not None
+        assert tables.older(upgrades.opened(p)) is not None
     assert upgrades.asked(p) == NOW[form]
     assert upgrades.asked(p, as_of=at(-1)) == [row for row in NOW[form] if row[2] == "?"]
     assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
@@ -51,9 +51,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     if mode != "offline":
         upgrades.upgraded(spark, p, mode)
-    found = tables.opened(p.table("menu"))
-    assert found is not None
-    assert tables.older(found) is None
+    assert tables.older(upgrades.opened(p)) is None
     assert upgrades.history(p) == ordered(HISTORY[form])
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     assert p.history("bills") == BILLS
@@ -131,6 +129,36 @@ def done(spark: SparkSession, p: Pipeline, mode: str) -> bool:
     except StopError:
         return False
     return True
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["before commits.publish menu 2", "before in_place.chunk 0"])
+def test_runs_and_the_background_do_not_disturb_each_other(
+    spark: SparkSession, broker: str, tmp_path: Path, place: str
+) -> None:
+    """All rows get today's form while a run is about to publish; or a run comes amid that."""
+    met: list[str] = []
+    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        upgrades.put(p, "versioned")
+        upgrades.taken_over(spark, p, "in-place")
+        tell(p, RECORDS)
+
+        def meanwhile(here: str) -> None:
+            if here == place and not met:
+                met.append(here)
+                if "publish" in place:
+                    upgrade.fill(spark, p.table("menu"))
+                else:
+                    p.run("second")
+
+        watched(meanwhile, patch.setattr)
+        if "publish" in place:
+            p.run("second")
+        else:
+            upgrades.upgraded(spark, p, "in-place")
+        assert met
+        assert tables.older(upgrades.opened(p)) is None
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
 
 
 def answered(p: Pipeline) -> None:

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import commits, journal, read, runs
+from hindcast import commits, journal, read, runs, tables
 from hindcast.contracts import find
 from hindcast.questions import Question
 from hindcast.upkeep import adopting, downgrade, in_place, roll_over, upgrade
@@ -151,6 +151,12 @@ def history(p: Pipeline) -> list[tuple[Any, ...]]:
         numbers = (row[c] and found.index(runs[row[c]]) + 1 for c in ("systemFrom", "systemTo"))
         told.append((row["item"], int(row["price"]), "?" if row["validFrom"] == UNKNOWN else since, until, *numbers))
     return ordered(told)
+
+
+def opened(p: Pipeline) -> DeltaTable:
+    found = tables.opened(p.table("menu"))
+    assert found is not None
+    return found
 
 
 def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

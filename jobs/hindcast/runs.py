@@ -239,10 +239,12 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
         return None
     referred = (gate.refers_to for gate in contract.expectations(name))
     sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))
-    completed = journal.completed(table.warehouse, contract.pipeline)
-    if not completed or completed[-1].plan["contract"] != contract.hash:
+    past = journal.runs(table.warehouse, contract.pipeline)
+    last = next((run for run in reversed(past) if run.state == "completed"), None)
+    if last is None or last.plan["contract"] != contract.hash:
         return None
-    last = completed[-1]
+    if any(run.plan.get("upgrade") for run in past if run.number > last.number and run.number != todo.run):
+        return None  # it was given up, and may have taken a table over that was not looked at since
     settled = Plan.from_json(last.plan).pins == todo.pins and all(
         it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )

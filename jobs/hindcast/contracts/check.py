@@ -50,7 +50,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
     yield from kafka.unread(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing")
+RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing", "base", "rollover")
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
