@@ -46,6 +46,7 @@ from hindcast.session import sliced
 from hindcast.settings import settings
 from hindcast.sources import Sources
 from hindcast.tables import Table
+from hindcast.upkeep import base
 
 WHOLE = 500_000
 """Up to so many rows of its inputs a table is derived whole: 360,000 took 15 s, by increments 24 s."""
@@ -95,14 +96,15 @@ def of_topic(
 
     def since(run: int) -> DataFrame:
         if waiting is not None:
-            records = decoded(logs.accepted(spark, contract, name, after=min(run, waiting.since)))
+            after = min(run, waiting.since)
+            records = base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, after)), after)
             parts = (F.col("key").getField(column).alias(column) for column in topic.key)
             held = waiting.keys.select(F.col("key").alias("_held"), F.col("since").alias("_since"))
             known = records.join(F.broadcast(held), holds.keyed(*parts) == F.col("_held"), "left")
             return known.where(F.col("run") > F.least(F.lit(run), "_since")).drop("_held", "_since")
         if claimed is not None and claimed.after <= run and requeues <= run:
-            return claimed.records
-        return decoded(logs.accepted(spark, contract, name, after=run))
+            return base.united(spark, contract, name, claimed.records, run)
+        return base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, run)), run)
 
     if topic.read == "stream":
         if name == todo.only or _decoded_anew(contract, table, name):
@@ -110,8 +112,10 @@ def of_topic(
         derived = horizon.begun(derive.events(since(after)), table.kind, frozen)
         evolution.ensure(spark, table, table_schema(derived), todo.known_at)
         return Found(derived.withColumn("change", F.lit("open")), after)
-    seen = _seen(contract, table, plans.log(table.warehouse, contract.pipeline, name))
-    if name == todo.only or (waiting is not None and _redefined(contract, table, waiting.since)):
+    of = table.warehouse, contract.pipeline, name
+    seen = _seen(contract, table, plans.log(*of), base.table(*of))
+    redefined = waiting is not None and _redefined(contract, table, waiting.since)
+    if name in (todo.only, todo.upgraded) or redefined:
         seen = None  # more than the records since then may be held
     if seen is None:
         whole = derive.versions(since(0), topic.ttl)
@@ -121,7 +125,7 @@ def of_topic(
 
     def log(periods: DataFrame | None) -> DataFrame:
         near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
-        return decoded(increments.hidden(near, new))
+        return base.hidden(spark, contract, name, decoded(increments.hidden(near, new)), new)
 
     found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
     return Found(_fitting(spark, table, found, todo, frozen), after)
@@ -139,7 +143,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     frozen = _derivable(contract, todo, name)
     waiting = _waiting(spark, table, todo)
     seen = _seen(contract, table, *inputs.values(), since=waiting.since if waiting else None)
-    seen = None if name == todo.only or (seen and _trimmed_since(seen, inputs)) else seen
+    anew = name == todo.only or todo.upgraded or (seen and _trimmed_since(seen, inputs))
+    seen = None if anew else seen
     found = None
     if seen is not None:
         pins = Plan.from_json(seen.plan).pins

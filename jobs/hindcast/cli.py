@@ -200,6 +200,20 @@ def _parser() -> argparse.ArgumentParser:
     produce.add_argument("topic")
     produce.add_argument("file", type=Path, help='{"key": ..., "value": ..., "timestamp": ...} on each line')
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    upgrade = add(commands.upgrade)
+    upgrade.add_argument("table", metavar="PIPELINE.TABLE")
+    upgrade.add_argument(
+        "--mode",
+        choices=("in-place", "roll-over", "offline"),
+        default="in-place",
+        help="where its rows lie, as runs go on; by a table built beside; or written anew in one run (in-place)",
+    )
+    downgrade = add(commands.downgrade)
+    downgrade.add_argument("table", metavar="PIPELINE.TABLE")
+    downgrade.add_argument(
+        "--to", required=True, choices=("latest", "timestamped", "versioned"), help="the store format to be had"
+    )
+    downgrade.add_argument("--lose", action="store_true", help="also what that format has no room for")
     add(commands.up)
     add(commands.down)
     add(commands.demo)

@@ -382,6 +382,35 @@ def compare(arguments: argparse.Namespace) -> int:
     return 1 if told.differences else 0
 
 
+def upgrade(arguments: argparse.Namespace) -> int:
+    """Bring a topic's table of an older store format to today's, or go on with that; adopt a plain Delta table."""
+    from hindcast.session import session
+    from hindcast.upkeep import upgrade
+
+    pipeline, name = _table(arguments.table)
+    contract = _contract(pipeline)
+    upgrade.of_topic(contract, name)
+    _share_spark()
+    for line in upgrade.upgrade(session(f"hindcast {pipeline}"), contract, name, arguments.mode):
+        print(f"{pipeline}.{name}: {line}")
+    return 0
+
+
+def downgrade(arguments: argparse.Namespace) -> int:
+    """Make a topic's table one of an older store format; where that loses something, only if told to."""
+    from hindcast.session import session
+    from hindcast.upkeep import downgrade, upgrade
+
+    pipeline, name = _table(arguments.table)
+    contract = _contract(pipeline)
+    upgrade.of_topic(contract, name)
+    _share_spark()
+    spark = session(f"hindcast {pipeline}")
+    for line in downgrade.downgrade(spark, contract, name, arguments.to, lose=arguments.lose):
+        print(f"{pipeline}.{name}: {line}")
+    return 0
+
+
 def sql(arguments: argparse.Namespace) -> int:
     """Print the statements that make a pipeline's table functions in Spark SQL."""
     from hindcast import functions

@@ -54,6 +54,15 @@ def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where
     return once(lambda: writer.save(table.path), lambda: tables.published(table), run, None, table.path)
 
 
+def rewrite(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str, by: tuple[str, ...]) -> bool:
+    """Puts rows in place of all that a table has, also in other columns and partitions (`by`), as `append` adds them.
+
+    Readers see the table before or after it: it is one commit.
+    """
+    writer = _writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true").partitionBy(*by)
+    return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, None, table.path)
+
+
 def _writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> DataFrameWriter:
     """Of one commit of a run, which Delta makes once."""
     writer = rows.write.format("delta").option("txnAppId", table.app(part)).option("txnVersion", str(run))
@@ -104,7 +113,7 @@ def publish(
         append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
         return
     spark = changes.sparkSession
-    _mark_rows_only(spark, table)
+    mark_rows_only(spark, table)
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
@@ -251,7 +260,7 @@ def _moment(micros: int | None) -> str | None:
     return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
 
 
-def _mark_rows_only(spark: SparkSession, table: Table) -> None:
+def mark_rows_only(spark: SparkSession, table: Table) -> None:
     """From `LARGE` rows on a closed row is marked (a deletion vector), and its file is not written anew."""
     found = tables.opened(table)
     if found is not None and tables.VECTORS not in found.metadata().configuration and tables.size(table) > tables.LARGE:

@@ -21,6 +21,7 @@ from hindcast import horizon, journal, questions, tables
 from hindcast.contracts import Contract
 from hindcast.horizon import Horizon
 from hindcast.tables import Table
+from hindcast.upkeep import store_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,7 @@ def _asking(table: Table, at: Horizon | None, function: str, parameters: dict[st
     declared = ", ".join(f"{parameter} {kind} DEFAULT NULL" for parameter, kind in every.items())
     return (
         f"CREATE OR REPLACE TEMPORARY FUNCTION {function}({declared}) RETURNS TABLE "  # noqa: S608  # names of ours
-        f"RETURN SELECT {selected} FROM {_path(table)} WHERE {condition}"
+        f"RETURN SELECT {selected} FROM {_rows(table)} WHERE {condition}"
     )
 
 
@@ -116,6 +117,18 @@ def _closed_up_to(function: str, table: Table) -> str:
         f"CREATE OR REPLACE TEMPORARY FUNCTION {function}(moment TIMESTAMP) RETURNS TIMESTAMP "
         f"RETURN (SELECT {last} {completed} AND knownAt <= {function}.moment)"
     )
+
+
+def _rows(table: Table) -> str:
+    """The rows of a table; those of an older store format through the proxy view as it is now."""
+    found = tables.opened(table)
+    older = tables.older(found) if found is not None else None
+    if found is None or older is None:
+        return _path(table)
+    there = [field.name for field in found.schema().fields]
+    shown = [f"`{name}`" for name in store_formats.users(older, there)]
+    shown += [f"{text} AS `{name}`" for name, text in store_formats.proxy(older, there, "spark").items()]
+    return f"(SELECT {', '.join(shown)} FROM {_path(table)})"  # noqa: S608  # names of ours
 
 
 def _path(table: Table) -> str:

@@ -111,7 +111,7 @@ class Share:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "forgets", "only", "reason", "decodings")
+_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings")
 """Fields of a plan that the journal has where they say something."""
 
 
@@ -124,6 +124,7 @@ class Plan:
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
     `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
     `forgets`: of which topic it forgets what (upkeep/forget.py); such a run brings none either.
+    `upgrade`: which table it brings to today's store format, and how (upkeep/upgrade.py); it brings no offsets either.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -141,6 +142,7 @@ class Plan:
     only: str | None = None
     reason: str | None = None
     decodings: dict[str, str] = field(default_factory=dict)
+    upgrade: dict[str, Any] = field(default_factory=dict)
     numbers: int = 1
     forgets: dict[str, Any] = field(default_factory=dict)
 
@@ -148,6 +150,11 @@ class Plan:
     def first(self) -> int:
         """The first number that the run takes."""
         return self.run + 1 - self.numbers
+
+    @property
+    def upgraded(self) -> str | None:
+        """The table that the run begins to bring to today's store format."""
+        return self.upgrade["table"] if self.upgrade.get("step") == "begin" else None
 
     def concerns(self, contract: Contract, name: str) -> bool:
         """Whether the run has anything to do with a table."""
@@ -186,6 +193,7 @@ class Plan:
             told.get("only"),
             told.get("reason"),
             told.get("decodings", {}),
+            told.get("upgrade", {}),
             numbers=told.get("numbers", 1),
             forgets=told.get("forgets", {}),
         )
@@ -202,12 +210,14 @@ def plan(
     reason: str | None = None,
     requeues: Mapping[str, Any] | None = None,
     forgets: Mapping[str, Any] | None = None,
+    upgrade: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
     `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is. With `releases`,
-    `requeues` or `forgets` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if another run of
-    the pipeline has not ended; a run that was stopped gives way, and its records are this run's leftovers.
+    `requeues`, `forgets` or `upgrade` (`Plan`) nothing is replayed; with `only` what `proposed` tells. BusyError if
+    another run of the pipeline has not ended; a run that was stopped gives way, and its records are this run's
+    leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
@@ -231,7 +241,7 @@ def plan(
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
-    if releases or requeues or forgets:
+    if releases or requeues or forgets or upgrade:
         made = replace(
             made,
             run=made.first,
@@ -240,6 +250,7 @@ def plan(
             releases=dict(releases or {}),
             requeues=dict(requeues or {}),
             forgets=dict(forgets or {}),
+            upgrade=dict(upgrade or {}),
         )
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))

@@ -42,6 +42,7 @@ from hindcast.expectations import named
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
+from hindcast.upkeep import base
 
 EXAMPLES = 3
 """Of so many keys the changed rows are shown."""
@@ -124,7 +125,9 @@ def _candidate(
     writers = schemas.of(contract, name, both)
     records = decode(both, topic, writers=writers)
     decoded = logs.undisputed(records, contract.kafka_topic(name))
-    return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
+    if topic.read == "stream":
+        return derive.events(decoded)
+    return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)
 
 
 def _difference(

@@ -20,6 +20,7 @@ from hindcast.contracts import Contract, Expectation
 from hindcast.gates import Verdict
 from hindcast.plans import Plan
 from hindcast.tables import Table
+from hindcast.upkeep import in_place
 
 
 def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:
@@ -47,6 +48,8 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
             if not note["opened"] + note["closed"]:
                 return _left_out_alone(contract, todo, table, passed.change, note, found)
             met = closing if note["closed"] else None
+            if met is not None:
+                in_place.touch(passed.change, table)
             commits.publish(passed.change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
             return note
     finally:

@@ -24,6 +24,7 @@ from hindcast.contracts import Contract
 from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.questions import Bound, Question
 from hindcast.tables import Table
+from hindcast.upkeep import store_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -180,6 +181,13 @@ class _Asked:
         if found is None:
             raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
         horizon.refuse(table, horizon.of(table, found), question, known)
+        since = found.metadata().configuration.get(store_formats.SINCE)
+        if since is not None and known < datetime.fromisoformat(since):
+            raise QueryError(
+                f"what was believed before {since} was given up by a downgrade",
+                where=table.path,
+                mend="ask as known at that moment or later; or read an older Delta version of the table, if it is left",
+            )
         return cls(table, found, question, known)
 
     @property

@@ -58,6 +58,7 @@ from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.sources import Sources
 from hindcast.tables import Table
+from hindcast.upkeep import adopting
 
 
 def plan(
@@ -73,6 +74,7 @@ def plan(
     if not past or past[-1].plan["contract"] != contract.hash:
         for complaint in expectations.complaints(contract):
             raise complain(now.schemas, pipeline, complaint)
+    adopting.ready(contract)
     return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
 
 
@@ -89,12 +91,13 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     with _told(contract, topic), sized(spark, rows), Sources(spark) as sources:
         claimed = claims.claim(spark, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
+        adopting.begin(spark, contract, todo, topic)
         decided = plans.fates(settings().warehouse, pipeline, topic)
-        if (done := _done(contract, todo, topic, log, decided)) is not None:
-            return done
-        found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
-        with _noting_stops(pipeline, run, topic):
-            return publish(contract, todo, topic, found)
+        if (note := _done(contract, todo, topic, log, decided)) is None:
+            found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
+            with _noting_stops(pipeline, run, topic):
+                note = publish(contract, todo, topic, found)
+        return adopting.end(spark, contract, todo, topic, note)
 
 
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
@@ -170,6 +173,13 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
     return carry_out(spark, pipeline, planned.run)
 
 
+def upgrade(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A run that brings a table to today's store format (upkeep/upgrade.py), and nothing else; returns its report."""
+    contract, now = find(settings().schemas, pipeline), settings()
+    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, upgrade=asked)
+    return carry_out(spark, pipeline, planned.run)
+
+
 def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
     """All steps of a planned run, in order; returns its report."""
     bring(spark, pipeline, number)
@@ -234,17 +244,20 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     if tables.published(table) >= todo.run:
         note: dict[str, Any] = tables.notes(table).get(todo.run, nothing(todo))
         return note
-    if name in (*todo.releases, todo.only) or any(gate.type == AGING for gate in contract.expectations(name)):
+    if name in (*todo.releases, todo.only, todo.upgraded) or any(
+        gate.type == AGING for gate in contract.expectations(name)
+    ):
         return None
     referred = (gate.refers_to for gate in contract.expectations(name))
     sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))
-    completed = journal.completed(table.warehouse, contract.pipeline)
-    if not completed or completed[-1].plan["contract"] != contract.hash:
-        return None
-    last = completed[-1]
     past = journal.runs(table.warehouse, contract.pipeline)
+    last = next((run for run in reversed(past) if run.state == "completed"), None)
+    if last is None or last.plan["contract"] != contract.hash:
+        return None
     if forgotten.since(past, contract, name, last.number):
         return None
+    if any(run.plan.get("upgrade") for run in past if run.number > last.number and run.number != todo.run):
+        return None  # it was given up, and may have taken a table over that was not looked at since
     settled = Plan.from_json(last.plan).pins == todo.pins and all(
         it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )

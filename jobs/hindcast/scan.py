@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 
 from hindcast import tables, widened
 from hindcast.questions import Bound
+from hindcast.upkeep import store_formats
 
 
 def engine() -> duckdb.DuckDBPyConnection:
@@ -31,17 +32,34 @@ def engine() -> duckdb.DuckDBPyConnection:
 
 
 def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Sequence[Bound] = ()) -> None:
-    """Makes `rows` of a table: those that all `bounds` allow, and maybe others; without its partition columns."""
+    """Makes `rows` of a table: those that all `bounds` allow, and maybe others; without its partition columns.
+
+    Rows of an older store format are those of its proxy view.
+    """
+    older = tables.older(found)
+    if older is None:
+        _register(engine, "rows", found, bounds)
+        return
+    # What the files have of today's columns is null in rows of an older format: it does not bound them.
+    _register(engine, "stored", found, [bound for bound in bounds if bound.column not in store_formats.OURS])
+    there = [field.name for field in found.schema().fields if field.name not in found.metadata().partition_columns]
+    shown = [_quoted(name) for name in store_formats.users(older, there)]
+    shown += [f"{text} AS {_quoted(name)}" for name, text in store_formats.proxy(older, there, "duckdb").items()]
+    engine.execute(f"CREATE TEMP VIEW rows AS SELECT {', '.join(shown)} FROM stored")  # noqa: S608  # names are quoted
+
+
+def _register(engine: duckdb.DuckDBPyConnection, name: str, found: DeltaTable, bounds: Sequence[Bound]) -> None:
+    """A table's rows as its files have them, under a name."""
     schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
     fields = [field for field in schema if field.name not in partitions]
     folder, evolved = found.table_uri.removeprefix("file://"), tables.EVOLUTION in found.metadata().configuration
     nested = any(_holds_moments(field.type) for field in fields)
     if "://" in folder or _GLOB & set(folder) or (nested and not evolved):
-        engine.register("rows", tables.arrow(found))
+        engine.register(name, tables.arrow(found))
         return
     files = [str(Path(unquote(folder), unquote(name))) for name in holding(found, bounds)]
     if not files:
-        engine.register("rows", schema.empty_table())
+        engine.register(name, schema.empty_table())
         return
     # Spark writes moments as INT96, which Parquet readers take for ones without a zone.
     shown = ", ".join(
@@ -62,7 +80,7 @@ def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Seque
     if evolved:  # a column is of the table's type, the widest of all, and null where no file has it
         engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
         read = f"(FROM form UNION ALL BY NAME FROM {read})"
-    engine.execute(f"CREATE TEMP VIEW rows AS SELECT {shown} FROM {read}")  # noqa: S608  # names are quoted
+    engine.execute(f"CREATE TEMP VIEW {name} AS SELECT {shown} FROM {read}")  # noqa: S608  # names are quoted
 
 
 def holding(found: DeltaTable, bounds: Iterable[Bound]) -> list[str]:

@@ -12,11 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from hindcast.upkeep.store_formats import UNKNOWN
+
 
 def aligned(rows: pa.Table) -> str:
-    """A header, a rule, and one line per row; numbers to the right; null as `-`; times in UTC."""
+    """A header, a rule, and one line per row; numbers to the right; null as `-`; times in UTC.
+
+    A validFrom that nobody knows is `unknown`.
+    """
     names = rows.column_names
-    cells = [[cell(value) for value in row.values()] for row in rows.to_pylist()]
+    cells = [
+        ["unknown" if (name, value) in _UNKNOWN else cell(value) for name, value in row.items()]
+        for row in rows.to_pylist()
+    ]
     widths = [max(len(name), *(len(row[n]) for row in cells), 0) for n, name in enumerate(names)]
     right = [
         pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema
@@ -37,6 +45,7 @@ def markdown(rows: pa.Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+_UNKNOWN = (("validFrom", UNKNOWN), ("validFrom", UNKNOWN.isoformat()))
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 
 

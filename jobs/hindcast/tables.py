@@ -40,6 +40,8 @@ from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.contracts.types import PERIOD_COLUMNS
 from hindcast.errors import HindcastError, PlatformError, TableError
+from hindcast.upkeep import store_formats
+from hindcast.upkeep.store_formats import Older
 
 Kind = Literal[
     "log",
@@ -55,9 +57,10 @@ Kind = Literal[
     "failing",
     "schemas",
     "trimmed",
+    "base",
 ]
 FORMAT = 1
-"""The store format that this code writes."""
+"""The number of the store format that this code writes. A table of an older one has 0; its property tells which."""
 
 LARGE = 1_000_000
 """From so many rows on a table has deletion vectors."""
@@ -65,13 +68,16 @@ LARGE = 1_000_000
 VECTORS = "delta.enableDeletionVectors"
 """The table property that says so."""
 
+STATISTICS = "delta.dataSkippingStatsColumns"
+"""The table property that names the columns that Delta keeps statistics of."""
+
 WIDENING = "delta.enableTypeWidening"
 """The table property of one that has files with a narrower type of a column. delta-rs reads no rows of it, we do."""
 
 EVOLUTION = "hindcast.evolution"
 """The table property of one whose columns have changed: its files differ in theirs. JSON: the `dropped` ones, when."""
 
-_OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates", "failing", "trimmed"})
+_OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates", "failing", "trimmed", "base"})
 """The kinds whose columns are ours alone."""
 
 
@@ -109,7 +115,11 @@ class Table:
     @property
     def description(self) -> str:
         """What marks the table as ours, in Delta's own metadata."""
-        return json.dumps({"hindcast": FORMAT, "kind": self.kind, "key": list(self.key)})
+        return self.mark(FORMAT)
+
+    def mark(self, number: int) -> str:
+        """The same of a store format: `FORMAT`, or 0 for an older one."""
+        return json.dumps({"hindcast": number, "kind": self.kind, "key": list(self.key)})
 
 
 def located(warehouse: str, contract: Contract, name: str) -> Table:
@@ -136,7 +146,9 @@ def opened(table: Table) -> DeltaTable | None:
         raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
     marks = marked(found)
     if marks is None or found.metadata().name != f"{table.pipeline}.{table.name}":
-        raise TableError("is a Delta table that Hindcast did not make", where=table.path, mend=_ELSEWHERE)
+        adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
+        mend = _ELSEWHERE + (adopted if table.kind == "versions" else "")
+        raise TableError("is a Delta table that Hindcast did not make", where=table.path, mend=mend)
     if marks["hindcast"] > FORMAT:
         raise TableError(
             f"has store format {marks['hindcast']}, this version knows up to {FORMAT}",
@@ -153,6 +165,8 @@ def columns(table: Table, found: DeltaTable | None = None, known: datetime | Non
     """
     found = found or opened(table)
     names = [field.name for field in found.schema().fields] if found else []
+    if found and (it := older(found)):
+        names = store_formats.users(it, names)
     last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
     gone = {name for name, at in dropped(found).items() if known is None or at <= known} if found else set()
     return [*(name for name in names if not name.startswith("_") and name not in {*last, *gone}), *last]
@@ -179,7 +193,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
                 table.path,
                 schema=Schema.from_json(schema.json()),
                 partition_by=partitions,
-                configuration={"delta.dataSkippingStatsColumns": ",".join(_sought(table, schema))},
+                configuration={STATISTICS: ",".join(sought(table, schema))},
                 name=f"{table.pipeline}.{table.name}",
                 description=table.description,
             )
@@ -197,10 +211,12 @@ def fit(found: DeltaTable, table: Table, schema: StructType) -> Difference:
     TableError where it cannot: it has another kind or key, or other types; or one of our own columns is missing. Logs
     and the quarantine have null in columns that a topic has no use for any more.
     """
+    writable(table)
     marks, there = marked(found) or {}, spark_schema(found)
     change = difference(there, schema, table.key)
-    told = list(change.refused.values())
-    own = [c for c in change.dropped if table.kind in _OURS or c.startswith("_") or c in PERIOD_COLUMNS]
+    told, gone = list(change.refused.values()), dropped(found)
+    own = [c for c in change.dropped if c not in gone]
+    own = [c for c in own if table.kind in _OURS or c.startswith("_") or c in PERIOD_COLUMNS]
     told += [f"{name} is missing" for name in own if table.kind not in ("log", "quarantine")]
     told += [f"the key column {name} is missing" for name in change.dropped if name in marks.get("key", ())]
     if table.kind in _OURS:
@@ -245,6 +261,23 @@ def _taken(found: DeltaTable, table: Table, schema: StructType) -> DeltaTable:
     return found
 
 
+def older(found: DeltaTable) -> Older | None:
+    """What a table says that has rows of an older store format; None for another."""
+    return Older.of(found.metadata().configuration)
+
+
+def writable(table: Table) -> None:
+    """TableError for a table that is there and that runs cannot write: not ours, or of an older store format."""
+    found = opened(table)
+    it = older(found) if found is not None and (marked(found) or {})["hindcast"] < FORMAT else None
+    if it is not None:
+        raise TableError(
+            f"has the older store format {it.format}: it can be read, runs write the format {store_formats.TODAY}",
+            where=table.path,
+            mend=f"hindcast upgrade {table.pipeline}.{table.name} --mode in-place (or roll-over, offline)",
+        )
+
+
 def types(found: DeltaTable) -> dict[str, str]:
     """The columns of a table with their types, as Spark writes them; without those that the contract has dropped."""
     gone = dropped(found)
@@ -284,8 +317,23 @@ def believed(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def load(spark: SparkSession, table: Table) -> DataFrame:
-    """All rows of a table that is there."""
+    """All rows of a table that is there; those of an older store format through the proxy view."""
+    found = opened(table) if table.kind == "versions" else None
+    it = older(found) if found is not None else None
+    rows = stored(spark, table)
+    return rows if it is None else proxied(rows, it)
+
+
+def stored(spark: SparkSession, table: Table) -> DataFrame:
+    """All rows of a table that is there, as its files have them."""
     return spark.read.format("delta").load(table.path)
+
+
+def proxied(rows: DataFrame, it: Older) -> DataFrame:
+    """Rows of a table of an older store format as those of one of today's."""
+    shown = store_formats.proxy(it, rows.columns, "spark")
+    own = [F.col(f"`{name}`") for name in store_formats.users(it, rows.columns)]
+    return rows.select(*own, *(F.expr(text).alias(name) for name, text in shown.items()))
 
 
 def dataset(found: DeltaTable) -> Dataset:
@@ -362,7 +410,7 @@ _RECORDS = ("topic", "partition", "offset", "timestamp", "fate", "run")
 _COMPARED = (NumericType, StringType, DatetimeType)
 
 
-def _sought(table: Table, schema: StructType) -> list[str]:
+def sought(table: Table, schema: StructType) -> list[str]:
     """The columns by which rows are found: of these alone Delta keeps statistics, which cost time."""
     names: tuple[str, ...] = _RECORDS
     if table.kind in PERIODS:

@@ -51,7 +51,10 @@ def check(contract: Contract) -> Iterator[Complaint]:
     yield from keep.complaints(contract)
 
 
-RESERVED = ("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing", "trimmed")
+RESERVED = (
+    *("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing"),
+    *("trimmed", "base", "rollover"),
+)
 """Names in a pipeline's folder of the warehouse that are not for topics or views."""
 
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")

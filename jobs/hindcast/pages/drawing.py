@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from hindcast.upkeep.store_formats import UNKNOWN
+
 WIDTH, HEIGHT, MARGIN = 120, 26, 4
 """Of a small plot."""
 
@@ -76,7 +78,9 @@ def axis(moments: Iterable[datetime], *, even: bool) -> Axis:
 
 
 def label(moment: datetime) -> str:
-    """A moment as short as it can be written: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`."""
+    """A moment as short as it can be written: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`; `unknown`."""
+    if moment == UNKNOWN:
+        return "unknown"
     text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
     if "." in text:
         return text.rstrip("0")

@@ -1,0 +1,153 @@
+"""Which plain tables can be adopted, and why the others cannot; no broker, no runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from hindcast import tables
+from hindcast.contracts import Contract, load, shapes
+from hindcast.errors import AskedError, TableError
+from hindcast.upkeep import base, upgrade
+from hindcast.upkeep.store_formats import UNKNOWN, Older
+from pipelines import RESTAURANT, at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KNOWN = datetime(2026, 2, 1, tzinfo=UTC)
+LATEST = {"item": pa.array(["curry"]), "price": pa.array([8], pa.decimal128(8, 2))}
+KAFKA = RESTAURANT.replace("join: {table: menu, on: item}", "join: {table: menu, on: item}\n    semantics: kafka")
+
+
+def contract(folder: Path, text: str = RESTAURANT) -> Contract:
+    (folder / "restaurant.yaml").write_text(text, encoding="utf-8")
+    return load(folder / "restaurant.yaml")
+
+
+def asked(folder: Path, columns: dict[str, Any], text: str = RESTAURANT, **how: Any) -> dict[str, Any] | None:
+    """What a run would be asked that adopts a table of these columns."""
+    it = contract(folder, text)
+    table = tables.located(str(folder / "warehouse"), it, "menu")
+    write_deltalake(table.path, pa.table(columns), **how)
+    return upgrade.beginning(it, table, "in-place")
+
+
+def test_a_plain_table_is_adopted_as_it_is_at_one_version(tmp_path: Path) -> None:
+    begin = {"table": "menu", "mode": "in-place", "step": "begin"}
+    assert asked(tmp_path, LATEST) == {**begin, "from": "latest", "version": 0}
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "told"),
+    [
+        ({"item": LATEST["item"]}, {}, "no column price"),
+        ({**LATEST, "price": pa.array([8])}, {}, r"price is bigint, not decimal\(8,2\)"),
+        ({**LATEST, "seen": pa.array([1])}, {}, "beside the contract's it has seen"),
+        (LATEST, {"partition_by": ["item"]}, "it has partitions, by item"),
+        ({**LATEST, "timestamp": pa.array([1])}, {}, "timestamp is bigint, not timestamp"),
+    ],
+)
+def test_a_table_of_other_columns_is_refused(
+    tmp_path: Path, columns: dict[str, Any], how: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(TableError, match=f"cannot be adopted: .*{told}") as caught:
+        asked(tmp_path, columns, **how)
+    assert caught.value.where == str(tmp_path / "warehouse/restaurant/menu")
+
+
+def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="the topic has a ttl: rows would end"):
+        asked(tmp_path, LATEST, RESTAURANT.replace("    read: table\n", "    read: table\n    ttl: 1 day\n", 1))
+    (other := tmp_path / "other").mkdir()
+    with pytest.raises(AskedError, match="the kafka view bills reads the topic's log"):
+        asked(other, LATEST, KAFKA)
+
+
+def test_what_is_no_topics_table_has_no_store_format(tmp_path: Path) -> None:
+    it = contract(tmp_path)
+    for name in ("orders", "bills", "nothing"):
+        with pytest.raises(AskedError, match=f"'{name}' is not a topic that is read as a table"):
+            upgrade.of_topic(it, name)
+    with pytest.raises(AskedError, match="there is no table"):
+        upgrade.beginning(it, tables.located(str(tmp_path), it, "menu"), "offline")
+
+
+def test_a_table_of_todays_format_is_left_as_it_is(tmp_path: Path) -> None:
+    it = contract(tmp_path)
+    table = tables.located(str(tmp_path), it, "menu")
+    write_deltalake(table.path, pa.table(LATEST), name="restaurant.menu", description=table.description)
+    assert upgrade.beginning(it, table, "offline") is None
+
+
+def test_rows_of_another_hand_since_a_downgrade_are_refused(tmp_path: Path) -> None:
+    it = contract(tmp_path)
+    table = tables.located(str(tmp_path), it, "menu")
+    write_deltalake(table.path, pa.table(LATEST), name="restaurant.menu", description=table.mark(0))
+    older = {"hindcast.format": Older("latest", KNOWN).as_json()}
+    DeltaTable(table.path).alter.set_table_properties(older, raise_if_not_exists=False)
+    with pytest.raises(TableError, match=r"was written to by another hand since its downgrade \(WRITE at version 0\)"):
+        upgrade.beginning(it, table, "offline")
+
+
+WRONG: list[tuple[str, list[tuple[Any, ...]], list[tuple[str, str]]]] = [
+    ("latest", [("a", 1), ("b", 2)], []),
+    ("latest", [("a", 1), ("a", 2), ("b", 1)], [("rows whose key has another", "a")]),
+    ("latest", [(None, 1), ("b", 2)], [("rows without a key", "None")]),
+    ("timestamped", [("a", 1, 0), ("a", 2, 1)], [("rows whose key has another", "a")]),
+    ("versioned", [("a", 1, 0, 1), ("a", 2, 1, 2), ("a", 3, 5, None)], []),
+    ("versioned", [("a", 1, 0, 3), ("a", 2, 1, None)], [("versions that overlap the key's next", "a")]),
+    ("versioned", [("a", 1, 0, None), ("a", 2, 1, None)], [("versions that overlap the key's next", "a")]),
+    ("versioned", [("a", 1, 2, 2)], [("versions that end before they begin", "a")]),
+]
+
+
+def test_rows_that_no_table_of_the_format_has_are_found(spark: SparkSession) -> None:
+    for form, rows, expected in WRONG:
+        seen = tables.proxied(frame(spark, form, rows), Older(form, KNOWN))
+        found = upgrade.wrong_rows(seen, ("item",), form).collect()
+        told = [(row["wrong"], str(None if row["shown"] == "{}" else row["shown"][9:-2])) for row in found]
+        assert told == expected, (form, rows)
+
+
+RECORDS: dict[str, tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
+    "latest": ([("a", 1)], [("a", 1, UNKNOWN)]),
+    "timestamped": ([("a", 1, 3), ("b", 2, None)], [("a", 1, at(3)), ("b", 2, UNKNOWN)]),
+    "versioned": (
+        [("a", 1, 0, 4), ("a", 2, 4, 6), ("b", None, 0, None)],
+        [("a", 1, at(0)), ("a", 2, at(4)), ("a", "tombstone", at(6)), ("b", None, at(0))],
+    ),
+}
+
+
+def test_rows_become_records_and_ends_tombstones_where_no_other_version_begins(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shape = shapes(contract(tmp_path))["menu"]
+    for form, (rows, expected) in RECORDS.items():
+        found = base.records(frame(spark, form, rows), Older(form, KNOWN), shape).collect()
+        told = [
+            (
+                row["key"]["item"],
+                "tombstone" if row["value"] is None else row["value"]["price"],
+                row["timestamp"].replace(tzinfo=UTC),
+            )
+            for row in found
+        ]
+        assert sorted(told, key=lambda it: (it[0], it[2])) == expected
+
+
+def frame(spark: SparkSession, form: str, rows: list[tuple[Any, ...]]) -> DataFrame:
+    """A plain table of a format."""
+    times = {
+        "latest": "",
+        "timestamped": ", timestamp timestamp",
+        "versioned": ", validFrom timestamp, validTo timestamp",
+    }
+    told = [(*row[:2], *(None if s is None else at(s) for s in row[2:])) for row in rows]
+    return spark.createDataFrame(told, f"item string, price int{times[form]}")

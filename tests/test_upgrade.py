@@ -1,0 +1,268 @@
+"""Tables of older store formats are read as today's, and become tables of today's while they are read."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+import upgrades
+from crashes import killed
+from hindcast import cli, journal, tables
+from hindcast.errors import AskedError, QueryError, TableError
+from hindcast.upkeep import downgrade, upgrade
+from pipelines import Pipeline, at, pipeline, tell
+from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = {
+    "latest": [("cake", 3, "?"), ("curry", 8, "?"), ("soup", 5, "?")],
+    "timestamped": [("cake", 3, "?"), ("curry", 8, 0), ("soup", 5, 1)],
+    "versioned": [("cake", 3, 1), ("curry", 10, 4)],
+}
+"""What is true now, before run 2."""
+
+
+def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
+    """A table is adopted, read, and written by a run, before the rest is done."""
+    upgrades.put(p, form)
+    with pytest.raises(TableError, match="is a Delta table that Hindcast did not make") as caught:
+        p.run()
+    assert "hindcast upgrade restaurant.menu" in caught.value.mend
+    if mode == "offline":
+        upgrades.upgraded(spark, p, mode)
+    else:
+        upgrades.taken_over(spark, p, mode)
+        assert tables.older(upgrades.opened(p)) is not None
+    assert upgrades.asked(p) == NOW[form]
+    assert upgrades.asked(p, as_of=at(-1)) == [row for row in NOW[form] if row[2] == "?"]
+    assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
+    plain = upgrades.plainly(p, "item", "price", where="systemTo IS NULL AND validTo IS NULL")
+    assert plain == [(item, float(price)) for item, price, _ in NOW[form]]
+    tell(p, RECORDS)
+    p.run("second")
+    assert upgrades.history(p) == ordered(HISTORY[form])
+    assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
+    if mode != "offline":
+        upgrades.upgraded(spark, p, mode)
+    assert tables.older(upgrades.opened(p)) is None
+    assert upgrades.history(p) == ordered(HISTORY[form])
+    assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
+    assert p.history("bills") == BILLS
+    believed = upgrades.plainly(p, "item", "price", "validFrom", "validTo", where="systemTo IS NULL")
+    assert believed == sorted(
+        (
+            (item, float(price), upgrades.SURROGATE if start == "?" else start, end)
+            for item, price, start, end, _, closed in HISTORY[form]
+            if closed is None
+        ),
+        key=str,
+    )
+    assert not upgrades.plainly(p, "item", where="systemFrom IS NULL OR _belief IS NULL OR validFrom IS NULL")
+    p.run("third")
+    assert upgrades.history(p) == ordered(HISTORY[form])
+
+
+def known(p: Pipeline, run: int) -> datetime:
+    return next(it.known_at for it in journal.runs(p.warehouse, p.name) if it.number == run)
+
+
+def test_a_table_of_latest_values_becomes_todays_while_runs_go_on(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        upgraded_amid_runs(spark, p, "latest", "in-place")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+@pytest.mark.parametrize("form", ["latest", "timestamped", "versioned"])
+def test_a_table_of_any_older_format_becomes_todays_in_any_mode(
+    spark: SparkSession, broker: str, tmp_path: Path, form: str, mode: str
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        upgraded_amid_runs(spark, p, form, mode)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+def test_an_upgrade_that_fails_at_every_boundary_is_finished_by_the_same_command(
+    spark: SparkSession, broker: str, tmp_path: Path, mode: str
+) -> None:
+    seen: list[str] = []
+
+    def fail(place: str) -> None:
+        if place not in seen:
+            seen.append(place)
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HINDCAST_CHUNK", "2")
+            watched(fail, patch.setattr)
+            while not done(spark, p, mode):
+                answered(p)
+        assert len([place for place in seen if place.startswith("before")]) >= PLACES[mode]
+        assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED["versioned"])
+        tell(p, RECORDS)
+        p.run("second")
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+        bills = [(*row[:-2], row[-1]) for row in p.history("bills")]
+        assert bills == [(*row[:-2], row[-1]) for row in BILLS]
+
+
+PLACES = {"in-place": 12, "roll-over": 17, "offline": 10}
+"""At least so many commits an upgrade makes: it is stopped before and after each."""
+
+
+def done(spark: SparkSession, p: Pipeline, mode: str) -> bool:
+    """Whether the command has come to its end this time."""
+    try:
+        upgrades.upgraded(spark, p, mode)
+    except StopError:
+        return False
+    return True
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["before commits.publish menu 2", "before in_place.chunk 0"])
+def test_runs_and_the_background_do_not_disturb_each_other(
+    spark: SparkSession, broker: str, tmp_path: Path, place: str
+) -> None:
+    """All rows get today's form while a run is about to publish; or a run comes amid that."""
+    met: list[str] = []
+    with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
+        upgrades.put(p, "versioned")
+        upgrades.taken_over(spark, p, "in-place")
+        tell(p, RECORDS)
+
+        def meanwhile(here: str) -> None:
+            if here == place and not met:
+                met.append(here)
+                if "publish" in place:
+                    upgrade.fill(spark, p.table("menu"))
+                else:
+                    p.run("second")
+
+        watched(meanwhile, patch.setattr)
+        if "publish" in place:
+            p.run("second")
+        else:
+            upgrades.upgraded(spark, p, "in-place")
+        assert met
+        assert tables.older(upgrades.opened(p)) is None
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+
+
+def answered(p: Pipeline) -> None:
+    """A question amid an upgrade has the right answer; or, as before it, none."""
+    marked = tables.marked(DeltaTable(p.table("menu").path))
+    completed = journal.completed(p.warehouse, p.name)
+    plain = upgrades.plainly(p, "item", "price")
+    assert plain == sorted((item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"])
+    if marked is not None and completed:
+        assert upgrades.asked(p) == NOW["versioned"]
+        assert upgrades.asked(p, as_of=at(3)) == [("cake", 3, 1), ("curry", 8, 0), ("soup", 6, 3)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+def test_an_upgrade_whose_process_is_killed_is_finished_by_the_same_command(
+    broker: str, spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    """Killed after every commit; there and back."""
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "timestamped")
+        seen, kills = tmp_path / "seen", 0
+        seen.touch()
+        while killed(upgrades.started(p, mode, seen)):
+            kills += 1
+        assert 8 < kills == len(seen.read_text().splitlines())
+        assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED["timestamped"])
+        while killed(upgrades.started(p, "timestamped", seen)):
+            kills += 1
+        assert upgrades.plainly(p, "item", "price") == [("cake", 3.0), ("curry", 8.0), ("soup", 5.0)]
+        assert upgrades.asked(p) == NOW["timestamped"]
+
+
+@pytest.mark.parametrize("form", ["latest"])
+def test_there_and_back_loses_nothing(spark: SparkSession, broker: str, tmp_path: Path, form: str) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        there_and_back(spark, p, form, "offline")
+
+
+def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
+    """Adopted, given back as it was, and taken over again; then, once runs have changed it, only with `lose`."""
+    upgrades.put(p, form)
+    before = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
+    upgrades.upgraded(spark, p, mode)
+    adopted = upgrades.history(p)
+    downgrade.downgrade(spark, p.contract, "menu", form)
+    after = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
+    assert after.select(before.column_names) == before.cast(after.schema)
+    assert after.column_names == before.column_names
+    assert upgrades.asked(p) == NOW[form]
+    with pytest.raises(TableError, match=f"has the older store format {form}") as caught:
+        p.run()
+    assert "hindcast upgrade restaurant.menu" in caught.value.mend
+    upgrades.upgraded(spark, p, mode)
+    assert upgrades.history(p) == adopted
+    tell(p, RECORDS)
+    p.run("second")
+    assert upgrades.history(p) == ordered(HISTORY[form])
+    with pytest.raises(AskedError, match="has no room for") as lost:
+        downgrade.downgrade(spark, p.contract, "menu", form)
+    assert "--lose" in lost.value.mend
+    downgrade.downgrade(spark, p.contract, "menu", form, lose=True)
+    with pytest.raises(QueryError, match="was given up by a downgrade"):
+        upgrades.asked(p, known_at=known(p, 1))
+    upgrades.upgraded(spark, p, mode)
+    believed = [row[:4] for row in HISTORY[form] if row[-1] is None]
+    assert sorted((row[:4] for row in upgrades.history(p) if row[-1] is None), key=str) == sorted(believed, key=str)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["in-place", "roll-over", "offline"])
+@pytest.mark.parametrize("form", ["latest", "timestamped", "versioned"])
+def test_there_and_back_from_any_format_in_any_mode(
+    spark: SparkSession, broker: str, tmp_path: Path, form: str, mode: str
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        there_and_back(spark, p, form, mode)
+
+
+@pytest.mark.long
+def test_the_page_walks_through_each_path(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of docs/upgrading.md, in its order."""
+    assert spark.version
+    page = (Path(__file__).parent.parent / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    *walks, back = re.findall(r"^###? (?:From `(\w+)`|(Back)).*\n((?:(?!^#).*\n)*)", page, re.MULTILINE)
+    assert [form for form, *_ in walks] == [*upgrades.COLUMNS]
+    away, lossy = _commands(back[2])
+    for form, _, text in walks:
+        (folder := tmp_path / form).mkdir()
+        with pipeline(spark, broker, folder) as p:
+            upgrades.put(p, form)
+            tell(p, RECORDS)
+            for command in _commands(text):
+                assert cli.main(command) == 0, command
+            shown = capsys.readouterr().out
+            assert "the store format is bitemporal" in shown
+            assert ("unknown" in shown) == (form != "versioned")
+            assert cli.main(away) == 1
+            assert "has no room for" in capsys.readouterr().err
+            assert cli.main(lossy) == 0
+            assert "the store format is latest; runs refuse" in capsys.readouterr().out
+
+
+def _commands(text: str) -> list[list[str]]:
+    return [line.split()[1:] for line in text.splitlines() if line.startswith("    hindcast ")]
