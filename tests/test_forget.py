@@ -216,6 +216,8 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
 
     assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == proven, "once"
+    assert cli.main(["report", "restaurant", "3"]) == 0
+    assert f"forgot of orders what has the sha256 {proven['sha256']}" in capsys.readouterr().out
     assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
     assert "no record like that is here" in capsys.readouterr().err
     assert len(shop.states()) == 3
