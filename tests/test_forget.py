@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from hindcast import cli, holds, journal, ledger, page, requeue, runs, tables
 from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.upkeep import erase, forget, proof, purge, records
+from hindcast.upkeep.folder import Folder
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -216,6 +217,8 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
 
     assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == proven, "once"
+    assert cli.main(["report", "restaurant", "3"]) == 0
+    assert f"forgot of orders what has the sha256 {proven['sha256']}" in capsys.readouterr().out
     assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
     assert "no record like that is here" in capsys.readouterr().err
     assert len(shop.states()) == 3
@@ -290,6 +293,8 @@ def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
     wrap(erase, "blank", lambda _, table, *__: f"taking bytes out of {table.name}")
     wrap(erase, "rewrite", lambda _, table, *__: f"rewriting texts of {table.name}")
     wrap(purge, "purge", lambda _, __, name, *___: f"purging {name}")
+    wrap(Folder, "remove", lambda _, path: f"deleting a file under {path.partition('/')[0]}")
+    wrap(Folder, "write", lambda _, path, __: f"rewriting a commit under {path.partition('/')[0]}")
     wrap(proof, "search", lambda *_: "the search")
     wrap(page, "write", lambda _, told: f"the report of run {told['run']}")
     wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")

@@ -76,7 +76,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         "runId": plan.run_id,
         "knownAt": plan.known_at.isoformat(),
         "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
-        **{name: told for name in ("only", "reason") if (told := getattr(plan, name))},
+        **{name: told for name in ("only", "reason", "forgets") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
         "topics": topics,
@@ -177,6 +177,8 @@ def text(report: dict[str, Any]) -> str:
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
     lines += [f"only {report['only']} and what is made of it", ""] if "only" in report else []
     lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
+    if told := report.get("forgets"):
+        lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
     for name, topic in report["topics"].items():
         fates: dict[str, int] = {}
