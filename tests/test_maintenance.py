@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
 
 from crashes import watched
 from hindcast import cli, journal, read, tables
@@ -92,7 +92,7 @@ def test_files_become_few_and_no_answer_changes(
     monkeypatch.setattr(maintenance, "MANY", 2)
     before, old = answers(here), DeltaTable(here.table("menu").path).version()
     noted = {name: tables.notes(here.table(name)) for name in NAMES}
-    assert cli.main(["maintain", here.name, "--json"]) == 0
+    assert cli.main(["maintain", here.name, "--format", "json"]) == 0
     told = {it["table"]: it for it in json.loads(capsys.readouterr().out)["tables"]}
     assert told["logs/menu"]["files"] == [2, 1]
     assert told["runs"]["files"] == [6, 1]
@@ -122,9 +122,29 @@ def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline, monke
     assert (left.exists(), fresh.exists()) == (False, True)
     assert (answers(here), here.versions()) == (before, versions)
     monkeypatch.setenv("HINDCAST_TIME_TRAVEL", "5")
-    maintain(own(here), settings(), here.contract)
+    told = {it.table: it for it in maintain(own(here), settings(), here.contract).tables}
+    assert told["orders"].steps == ["promise versions of 5 days", "vacuum 1 files"]
     assert not fresh.exists()
     assert answers(here) == before
+    assert maintenance._promise(DeltaTable(here.table("orders").path), 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("days", "there", "lacking"),
+    [
+        (7, {}, []),
+        (5, {}, ["deletedFileRetentionDuration' = 'interval 5 days"]),
+        (30, {}, ["deletedFileRetentionDuration' = 'interval 30 days"]),
+        (40, {}, ["deletedFileRetentionDuration' = 'interval 40 days", "logRetentionDuration' = 'interval 40 days"]),
+        (7, {"deletedFileRetentionDuration": "interval 5 days"}, ["deletedFileRetentionDuration' = 'interval 7 days"]),
+    ],
+)
+def test_delta_is_told_for_how_long_versions_are_promised(
+    tmp_path: Path, days: int, there: dict[str, str], lacking: list[str]
+) -> None:
+    configuration = {f"delta.{name}": text for name, text in there.items()}
+    made = DeltaTable.create(str(tmp_path), Schema([Field("n", "long")]), configuration=configuration)
+    assert maintenance._promise(made, days) == ", ".join(f"'delta.{text}'" for text in lacking)
 
 
 def span(least: int, most: int, size: int = maintenance.SMALL) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -89,7 +89,7 @@ def maintain(spark: Spark, now: Settings, contract: Contract, *, dry_run: bool =
     told = Maintained(contract.pipeline, retention(now, contract.pipeline))
     told.trimmed = "" if dry_run else _trimmed(spark, contract)
     for table in inventory.every(now.warehouse, contract):
-        told.tables.append(_maintained(spark, table, told.retention, dry_run=dry_run))
+        told.tables.append(_maintained(spark, table, now.time_travel, told.retention, dry_run=dry_run))
     told.reports = _reports(now, contract.pipeline, dry_run=dry_run)
     return told
 
@@ -132,10 +132,17 @@ def retention(now: Settings, pipeline: str) -> timedelta:
     return max(set_, 2 * longest)
 
 
-def _maintained(spark: Spark, table: Table, kept: timedelta, *, dry_run: bool) -> Done:
+def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_run: bool) -> Done:
     found = DeltaTable(table.path)
     before, disk = _size(found), _on_disk(found)
     done = Done(table.name, (before[0],) * 2, (before[1],) * 2, (disk[1],) * 2)
+    if lacking := _promise(found, days):
+        promise = f"promise versions of {days} days"
+        statement = f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({lacking})"
+        if dry_run or _committed(spark(), statement, {}):
+            done.steps.append(promise)
+        else:
+            done.left.append(f"{promise}: left, as a run came first")
     for what, statement in _work(table, found):
         if dry_run or _optimized(spark(), table, statement):
             done.steps.append(what)
@@ -154,6 +161,19 @@ def _maintained(spark: Spark, table: Table, kept: timedelta, *, dry_run: bool) -
         after = _size(found)
         done.files, done.bytes, done.disk = (before[0], after[0]), (before[1], after[1]), (disk[1], _on_disk(found)[1])
     return done
+
+
+def _promise(found: DeltaTable, days: int) -> str:
+    """What a table lacks of the properties by which Delta promises that its versions of so many days can be read."""
+    there = found.metadata().configuration
+    wanted = {"delta.deletedFileRetentionDuration": days, "delta.logRetentionDuration": max(days, _LOGGED)}
+    by_default = {"delta.deletedFileRetentionDuration": _PROMISED, "delta.logRetentionDuration": _LOGGED}
+    told = {name: f"interval {n} days" for name, n in wanted.items() if name in there or n != by_default[name]}
+    return ", ".join(f"'{name}' = '{text}'" for name, text in told.items() if there.get(name) != text)
+
+
+_PROMISED, _LOGGED = 7, 30
+"""For so many days Delta keeps what versions need, and its log, unless a table says otherwise."""
 
 
 def _work(table: Table, found: DeltaTable) -> Iterator[tuple[str, str]]:
@@ -201,6 +221,11 @@ def _optimized(spark: SparkSession, table: Table, statement: str) -> bool:
         "spark.databricks.delta.optimize.maxFileSize": str(LARGE),
         **({"spark.databricks.delta.commitInfo.userMetadata": json.dumps(note)} if note else {}),
     }
+    return _committed(spark, statement, confs)
+
+
+def _committed(spark: SparkSession, statement: str, confs: Mapping[str, str]) -> bool:
+    """Makes a commit; False if another one came first."""
     try:
         with temporarily(spark, confs):
             spark.sql(statement).collect()
@@ -216,6 +241,7 @@ def _vacuumed(spark: SparkSession, table: Table, kept: timedelta) -> None:
     confs = {
         "spark.databricks.delta.vacuum.logging.enabled": "false",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
     }
     with temporarily(spark, confs):
         spark.sql(f"VACUUM delta.`{table.path}` RETAIN {math.ceil(kept / timedelta(hours=1))} HOURS").collect()
