@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import cli, holds, journal, ledger, page, requeue, runs, tables
+from hindcast import cli, holds, journal, ledger, logs, page, requeue, runs, tables
 from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.upkeep import erase, forget, proof, purge, records
 from hindcast.upkeep.folder import Folder
@@ -351,6 +351,8 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert containing(tmp_path, "Marker") == []
         assert containing(tmp_path, "anna-9") == []
         assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
+        reasons = sorted((row["offset"], row["reason"]) for row in p.raw("quarantine"))
+        assert reasons == [(0, "forgotten"), (0, logs.REQUEUED), (1, "forgotten")]
         assert [row[0] for row in p.believed("orders")] == ["bob"]
         assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
         with pytest.raises(AskedError, match="no malformed record"):

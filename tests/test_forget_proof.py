@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.upkeep import proof, purge
+from hindcast.contracts import load
+from hindcast.upkeep import forget, proof, purge
 from hindcast.upkeep.folder import Folder
 from hindcast.upkeep.texts import Texts, leaves, spellings, strings
+from warehouses import shop
 
 ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))
 
@@ -165,3 +167,26 @@ def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:
     assert folder.tables == ["logs", "logs/people"]
     assert [path.rpartition("/")[0] for path in purge.data(folder, "logs")] == ["logs"]
     assert [path.rpartition("/")[0] for path in purge.data(folder, "logs/people")] == ["logs/people"]
+
+
+READER = """
+pipeline: reader
+start: 2026-01-01
+inputs:
+  known: {table: shop.bills, read: stream, key: {customer: string}, value: {item: string}}
+  prices: {table: shop.prices, read: table, key: {item: string}, value: {note: string}}
+topics: {orders: {topic: reader.orders, read: stream, key: {customer: string}, value: {item: string}}}
+views:
+  again: {stream: known, select: {item: item}}
+  most: {stream: again, aggregate: {n: count(*)}}
+  noted: {stream: orders, join: {table: prices, on: item}, select: {note: note}}
+"""
+
+
+def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
+    with shop(tmp_path, READER) as now:
+        contract = load(now.schemas / "shop.yaml")
+        assert forget.readers(contract, ["orders", "bills"]) == ["reader.again", "reader.most"]
+        assert forget.readers(contract, ["prices", "bills"]) == ["reader.again", "reader.most", "reader.noted"]
+        assert forget.readers(contract, ["visits"]) == []
+    assert "reader.again, reader.most" in forget.besides(["reader.again", "reader.most"])[0]

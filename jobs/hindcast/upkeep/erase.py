@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast import commits, forgotten, tables
+from hindcast import commits, forgotten, logs, tables
 from hindcast.session import temporarily
 from hindcast.tables import Table
 
@@ -44,7 +44,7 @@ def blank(places: DataFrame, table: Table, by: Mapping[str, str], run: int) -> N
         wider = StructType([*tables.spark_schema(found).fields, StructField(forgotten.MARK, LongType())])
         tables.ensure(table, tables.nullable(wider))
         names.append(forgotten.MARK)
-    said = f"CASE WHEN t.reason IS NULL THEN NULL ELSE '{forgotten.SAID}' END"
+    said = f"CASE WHEN t.reason IS NULL OR t.reason = '{logs.REQUEUED}' THEN t.reason ELSE '{forgotten.SAID}' END"
     told = {"key": "NULL", "value": "NULL", "headers": "NULL", "reason": said, forgotten.MARK: str(run)}
     assigned = ", ".join(f"`{name}` = {to}" for name, to in told.items() if name in names)
     still = " OR ".join(f"t.`{name}` IS NOT NULL" for name in ("key", "value", "headers") if name in names)
