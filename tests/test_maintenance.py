@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("menu", "orders", "bills")
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @pytest.fixture
@@ -108,25 +109,25 @@ def test_files_become_few_and_no_answer_changes(
     assert all(not it.steps for it in maintain(no_spark, settings(), here.contract).tables), "nothing is left to do"
 
 
-def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Path(here.table("orders").path, "_belief=past", "part-00000-of-a-run-that-died.snappy.parquet")
+def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline) -> None:
+    table = here.table("orders")
+    left = Path(table.path, "_belief=past", "part-00000-of-a-run-that-died.snappy.parquet")
     fresh = left.with_name("part-00000-of-one-under-way.snappy.parquet")
     for file in (left, fresh):
-        shutil.copy(DeltaTable(here.table("orders").path).file_uris()[0].removeprefix("file://"), file)
+        shutil.copy(DeltaTable(table.path).file_uris()[0].removeprefix("file://"), file)
     os.utime(left, times=(0, time.time() - 8 * 86_400))
     os.utime(fresh, times=(0, time.time() - 6 * 86_400))
-    before, versions = answers(here), here.versions()
-    told = {it.table: it for it in maintain(own(here), settings(), here.contract).tables}
-    assert told["orders"].steps == ["vacuum 1 files"]
-    assert told["orders"].disk[0] > told["orders"].disk[1]
+    rows, version = here.history("orders"), DeltaTable(table.path).version()
+    done = maintenance._maintained(own(here), table, 7, 7 * DAY, dry_run=False)
+    assert done.steps == ["vacuum 1 file"]
+    assert done.disk[0] > done.disk[1]
     assert (left.exists(), fresh.exists()) == (False, True)
-    assert (answers(here), here.versions()) == (before, versions)
-    monkeypatch.setenv("HINDCAST_TIME_TRAVEL", "5")
-    told = {it.table: it for it in maintain(own(here), settings(), here.contract).tables}
-    assert told["orders"].steps == ["promise versions of 5 days", "vacuum 1 files"]
+    assert (here.history("orders"), DeltaTable(table.path).version()) == (rows, version)
+    done = maintenance._maintained(own(here), table, 5, 5 * DAY, dry_run=False)
+    assert done.steps == ["promise versions of 5 days", "vacuum 1 file"]
     assert not fresh.exists()
-    assert answers(here) == before
-    assert maintenance._promise(DeltaTable(here.table("orders").path), 5) == ""
+    assert here.history("orders") == rows
+    assert maintenance._promise(DeltaTable(table.path), 5) == ""
 
 
 @pytest.mark.parametrize(
@@ -207,9 +208,6 @@ def enter(now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, s
         clock = SimpleNamespace(now=lambda _, moment=moment: moment)
         monkeypatch.setattr(journal, "datetime", clock)
         journal.write(now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
-
-
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def test_files_are_kept_as_long_as_is_set(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import cli, requeue, runs
+from hindcast import cli, journal, requeue, runs
 from hindcast.upkeep import definition
 from hindcast.upkeep.rectangles import FOREVER, Rectangle, overlap
 from hindcast.upkeep.verify import Verified, text, verify
@@ -435,6 +435,16 @@ def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:
     assert checks(told) == ["files: runs"]
     assert "hindcast ledger verified --rebuild" in told.findings[0].mend
     assert told.left == ["all else, until the journal of runs can be read"]
+
+
+def test_what_a_run_does_meanwhile_is_not_asked_for(copy: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 3 is completed after tables were opened that it had still to publish."""
+    now = journal.runs(copy.warehouse, copy.name)
+    before = [*now[:2], replace(now[2], state="planned")]
+    answers = iter([before, now, now, now])
+    old_copy(copy, "menu")
+    monkeypatch.setattr(journal, "runs", lambda *_: next(answers))
+    assert checks(verified(copy)) == []
 
 
 def test_the_key_of_a_sensitive_table_is_not_told(copy: Pipeline) -> None:

@@ -37,6 +37,7 @@ from hindcast.session import temporarily
 from hindcast.settings import Settings
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
+from hindcast.upkeep.findings import several
 
 SMALL, LARGE = 16 << 20, 64 << 20
 """Files of less bytes are small; those that become of them have at most so many. A merge writes whole files anew where
@@ -150,12 +151,12 @@ def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_r
             done.left.append(f"{what}: left, as a run came first")
     count = _unneeded(found, kept)
     if count and dry_run:
-        done.steps.append(f"vacuum at most {count} files")
+        done.steps.append(f"vacuum at most {several(count, 'file')}")
     elif count:
         there = _on_disk(found)[0]
         _vacuumed(spark(), table, kept)
         gone = there - _on_disk(found)[0]
-        done.steps += [f"vacuum {gone} files"] if gone else []
+        done.steps += [f"vacuum {several(gone, 'file')}"] if gone else []
     if done.steps and not dry_run:
         found = DeltaTable(table.path)
         after = _size(found)

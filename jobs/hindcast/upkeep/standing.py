@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -28,6 +29,18 @@ class Numbers(NamedTuple):
         """All numbers that a run has taken."""
         plans = (Plan.from_json(run.plan) for run in self.runs)
         return {number for plan in plans for number in range(plan.first, plan.run + 1)}
+
+
+def as_of(before: list[Run], runs: list[Run]) -> list[Run]:
+    """Runs as the journal has them, but as under way those that it did not have as completed `before`.
+
+    Tables were opened between the two: they may lack what such a run has published since.
+    """
+    completed = {run.number for run in before if run.state == "completed"}
+    since = (run.state == "completed" and run.number not in completed for run in runs)
+    return [
+        replace(run, state="planned", detail=run.plan) if late else run for run, late in zip(runs, since, strict=True)
+    ]
 
 
 def journal(contract: Contract, runs: list[Run], missing: Mapping[int, set[str]]) -> Iterator[Finding]:

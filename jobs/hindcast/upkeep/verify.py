@@ -83,20 +83,21 @@ class _Verification:
         self._runs: list[Run] = []
 
     def done(self, spark: Spark | None, *, whole: bool) -> Verified:
-        every = list(inventory.behind(self._warehouse, self._contract, self._names))
-        for table in every:
+        warehouse, pipeline = self._warehouse, self._contract.pipeline
+        book, *others = every = list(inventory.behind(warehouse, self._contract, self._names))
+        self._open(book)
+        self._look(book)
+        before = [] if book in self._broken else journal.runs(warehouse, pipeline)
+        for table in others:
             self._open(table)
         for name in self._names:
             self._open_kept(name)
-        for table, found in self._found.items():
-            self._add(table, stored.marks(table, found))
-            if table not in self._broken:
-                self._add(table, stored.files(table, found))
-        book = journal.table(self._warehouse, self._contract.pipeline)
+        for table in [table for table in self._found if table != book]:
+            self._look(table)
         if book in self._broken:
             self._told.left.append("all else, until the journal of runs can be read")
             return self._told
-        self._runs = journal.runs(self._warehouse, self._contract.pipeline)
+        self._runs = standing.as_of(before, journal.runs(warehouse, pipeline))
         moments = self._standing(every)
         self._rows(moments)
         self._logs()
@@ -114,6 +115,13 @@ class _Verification:
             self._found[table] = found
             self._told.tables += 1
             self._told.files += len(found.file_uris())
+
+    def _look(self, table: Table) -> None:
+        """Looks at a table's marks and files."""
+        if (found := self._found.get(table)) is not None:
+            self._add(table, stored.marks(table, found))
+            if table not in self._broken:
+                self._add(table, stored.files(table, found))
 
     def _open_kept(self, name: str) -> None:
         if name in self._contract.views and self._contract.views[name].semantics == "kafka":
