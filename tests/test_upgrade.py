@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 import upgrades
 from crashes import killed
-from hindcast import cli, journal, tables
+from hindcast import cli, journal, plans, tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep import downgrade, upgrade
 from pipelines import Pipeline, at, pipeline, tell
@@ -158,6 +158,28 @@ def test_runs_and_the_background_do_not_disturb_each_other(
             upgrades.upgraded(spark, p, "in-place")
         assert met
         assert tables.older(upgrades.opened(p)) is None
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+
+
+@pytest.mark.long
+def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_it_is(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    def fail(place: str) -> None:
+        if place == "after adopting._altered: mark":
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            watched(fail, patch.setattr)
+            assert not done(spark, p, "in-place")
+        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
+        tell(p, RECORDS)
+        p.run("second")
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+        assert p.history("bills") == BILLS
+        upgrades.upgraded(spark, p, "in-place")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
 
 
