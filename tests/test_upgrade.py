@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 import upgrades
 from crashes import killed
-from hindcast import cli, journal, plans, tables
+from hindcast import cli, functions, journal, plans, tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep import downgrade, upgrade
 from pipelines import Pipeline, at, pipeline, tell
@@ -45,6 +45,9 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
     plain = upgrades.plainly(p, "item", "price", where="systemTo IS NULL AND validTo IS NULL")
     assert plain == [(item, float(price)) for item, price, _ in NOW[form]]
+    functions.register(spark, p.warehouse, p.contract)
+    rows = spark.sql("SELECT item, int(price) FROM restaurant_menu_as_of() ORDER BY item").collect()
+    assert [tuple(row) for row in rows] == [row[:2] for row in NOW[form]]
     tell(p, RECORDS)
     p.run("second")
     assert upgrades.history(p) == ordered(HISTORY[form])
@@ -67,6 +70,8 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert not upgrades.plainly(p, "item", where="systemFrom IS NULL OR _belief IS NULL OR validFrom IS NULL")
     p.run("third")
     assert upgrades.history(p) == ordered(HISTORY[form])
+    before = DeltaTable(p.table("menu").path, version=0).to_pyarrow_table()
+    assert (before.column_names, before.num_rows) == ([*upgrades.COLUMNS[form]], len(upgrades.PLAIN[form]))
 
 
 def known(p: Pipeline, run: int) -> datetime:
