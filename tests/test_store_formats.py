@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from hindcast import scan, show, tables
 from hindcast.errors import TableError
+from hindcast.pages import drawing
 from hindcast.questions import Bound
 from hindcast.tables import Table
 from hindcast.upkeep import store_formats
@@ -90,6 +91,7 @@ def test_a_table_of_an_older_format_is_read_and_not_written_by_runs(tmp_path: Pa
 def test_the_surrogate_is_shown_as_unknown() -> None:
     rows = pa.table({"at": pa.array([UNKNOWN], MOMENT), "validFrom": pa.array([UNKNOWN], MOMENT)})
     assert show.aligned(rows).splitlines()[2].split("  ") == ["1969-12-31 23:59:59.999000", "unknown"]
+    assert drawing.label(UNKNOWN) == "unknown"
 
 
 def test_what_a_property_tells_is_what_was_put_there() -> None:

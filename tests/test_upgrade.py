@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 import upgrades
 from crashes import killed
-from hindcast import cli, journal, tables
+from hindcast import cli, functions, journal, plans, tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep import downgrade, upgrade
 from pipelines import Pipeline, at, pipeline, tell
@@ -45,6 +45,9 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
     plain = upgrades.plainly(p, "item", "price", where="systemTo IS NULL AND validTo IS NULL")
     assert plain == [(item, float(price)) for item, price, _ in NOW[form]]
+    functions.register(spark, p.warehouse, p.contract)
+    rows = spark.sql("SELECT item, int(price) FROM restaurant_menu_as_of() ORDER BY item").collect()
+    assert [tuple(row) for row in rows] == [row[:2] for row in NOW[form]]
     tell(p, RECORDS)
     p.run("second")
     assert upgrades.history(p) == ordered(HISTORY[form])
@@ -67,6 +70,8 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert not upgrades.plainly(p, "item", where="systemFrom IS NULL OR _belief IS NULL OR validFrom IS NULL")
     p.run("third")
     assert upgrades.history(p) == ordered(HISTORY[form])
+    before = DeltaTable(p.table("menu").path, version=0).to_pyarrow_table()
+    assert (before.column_names, before.num_rows) == ([*upgrades.COLUMNS[form]], len(upgrades.PLAIN[form]))
 
 
 def known(p: Pipeline, run: int) -> datetime:
@@ -158,6 +163,28 @@ def test_runs_and_the_background_do_not_disturb_each_other(
             upgrades.upgraded(spark, p, "in-place")
         assert met
         assert tables.older(upgrades.opened(p)) is None
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+
+
+@pytest.mark.long
+def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_it_is(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    def fail(place: str) -> None:
+        if place == "after adopting._altered: mark":
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            watched(fail, patch.setattr)
+            assert not done(spark, p, "in-place")
+        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
+        tell(p, RECORDS)
+        p.run("second")
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+        assert p.history("bills") == BILLS
+        upgrades.upgraded(spark, p, "in-place")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
 
 
