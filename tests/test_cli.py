@@ -128,6 +128,20 @@ def test_check_reads_every_contract_or_the_files_given(hindcast: Run, tmp_path: 
     assert f"{tmp_path / 'none.yaml'}: cannot be read: No such file" in err
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["files", "the folder"])
+def test_check_refuses_a_second_contract_of_one_name(
+    hindcast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    for path in (one, two):
+        path.write_text(RESTAURANT)
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    code, out, err = hindcast("check", *([str(one), str(two)] if named else []))
+    assert (code, out) == (1, f"{one}: 2 topics, 1 view, fine\n")
+    assert f"{two}:1: pipeline 'restaurant' is also the name in {one}" in err
+    assert hindcast("check", str(one), str(one))[0] == 0, "the same file"
+
+
 def test_schema_prints_the_json_schema(hindcast: Run) -> None:
     code, out, _ = hindcast("schema")
     assert (code, json.loads(out)["title"]) == (0, "Hindcast contract")
