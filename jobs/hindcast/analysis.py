@@ -61,7 +61,11 @@ def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name
     try:
         kind = _analysed({place: F.expr(text)}, rows.select)[place]
     except UnfitError as unfit:
-        found = unfit.complaint
+        plain, mend = (
+            text.replace(f"`{valid_time.RECORD}`.", "").replace(f"{valid_time.RECORD}.", "")
+            for text in unfit.complaint[1:]
+        )
+        found = Complaint(place, f"valid_time: {plain}", mend)
     else:
         if isinstance(kind, TimestampType):
             return
