@@ -15,7 +15,7 @@ from hindcast.contracts import Contract, complain, find, load, load_all
 from hindcast.contracts.load import schema
 from hindcast.contracts.types import column_type, duration, written
 from hindcast.contracts.views import Complaint
-from hindcast.errors import ContractError
+from hindcast.errors import ContractError, nearest
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
@@ -546,6 +546,15 @@ def test_a_broken_neighbour_does_not_hide_a_pipeline_named_as_its_file(tmp_path:
     assert find(tmp_path, "restaurant").pipeline == "restaurant"
     with pytest.raises(ContractError, match="is not YAML"):
         find(tmp_path, "other")
+
+
+def test_a_hint_looks_past_case_and_tells_the_nearest_few_of_many() -> None:
+    assert nearest("TTL", ["ttl", "read"]) == "did you mean 'ttl'? known here: read, ttl"
+    assert nearest("menu", ["Menu", "menu"]) == "did you mean 'menu'? known here: Menu, menu"
+    told = nearest("expect_41", [f"expect_{n}" for n in range(70)])
+    assert told.startswith("did you mean 'expect_41'? nearest of the 70 known here: expect_41, ")
+    assert len(told.partition("here: ")[2].split(", ")) == 5
+    assert nearest("qqq", [f"expect_{n}" for n in range(70)]).startswith("nearest of the 70 known here: expect_")
 
 
 def test_two_contracts_of_one_name_are_refused(tmp_path: Path) -> None:

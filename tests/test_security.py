@@ -346,6 +346,7 @@ class TestConnections:
         ("told", "found"),
         [
             ({"host": ""}, "connection kafka: has no brokers"),
+            ({"port": None}, "connection kafka: 'b1' is not the host:port of a broker"),
             (
                 {"extra_dejson": {"ssl.truststore.location": "/x"}},
                 "'ssl.truststore.location' is not a name that we know",
