@@ -372,7 +372,7 @@ class TestConnections:
     def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, asked: str, by: str) -> None:
         told = {"CONN_ID": "kafka_main", "SCOPE": "of another", "HANDOVER": asked}
         use(monkeypatch, {"HINDCAST_SPARK": spark, **{f"{PREFIX}{name}": value for name, value in told.items()}})
-        monkeypatch.setenv(connections._USED, "")
+        monkeypatch.setenv(connections.USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         masked: list[Any] = []
@@ -389,7 +389,7 @@ class TestConnections:
         from hindcast.operators import SubmittedSpark
 
         use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": "submit"})
-        monkeypatch.setenv(connections._USED, "")
+        monkeypatch.setenv(connections.USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         seen = []
@@ -407,7 +407,7 @@ class TestConnections:
 
     def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})
-        monkeypatch.setattr(connections, "_USED", "HINDCAST_NOT_USED")
+        monkeypatch.setattr(connections, "USED", "HINDCAST_NOT_USED")
         with pytest.raises(SettingsError, match="Airflow has no such connection"):
             connections.use()
 

@@ -26,7 +26,7 @@ from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError
 
 for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-    PySparkLogger.getLogger(_name).disabled = True  # what it says, with a stack of the JVM's, is told here
+    PySparkLogger.getLogger(_name).addFilter(lambda _: False)  # what it says, with a stack of the JVM's, is told here
 
 
 class UnfitError(ValueError):
