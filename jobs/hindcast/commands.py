@@ -13,6 +13,8 @@ from hindcast.errors import HindcastError, QueryError
 from hindcast.settings import settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from hindcast.contracts import Contract
@@ -22,12 +24,15 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast import expectations
-    from hindcast.contracts import complain_of, load, paths
+    from hindcast.contracts import complain_of, load, paths, repeated
 
     problems = 0
+    read: dict[str, Path] = {}
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
+            if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
+                raise repeated(contract.pipeline, path, first)
             for complaint in expectations.complaints(contract):
                 raise complain_of(path, complaint)
             told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
