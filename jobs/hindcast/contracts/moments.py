@@ -31,7 +31,7 @@ def of_today(tree: exp.Expression) -> str | None:
     return None
 
 
-def dated(tree: exp.Expression) -> exp.Expression:
+def dated(tree: exp.Expr) -> exp.Expr:
     """The expression, in which a text without a date is no timestamp. Doing so twice changes nothing."""
     for node in reversed(list(tree.find_all(exp.Cast, exp.Anonymous))):  # what is within first
         if _makes_a_moment(node) and not _is_dated(node):
@@ -41,13 +41,13 @@ def dated(tree: exp.Expression) -> exp.Expression:
     return tree
 
 
-def _makes_a_moment(node: exp.Expression) -> bool:
+def _makes_a_moment(node: exp.Expr) -> bool:
     if isinstance(node, exp.Cast):
         return node.to.this in _MOMENTS and not isinstance(node.this, exp.Literal)
     return isinstance(node, exp.Anonymous) and node.name.lower() in _FUNCTIONS and len(node.expressions) == 1
 
 
-def _dated(node: exp.Expression) -> exp.Expression:
+def _dated(node: exp.Expr) -> exp.Expr:
     """Of cast(x AS timestamp): cast(if(x begins without a date, cast('no date: ' || x AS timestamp), itself) AS ...).
 
     Each cast is one of any type, so that nobody has to know that of x.
@@ -65,7 +65,7 @@ def _dated(node: exp.Expression) -> exp.Expression:
     return whole
 
 
-def _is_dated(node: exp.Expression) -> bool:
+def _is_dated(node: exp.Expr) -> bool:
     """Whether it is what `_dated` gives, or within it."""
     around = (node.this, node.parent)
     return any(
@@ -74,6 +74,6 @@ def _is_dated(node: exp.Expression) -> bool:
     )
 
 
-def _argument(node: exp.Expression) -> exp.Expression:
-    argument: exp.Expression = node.this if isinstance(node, exp.Cast) else node.expressions[0]
+def _argument(node: exp.Expr) -> exp.Expr:
+    argument: exp.Expr = node.this if isinstance(node, exp.Cast) else node.expressions[0]
     return argument
