@@ -156,6 +156,11 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         lines.write_text('{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n' * 2)
         assert hindcast("produce", p.kafka("menu"), str(lines)) == (0, f"2 records sent to {p.kafka('menu')}\n", "")
 
+        lines.write_text('{"key": "curry", "value": {"price": 8}}\n{"key": "curry"}\n')
+        code, out, err = hindcast("produce", p.kafka("menu"), str(lines))
+        assert (code, out) == (1, "")
+        assert f"{lines}:2: is not a record: no value" in err, "and nothing was sent"
+
         # a run of somebody else stands in the way until it is given up
         assert runs.plan("restaurant", "manual__1") == 1
         code, out, err = hindcast("run", "restaurant")

@@ -126,6 +126,7 @@ OF_EITHER: dict[Case, Dated] = {
 OF_KEY: dict[Case, Dated] = {
     ("a tombstone has its key's", NOON, b"2026-01-01T12:00:00.000001Z", None): (SHARP, NOON, None),
     ("which must give one", NOON, b"soon", None): (NOON, None, "no_timestamp"),
+    ("with its date", NOON, b"12:30", None): (NOON, None, "no_timestamp"),
 }
 OF_TWO_SIDES: dict[Case, Dated] = {
     (SIDES, NOON - 30 * DAY, b"a", b"{}"): (NOON - 30 * DAY, None, None),

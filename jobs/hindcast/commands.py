@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.errors import HindcastError, QueryError
 from hindcast.settings import settings
+from hindcast.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def check(arguments: argparse.Namespace) -> int:
                 raise repeated(contract.pipeline, path, first)
             for complaint in expectations.complaints(contract):
                 raise complain_of(path, complaint)
-            told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
+            told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
         except HindcastError as error:
             problems += 1
@@ -188,7 +189,7 @@ def release(arguments: argparse.Namespace) -> int:
     if arguments.reject:
         for name, some in keys.items():
             holds.reject(warehouse, pipeline, name, some, by)
-            print(f"{pipeline}.{name}: {_counted(len(some), 'key')} held, rejected by {by}")
+            print(f"{pipeline}.{name}: {counted(len(some), 'key')} held, rejected by {by}")
         return 0
     run_id = f"release__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     _share_spark()
@@ -317,12 +318,12 @@ def sql(arguments: argparse.Namespace) -> int:
 
 def produce(arguments: argparse.Namespace) -> int:
     """Send JSON lines to a Kafka topic, made if it is not there."""
-    from hindcast import produce
+    from hindcast import lines, produce
 
-    records = produce.lines(arguments.file)
+    records = list(lines.records(arguments.file))  # what is wrong with one shows before any is sent
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
     sent = produce.send(settings().kafka, arguments.topic, records)
-    print(f"{_counted(sent, 'record')} sent to {arguments.topic}")
+    print(f"{counted(sent, 'record')} sent to {arguments.topic}")
     return 0
 
 
@@ -384,10 +385,6 @@ def _moment(pipeline: str, text: str) -> datetime:
     from hindcast import read
 
     return read.moment_of(settings().warehouse, pipeline, text)
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _print(rows: pa.Table, format_: str) -> None:
