@@ -256,6 +256,7 @@ How values are written:
 | column to encoding | `{price: Decimal, at: MicroTimestamp}`: see [Debezium](topics/debezium.md) |
 | column to expression | `{amount: quantity * price}`: Spark SQL expressions |
 | duration | a number and a unit: `500 ms`, `10 seconds`, `90 minutes`, `36 hours`, `30 days`, `2 weeks` |
+| boolean | `true` or `false` |
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
 
 Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,

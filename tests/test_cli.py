@@ -119,13 +119,29 @@ def test_check_reads_every_contract_or_the_files_given(hindcast: Run, tmp_path: 
     bad, good, absurd = tmp_path / "bad.yaml", tmp_path / "good.yaml", tmp_path / "absurd.yaml"
     bad.write_text(RESTAURANT.replace("read: table", "raed: table"))
     good.write_text(RESTAURANT)
-    absurd.write_text(RESTAURANT + "    expect: [{expect_rain: {}}]\n")
+    absurd.write_text(
+        RESTAURANT.replace("pipeline: restaurant", "pipeline: absurd") + "    expect: [{expect_rain: {}}]\n"
+    )
     code, out, err = hindcast("check", *map(str, (bad, good, absurd, tmp_path / "none.yaml")))
     assert (code, out) == (1, f"{good}: 2 topics, 1 view, fine\n")
     assert f"hindcast: {bad}:6: unknown field 'topics.menu.raed'\n  what to do: did you mean 'read'?" in err
     line = len(absurd.read_text().splitlines())
     assert f"{absurd}:{line}: bills.expect.0: no expectation 'expect_rain'" in err
     assert f"{tmp_path / 'none.yaml'}: cannot be read: No such file" in err
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["files", "the folder"])
+def test_check_refuses_a_second_contract_of_one_name(
+    hindcast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    for path in (one, two):
+        path.write_text(RESTAURANT)
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    code, out, err = hindcast("check", *([str(one), str(two)] if named else []))
+    assert (code, out) == (1, f"{one}: 2 topics, 1 view, fine\n")
+    assert f"{two}:2: pipeline 'restaurant' is also the name in {one}" in err
+    assert hindcast("check", str(one), str(one))[0] == 0, "the same file"
 
 
 def test_schema_prints_the_json_schema(hindcast: Run) -> None:
@@ -139,6 +155,11 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         lines = tmp_path / "menu.jsonl"
         lines.write_text('{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n' * 2)
         assert hindcast("produce", p.kafka("menu"), str(lines)) == (0, f"2 records sent to {p.kafka('menu')}\n", "")
+
+        lines.write_text('{"key": "curry", "value": {"price": 8}}\n{"key": "curry"}\n')
+        code, out, err = hindcast("produce", p.kafka("menu"), str(lines))
+        assert (code, out) == (1, "")
+        assert f"{lines}:2: is not a record: no value" in err, "and nothing was sent"
 
         # a run of somebody else stands in the way until it is given up
         assert runs.plan("restaurant", "manual__1") == 1

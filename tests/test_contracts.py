@@ -15,7 +15,7 @@ from hindcast.contracts import Contract, complain, find, load, load_all
 from hindcast.contracts.load import schema
 from hindcast.contracts.types import column_type, duration, written
 from hindcast.contracts.views import Complaint
-from hindcast.errors import ContractError
+from hindcast.errors import ContractError, nearest
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
@@ -161,9 +161,129 @@ REFUSED = [
     ("schedule:", "shedule:", 2, "unknown field 'shedule'", "did you mean 'schedule'?"),
     ("    read: table\n", "", 5, "field 'topics.menu.read' is missing", "add 'read:' here"),
     ("start: 2026-01-01\n", "", 1, "field 'start' is missing", "add 'start:' here"),
-    ("start: 2026-01-01", "start: soon", 3, "start: Input should be a valid datetime", "'soon'"),
-    ("read: table", "read: tabel", 6, "Input should be 'table' or 'stream'", "'tabel'"),
-    ("how: inner", "how: full", 18, "Input should be 'inner', 'left' or 'outer'", "'full'"),
+    ("start: 2026-01-01", "start: soon", 3, "start: 'soon' is not a moment", "write for example 2026-01-31"),
+    ("start: 2026-01-01", "start: 2026", 3, "start: '2026' is not a moment", "2026-01-31T06:00:00Z"),
+    ("start: 2026-01-01", "start:", 3, "start: nothing is not a moment", "write for example 2026-01-31"),
+    ("start: 2026-01-01", "start: 0001-01-01T00:00:00+05:00", 3, "is not a moment", "write for example 2026-01-31"),
+    (
+        "read: table",
+        "read: tabel",
+        6,
+        "topics.menu.read: 'tabel' is not known here",
+        "did you mean 'table'? known here: stream, table",
+    ),
+    ("read: table", "read: Table", 6, "'Table' is not known here", "did you mean 'table'?"),
+    ("read: table", "read: true", 6, "topics.menu.read: true is not known here", "known here: stream, table"),
+    ("    history_retention: 30 days", "    TTL: 1 day", 9, "unknown field 'topics.menu.TTL'", "did you mean 'ttl'?"),
+    ("    history_retention: 30 days", "    on_gap: halt", 9, "'halt' is not known here", "known here: record, stop"),
+    ("    history_retention: 30 days", "    json: Strict", 9, "'Strict' is not known here", "did you mean 'strict'?"),
+    (
+        "    history_retention: 30 days",
+        "    envelope: debesium",
+        9,
+        "'debesium' is not known here",
+        "did you mean 'debezium'?",
+    ),
+    (
+        "    history_retention: 30 days",
+        "    versioned: 1",
+        9,
+        "menu.versioned: '1' is neither true nor false",
+        "write true",
+    ),
+    ("    history_retention: 30 days", "    versioned: no", 9, "'no' is neither true nor false", "write false"),
+    (
+        "    history_retention: 30 days",
+        "    max_record_bytes: true",
+        9,
+        "menu.max_record_bytes: true is not a whole number above 0",
+        "write for example 1000000",
+    ),
+    ("    history_retention: 30 days", "    max_record_bytes: 0", 9, "'0' is not a whole number above 0", "1000000"),
+    ("    history_retention: 30 days", "    sensitive: []", 9, "menu.sensitive: the list names no column", "remove"),
+    (
+        "    history_retention: 30 days",
+        "    sensitive: price",
+        9,
+        "topics.menu.sensitive: 'price' is neither a list of columns nor true",
+        "write [price]",
+    ),
+    ("    history_retention: 30 days", "    sensitive: [1]", 9, "menu.sensitive: '1' is not a column name", "letters"),
+    (
+        "    history_retention: 30 days",
+        "    renamed: {price: cost}",
+        9,
+        "topics.menu.renamed.price: 'cost' stands here, not a list",
+        "write [cost]",
+    ),
+    ("    history_retention: 30 days", "    renamed: {price: []}", 9, "a list without anything in it", "[cost]"),
+    (
+        "    history_retention: 30 days",
+        "    value_schema: 5",
+        9,
+        "topics.menu.value_schema: '5' is not the name of a file",
+        "write for example orders.avsc",
+    ),
+    (
+        "    history_retention: 30 days",
+        "    value_schema: {a: 1}",
+        9,
+        "topics.menu.value_schema: a mapping is not the name of a file",
+        "write for example orders.avsc",
+    ),
+    (
+        "    history_retention: 30 days",
+        "    expect: {expect_x: {}}",
+        9,
+        "a mapping stands here, not a list",
+        "- expect_",
+    ),
+    (
+        "    history_retention: 30 days",
+        "    expect: [expect_x]",
+        9,
+        "menu.expect.0: 'expect_x' stands here, not a mapping",
+        "write expect_column_values_to_not_be_null: {column: price}",
+    ),
+    ("topic: the.orders", 'topic: "a b"', 11, "topics.orders.topic: 'a b' is not a name that Kafka takes", "letters"),
+    ("topic: the.orders", "topic: ..", 11, "topics.orders.topic: '..' is not a name that Kafka takes", "letters"),
+    ("topic: the.orders", 'topic: ""', 11, "topics.orders.topic: no name stands here", "or remove the line"),
+    ("topic: the.orders", "topic:", 11, "topics.orders.topic: no name stands here", "or remove the line"),
+    ("topic: the.orders", "topic: 5", 11, "topics.orders.topic: 5 is not text", 'put it in quotes: "5"'),
+    ("topic: the.orders", "pattern:", 11, "topics.orders.pattern: no pattern stands here", "orders-.*"),
+    (
+        "key: {customer: string}",
+        "key: [customer]",
+        13,
+        "topics.orders.key: a list stands here, not a mapping",
+        "write {customer: string}",
+    ),
+    ("key: {customer: string}", "key: customer", 13, "'customer' stands here, not a mapping", "{customer: string}"),
+    (
+        'value: {price: "decimal(8,2)"}',
+        "value: {price: decimal(8,2)}",
+        8,
+        "topics.menu.value.price: 'decimal(8' is not a whole type",
+        'put the type in quotes: "decimal(8,2)"',
+    ),
+    (
+        "quantity: int",
+        'quantity: "struct<a>"',
+        14,
+        "'struct<a>' has a struct whose fields are not names with types",
+        "",
+    ),
+    ("quantity: int", "quantity: array", 14, "'array' has an array without the type of what it holds", "array<string>"),
+    (
+        "table: menu, on: item, how: inner}",
+        "table: menu, on: 5}",
+        18,
+        "bills.join.on: '5' is not an expression",
+        "[a, b]",
+    ),
+    ("{table: menu, on: item, how: inner}", "menu", 18, "'menu' stands here, not a mapping", "{table: menu, on: item}"),
+    ("    select: {item", "    key: {}\n    select: {item", 19, "views.bills.key: a mapping without anything", "{item"),
+    ("how: inner", "how: full", 18, "views.bills.join.how: 'full' is not known here", "known here: inner, left, outer"),
     ("how: inner", "how: outer", 18, "an outer join of a stream with a table", "inner or left"),
     ("@hourly", "hourly", 2, "'hourly' is not a cron expression", "@hourly"),
     ("@hourly", "inputs", 2, "there are no inputs that could start a run", "name the tables under inputs:"),
@@ -177,7 +297,7 @@ REFUSED = [
     ("pipeline: restaurant", "pipeline: Restaurant!", 1, "'Restaurant!' is not a name", "lower-case letters"),
     ("  menu:\n", "  runs:\n", 5, "'runs' is the name of one of our own tables", "choose another name"),
     ("{price:", "{ITEM: int, price:", 8, "column 'ITEM' stands in the key already (case does not count)", "rename"),
-    ("key: {customer: string}", "key: {}", 13, "should have at least 1 item", "{}"),
+    ("key: {customer: string}", "key: {}", 13, "topics.orders.key: a mapping without anything in it", "{id: string}"),
     (
         "key: {item: string}",
         "key: {item: string, size: string}",
@@ -216,11 +336,23 @@ REFUSED = [
         "        on_failure: warn",
         "        on_failure: explode",
         22,
-        "Input should be 'stop', 'quarantine' or 'warn'",
-        "'explode'",
+        "views.bills.expect.0.on_failure: 'explode' is not known here",
+        "known here: quarantine, stop, warn",
     ),
-    ("        on_failure: warn", "        on_fail: warn", 21, "a gate names one expectation, found 2", "on_fail"),
-    ("expect_column_values_to_be_between", "assert_positive", 21, "String should match pattern", "assert_positive"),
+    (
+        "        on_failure: warn",
+        "        on_fail: warn",
+        21,
+        "a gate names one expectation, found 2",
+        "'on_fail': did you mean 'on_failure'?",
+    ),
+    (
+        "expect_column_values_to_be_between",
+        "assert_positive",
+        21,
+        "'assert_positive' is not the name of an expectation",
+        "expect_",
+    ),
     (
         "    select:",
         "    select: {item: orders.item}\n    select:",
@@ -240,7 +372,7 @@ REFUSED = [
     ("on: item", "on: quantity = item", 18, "orders.item is a string, orders.quantity a number", "cast(orders.item AS"),
     ("    select:", "    where: quantity\n    select:", 19, "orders.quantity is int, not a condition", "IS NOT NULL"),
     ("topics:", "topics: [", 6, "is not YAML", "mend the syntax"),
-    ("orders.item, amount: quantity * price}", "3}", 19, "select.item: Input should be a valid string", "3"),
+    ("orders.item, amount: quantity * price}", "3}", 19, "select.item: 3 is not text", 'put it in quotes: "3"'),
 ]
 
 
@@ -375,6 +507,15 @@ def test_a_view_without_select_needs_inputs_without_a_common_column(tmp_path: Pa
         (b"pipeline: \xff\n", "", "is not UTF-8 text"),
         (b"a: &x [*x]\n", "", "holds an alias of itself"),
         (b"? [a, b]\n: 1\n", ":1", "stands here for a name"),
+        (b"start: 2026-02-30\n", ":1", "start: '2026-02-30' is no moment that there is"),
+        (b"a: 1\ntopics: {o: {from: 2026-13-01}}\n", ":2", "topics.o.from: '2026-13-01' is no moment that there is"),
+        (b"from: 2026-01-01T25:00:00\n", ":1", "from: '2026-01-01T25:00:00' is no moment that there is"),
+        (b"a: [1, 2026-02-30]\n", ":1", "a.1: '2026-02-30' is no moment that there is"),
+        (b"a:\n  2026-02-30: 1\n", ":2", "a.2026-02-30: '2026-02-30' is no moment that there is"),
+        (b"!!int x\n", ":1", "'x' is no whole number"),
+        (b"a: !!float x\n", ":1", "a: 'x' is no number"),
+        (b"a: !!bool x\n", ":1", "a: 'x' is no boolean"),
+        (b"a: !!timestamp soon\n", ":1", "a: 'soon' is no moment that there is"),
         (b"!!python/object/apply:os.system ['true']\n", ":1", "is not YAML"),
         (None, "", "cannot be read: No such file"),
     ],
@@ -407,11 +548,20 @@ def test_a_broken_neighbour_does_not_hide_a_pipeline_named_as_its_file(tmp_path:
         find(tmp_path, "other")
 
 
+def test_a_hint_looks_past_case_and_tells_the_nearest_few_of_many() -> None:
+    assert nearest("TTL", ["ttl", "read"]) == "did you mean 'ttl'? known here: read, ttl"
+    assert nearest("menu", ["Menu", "menu"]) == "did you mean 'menu'? known here: Menu, menu"
+    told = nearest("expect_41", [f"expect_{n}" for n in range(70)])
+    assert told.startswith("did you mean 'expect_41'? nearest of the 70 known here: expect_41, ")
+    assert len(told.partition("here: ")[2].split(", ")) == 5
+    assert nearest("qqq", [f"expect_{n}" for n in range(70)]).startswith("nearest of the 70 known here: expect_")
+
+
 def test_two_contracts_of_one_name_are_refused(tmp_path: Path) -> None:
     first, second = contract(tmp_path, name="a.yaml"), contract(tmp_path, name="b.yaml")
     with pytest.raises(ContractError, match=f"also the name in {first}") as caught:
         load_all(tmp_path)
-    assert caught.value.where == str(second)
+    assert caught.value.where == f"{second}:1"
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -470,6 +620,18 @@ def test_column_types_are_as_spark_writes_them(written: str, type_: str) -> None
         "",
         "strng",
         "int, x int",
+        "decimal(8",
+        "struct<a>",
+        "struct<a, b: int>",
+        "struct<>",
+        "struct",
+        "struct<a: struct<b>>",
+        "array<struct<b>>",
+        "struct<a: int, A: string>",
+        "struct<a: int",
+        "array",
+        "array<int, string>",
+        "array<int>(3)",
         "int(10)",
         "decimal(39,2)",
         "decimal(2,8)",
@@ -480,7 +642,9 @@ def test_column_types_are_as_spark_writes_them(written: str, type_: str) -> None
     ],
 )
 def test_what_is_no_column_type(written: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a Spark SQL type|maps cannot be compared"):
+    with pytest.raises(
+        ValueError, match=r"is not a (whole|Spark SQL) type|maps cannot be compared|has (an array|a struct) w"
+    ):
         column_type(written)
 
 

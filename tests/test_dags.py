@@ -128,6 +128,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "tips.yaml").write_text(TIPS)
     (folder / "typo.yaml").write_text(RESTAURANT.replace("stream: orders", "stream: order"))
     (folder / "my notes (old).yaml").write_text("topics: [")
+    (folder / "odd.yaml").write_text(RESTAURANT.replace("start: 2026-01-01", "start: 2026-02-30"))
     (folder / "twin.yaml").write_text(RESTAURANT)
     return parsed(folder)
 
@@ -235,6 +236,11 @@ def test_a_broken_contract_becomes_a_dag_that_says_so(dags: dict[str, Any]) -> N
     assert "typo.yaml:" in typo["doc"]
 
 
+def test_a_date_that_there_is_not_breaks_its_own_dag_alone(dags: dict[str, Any]) -> None:
+    assert "odd.yaml:3: start: '2026-02-30' is no moment that there is" in dags["dags"]["odd"]["doc"]
+    assert list(dags["dags"]["restaurant"]["tasks"]) != ["contract"]
+
+
 def test_any_file_name_does(dags: dict[str, Any]) -> None:
     assert "is not YAML" in dags["dags"]["my_notes__old_"]["doc"]
 
@@ -242,8 +248,8 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
     assert "is also the name in" in dags["dags"]["twin"]["doc"]
     assert sorted(dags["dags"]) == [
-        *("gated", "gated__release", "hindcast_maintenance", "hourly", "my_notes__old_", "restaurant", "tips", "twin"),
-        "typo",
+        *("gated", "gated__release", "hindcast_maintenance", "hourly", "my_notes__old_", "odd", "restaurant", "tips"),
+        *("twin", "typo"),
     ]
 
 

@@ -443,7 +443,7 @@ topics:
 """
 REFUSED = [
     ("read: table", "read: stream", 6, "a row that is deleted has no value", "read: table"),
-    ("debezium", "maxwell", 7, "Input should be 'debezium'", "maxwell"),
+    ("debezium", "maxwell", 7, "'maxwell' is not known here", "known here: debezium"),
     ("    envelope: debezium\n", "", 9, "metadata without an envelope", "envelope: debezium"),
     ("envelope: debezium", "key_format: string\n    envelope: debezium", 7, "keys are objects", "leave key_format out"),
     ("{id: int}", "{payload: int}", 8, "'payload' is what Kafka Connect has around a key", "message.key.columns"),
@@ -453,12 +453,14 @@ REFUSED = [
     ("{lsn: source.lsn}", "{lns: source.lsn}", 10, "no column 'lns' in value", "did you mean 'lsn'?"),
     ("source.lsn", "before.lsn", 10, "'before.lsn' is no place in an envelope", "source.<field>"),
     ("source.lsn", "source", 10, "'source' is no place in an envelope", "source.<field>"),
-    ("source.lsn", "source..lsn", 10, "should match pattern", "source..lsn"),
+    ("source.lsn", "source..lsn", 10, "'source..lsn' is not a place in an envelope", "source.<field>"),
     ("{lsn: source.lsn}", "{name: source.ts_ms}", 9, "source.ts_ms is a number of units since 1970", "timestamp"),
     ("lsn: bigint", "lsn: timestamp", 9, "source.lsn as timestamp", "bigint or string"),
+    ("{lsn: source.lsn}", "{lsn: op}", 9, "op is text, lsn is bigint", "write string"),
+    ("{lsn: source.lsn}", "{lsn: source.table}", 9, "source.table is text, lsn is bigint", "write string"),
     ("{lsn: source.lsn}", "{lsn: source.lsn, name: source.lsn}", 9, "read as bigint and as string", "the same type"),
     ("price: Decimal", "prize: Decimal", 11, "no column 'prize' in value", "did you mean 'price'?"),
-    ("price: Decimal", "price: Float", 11, "Input should be 'Decimal'", "Float"),
+    ("price: Decimal", "price: Float", 11, "'Float' is not known here", "known here: Date, Decimal"),
     ("price: Decimal", "price: Date", 11, "Date is for date, price is decimal(8,2)", "write date in value"),
     ("price: Decimal", "lsn: Timestamp", 11, "lsn is read from the envelope", "remove it"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from hindcast.contracts import functions
 from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
@@ -48,9 +49,43 @@ def test_a_place_stands_for_its_input() -> None:
     assert resolve("upper(item)", {"orders": ["item"]}, {"orders": "value"}) == "UPPER(value.item)"
 
 
-def test_resolving_twice_changes_nothing() -> None:
-    once = resolve("quantity * price", SCOPE)
+@pytest.mark.parametrize(
+    "written", ["quantity * price", "cast(cast(place AS timestamp) AS timestamp)", "try_to_timestamp(customer)"]
+)
+def test_resolving_twice_changes_nothing(written: str) -> None:
+    once = resolve(written, SCOPE)
     assert resolve(once, SCOPE) == once
+
+
+SENT = {"12:30": None, " T12:30:15": None, "+9:00Z": None, "2026-01-02": "2026-01-02 00:00:00", "soon": None} | {
+    "2026-01-02T12:30": "2026-01-02 12:30:00",
+    "2026": "2026-01-01 00:00:00",
+    "1969-1-2 3:4:5.678 +01:00": "1969-01-02 02:04:05.678",
+}
+
+
+def test_a_text_without_a_date_is_no_timestamp_on_any_day(spark: SparkSession) -> None:
+    written = ("try_cast(at AS timestamp)", "try_cast(try_cast(at AS timestamp) AS timestamp)", "try_to_timestamp(at)")
+    sent = spark.createDataFrame([(text,) for text in SENT], "at string").alias("sent")
+    columns = [f"cast({resolve(text, {'sent': ['at']})} AS string)" for text in written]
+    assert [tuple(row) for row in sent.selectExpr(*columns).collect()] == [(it,) * 3 for it in SENT.values()]
+    others = "1 AS n, date'2026-01-02' AS day, timestamp'2026-01-02 12:30:00' AS at"
+    names = ("n", "day", "at")
+    [found] = (
+        spark.range(1)
+        .selectExpr(*others.split(", "))
+        .alias("sent")
+        .selectExpr(*(resolve(f"cast(cast({name} AS timestamp) AS string)", {"sent": names}) for name in names))
+        .collect()
+    )
+    assert tuple(found) == ("1970-01-01 00:00:01", "2026-01-02 00:00:00", "2026-01-02 12:30:00")
+
+
+def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
+    sent = spark.createDataFrame([("12:30",)], "at string").alias("sent")
+    for written in ("cast(at AS timestamp)", "to_timestamp(at)", "timestamp(at)", "at::timestamp"):
+        with pytest.raises(PySparkException, match="'no date: 12:30' of the type"):
+            sent.selectExpr(resolve(written, {"sent": ["at"]})).collect()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +115,9 @@ def test_resolving_twice_changes_nothing() -> None:
         ("current_timestamp", "'current_timestamp' does not give the same answer again", "records alone"),
         ("now()", "'now' does not give the same answer again", "records alone"),
         ("price + rand()", "'rand' does not give the same answer again", "records alone"),
+        ("timestamp 'now'", "CAST('now' AS TIMESTAMP) is another moment every day", "write it out"),
+        ("cast('today' AS date)", "CAST('today' AS DATE) is another moment every day", "write it out"),
+        ("timestamp '12:30'", "CAST('12:30' AS TIMESTAMP) is another moment every day", "write it out"),
         ("orders.*", "'*' is not an expression", "name the columns"),
     ],
 )

@@ -45,7 +45,12 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("topic", "line", "found", "mend"),
     [
-        ("key: {k: int}\nvalue: {v: int}\nvalue_format: protobuf", 8, "topics.t.value_format", "found 'protobuf'"),
+        (
+            "key: {k: int}\nvalue: {v: int}\nvalue_format: protobuf",
+            8,
+            "topics.t.value_format: 'protobuf' is not known",
+            "here: avro, json",
+        ),
         (
             "key: {a: int, b: int}\nkey_format: string\nvalue: {v: int}",
             7,
@@ -56,7 +61,7 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
         ("key: {k: int}\nvalue: {v: int, w: int}\nvalue_format: string", 8, "a string value has one column", "json"),
         ("key: {k: int}\nvalue:\n  v: date\nvalue_format: primitive", 8, "own serializers writes date", "string"),
         ("key: {k: int}\nvalue:\n  v: array<int>\nvalue_format: string", 8, "is not a type that text can", "scalar"),
-        ("key: {k: int}\nvalue: {v: int}\njson: loose", 8, "'typed', 'strict' or 'lenient'", "'loose'"),
+        ("key: {k: int}\nvalue: {v: int}\njson: loose", 8, "'loose' is not known here", "lenient, strict, typed"),
         (
             "key: {k: int}\nvalue: {v: int}\nvalue_format: avro\njson: strict",
             9,
@@ -90,7 +95,12 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
         ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  w: [x]", 9, "no column 'w' of key or value", "known here: k, v"),
         ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  k: [x]", 9, "a string key has no fields with names", "remove"),
         ("key: {k: int}\nvalue: {v: int, w: int}\nrenamed:\n  v: [w]", 9, "'w' is the field of column 'w'", "once"),
-        ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  v: []", 9, "topics.t.renamed.v", "found []"),
+        (
+            "key: {k: int}\nvalue: {v: int}\nrenamed:\n  v: []",
+            9,
+            "topics.t.renamed.v: a list without anything",
+            "[cost]",
+        ),
     ],
 )
 def test_what_it_cannot_say_has_its_line_and_a_mend(

@@ -9,7 +9,7 @@ import pytest
 
 from hindcast import preview
 from hindcast.ages import AGES
-from hindcast.errors import ContractError, TableError
+from hindcast.errors import ContractError, RecordError, TableError
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:
@@ -36,8 +36,26 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
             ("open", "candace", "27.00"),
         ]
         told = preview.text(second)
-        assert "1 past answers would change" in told
+        assert "1 past answer would change" in told
+        assert "bills: 1 row to open, 1 to close" in told
         assert "nothing was written" in told
+        assert second["topics"]["menu"] == {"offsets": 1, "fates": {"accepted": 1}, "stops": None}
+        assert "menu: 1 offset: 1 accepted\norders: 0 offsets: nothing new" in told
+
+        p.send("menu", ("naan", b"{", 9), ("curry", {"price": 9}, 9), ("soup", b"[", 9))
+        stopped = preview.preview(spark, p.name)
+        assert stopped["topics"]["menu"]["fates"] == {"accepted": 1, "malformed": 2}
+        assert stopped["tables"]["menu"]["opened"] == 2
+        told = preview.text(stopped)
+        assert "menu: 3 offsets: 1 accepted, 2 malformed\nthe run would stop: topic" in told
+        assert "2 of the run's records do not decode, 0 may; the first: the value is not a JSON object" in told
+        strict = RESTAURANT.replace(
+            '{price: "decimal(8,2)"}', '{price: "decimal(8,2)", note: string}\n    json: strict'
+        )
+        p.write(strict)
+        with pytest.raises(RecordError, match=r"decoded before and does not now: .* offset \d+: ") as refused:
+            preview.preview(spark, p.name)
+        assert "or read them with json: typed: strict takes no record that lacks a column" in refused.value.mend
 
         p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
         with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):

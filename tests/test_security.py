@@ -97,6 +97,8 @@ class TestSettings:
         ("told", "found"),
         [
             ({"SECURITY": "tls"}, "HINDCAST_KAFKA_SECURITY is 'tls'"),
+            ({"SECURTY": "ssl"}, "HINDCAST_KAFKA_SECURTY is set, and there is no such variable"),
+            ({"SECURTY": ""}, "HINDCAST_KAFKA_SECURTY is set, and there is no such variable"),
             ({**SCRAM, "MECHANISM": "GSSAPI"}, "HINDCAST_KAFKA_MECHANISM is 'GSSAPI'"),
             ({"SECURITY": "sasl_ssl"}, "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD are not set"),
             ({"SECURITY": "sasl_ssl", "USERNAME": "ann"}, "HINDCAST_KAFKA_PASSWORD is not set"),
@@ -128,6 +130,50 @@ class TestSettings:
             read(**told)
         assert caught.value.mend
         assert "s3cret-9" not in str(caught.value)
+
+    @pytest.mark.parametrize(("written", "meant"), [("SASL_SSL", "sasl_ssl"), ("Sasl_Ssl", "sasl_ssl")])
+    def test_a_protocol_can_be_written_as_kafka_does(self, written: str, meant: str) -> None:
+        assert read(**{**SCRAM, "SECURITY": written}).protocol == meant
+
+    def test_the_nearest_variable_is_told(self) -> None:
+        with pytest.raises(SettingsError) as caught:
+            read(SECURTY="ssl")
+        assert caught.value.mend.startswith("did you mean 'HINDCAST_KAFKA_SECURITY'?")
+
+    def test_other_variables_of_ours_are_no_misspellings(self) -> None:
+        assert read(PORT="19392", CONN_USED="kafka") == Security()
+
+    @pytest.mark.parametrize(
+        ("servers", "odd"),
+        [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1:abc", "127.0.0.1:abc"),
+            ("127.0.0.1:70000", "127.0.0.1:70000"),
+            ("b1:9092,b2", "b2"),
+            ("b1:9092,", ""),
+            ("b1:9092 b2:9092", "b1:9092 b2:9092"),
+            ("::1:9092", "::1:9092"),
+            ("http://b1:9092/", "http://b1:9092/"),
+        ],
+    )
+    def test_brokers_without_host_and_port_are_told_at_once(self, servers: str, odd: str) -> None:
+        with pytest.raises(SettingsError, match=re.escape(f"HINDCAST_KAFKA: '{odd}' is not the host:port")) as caught:
+            read(servers)
+        assert "b1.example.org:9092,b2.example.org:9092" in caught.value.mend
+
+    @pytest.mark.parametrize("servers", ["b1:9092", "b1:9092, b2.example.org:9093", "[::1]:9092", "SASL_SSL://b1:9092"])
+    def test_brokers_as_they_are_written(self, servers: str) -> None:
+        assert len(security.addresses(servers, "here")) == servers.count(",") + 1
+        assert read(servers) == Security()
+
+    def test_a_name_that_nobody_has_is_told_within_seconds(self) -> None:
+        since = time.monotonic()
+        known = pytest.raises(TopicError, match=r"no machine is known by the name nowhere\.invalid")
+        with known as caught, Cluster("nowhere.invalid:9092", Security()) as cluster:
+            cluster.available("menu")
+        assert time.monotonic() - since < 10
+        assert caught.value.where == "nowhere.invalid:9092"
+        assert not isinstance(caught.value, AccessError), "a retry may find it"
 
     @pytest.mark.parametrize("servers", ["127.0.0.1:9092", "localhost:9092,[::1]:9093"])
     def test_plain_without_tls_is_for_the_loopback_alone(self, servers: str) -> None:
@@ -301,6 +347,7 @@ class TestConnections:
         ("told", "found"),
         [
             ({"host": ""}, "connection kafka: has no brokers"),
+            ({"port": None}, "connection kafka: 'b1' is not the host:port of a broker"),
             (
                 {"extra_dejson": {"ssl.truststore.location": "/x"}},
                 "'ssl.truststore.location' is not a name that we know",
@@ -326,7 +373,7 @@ class TestConnections:
     def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, asked: str, by: str) -> None:
         told = {"CONN_ID": "kafka_main", "SCOPE": "of another", "HANDOVER": asked}
         use(monkeypatch, {"HINDCAST_SPARK": spark, **{f"{PREFIX}{name}": value for name, value in told.items()}})
-        monkeypatch.setenv(connections._USED, "")
+        monkeypatch.setenv(connections.USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         masked: list[Any] = []
@@ -343,7 +390,7 @@ class TestConnections:
         from hindcast.operators import SubmittedSpark
 
         use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": "submit"})
-        monkeypatch.setenv(connections._USED, "")
+        monkeypatch.setenv(connections.USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         seen = []
@@ -361,7 +408,7 @@ class TestConnections:
 
     def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})
-        monkeypatch.setattr(connections, "_USED", "HINDCAST_NOT_USED")
+        monkeypatch.setattr(connections, "USED", "HINDCAST_NOT_USED")
         with pytest.raises(SettingsError, match="Airflow has no such connection"):
             connections.use()
 
@@ -446,6 +493,11 @@ REFUSED: dict[str, tuple[Environ, str, str]] = {
         lambda b: {"HINDCAST_KAFKA": b.sasl_ssl},
         "this listener speaks TLS, and HINDCAST_KAFKA_SECURITY is plaintext",
         "to ssl or sasl_ssl",
+    ),
+    "a listener without SASL": (
+        lambda b: b.sasl(SECURITY="sasl_plaintext") | {"HINDCAST_KAFKA": b.plaintext, "HINDCAST_KAFKA_CA": ""},
+        "this listener asks for no login (SASL), and HINDCAST_KAFKA_SECURITY is sasl_plaintext",
+        "to plaintext and leave the user out",
     ),
     "a listener without": (
         lambda b: b.sasl() | {"HINDCAST_KAFKA": b.plaintext},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import produce, topics
+from hindcast import lines, produce, topics
 from hindcast.errors import TopicError
 from hindcast.local import ports
 from hindcast.topics import Cluster, Offsets, millis
@@ -126,23 +126,69 @@ def test_lines_are_records(tmp_path: Path) -> None:
         '{"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}\n'
         "\n"
         '{"key": {"row": 1}, "value": null, "timestamp": "2026-01-01 02:00:00"}\n'
-        '{"key": null, "value": "as it is"}\n',
+        '{"key": null, "value": "as it is"}\n'
+        '{"key_base64": "AAAAKg==", "value_base64": "/w==", "timestamp": null}\n'
+        '{"key": "a", "value": 1, "timestamp": 1767225600000, "headers": {"by": "ann", "no": null}}\n'
+        '{"key": "a", "value": 1, "timestamp": -5, "headers": [["by", "a"], ["by", {"base64": "/w=="}]]}\n',
         encoding="utf-8",
     )
-    assert list(produce.lines(path)) == [
+    assert list(lines.records(path)) == [
         produce.Record(b"curry", b'{"price": 8}', T0),
         produce.Record(b'{"row": 1}', None, after(hours=2)),
         produce.Record(None, b"as it is", None),
+        produce.Record(b"\0\0\0*", b"\xff", -1),
+        produce.Record(b"a", b"1", 1_767_225_600_000, (("by", "ann"), ("no", None))),
+        produce.Record(b"a", b"1", -5, (("by", "a"), ("by", b"\xff"))),
     ]
 
 
-@pytest.mark.parametrize("line", ["curry", "[]", "{}", '{"key": 1}', '{"key": 1, "value": 2, "timestamp": "noon"}'])
-def test_a_line_that_is_no_record(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "found", "mend"),
+    [
+        (b"curry", "no JSON from character 1 on", '{"key": "curry"'),
+        (b'{"key": 1,', "no JSON from character 11 on", "on one line"),
+        (b'{"key": "\xff"}', "it is not UTF-8", "key_base64"),
+        (b"[]", "a list, not an object", '{"key": "curry"'),
+        (b"{}", "no key", "null for none"),
+        (b'{"key": 1}', "no value", "value_base64"),
+        (b'{"key": 1, "key_base64": "", "value": 2}', "both key and key_base64", "one of them"),
+        (b'{"key_base64": "AAA", "value": 2}', 'key_base64 is not base64: "AAA"', "padding"),
+        (b'{"key_base64": 7, "value": 2}', "key_base64 is not base64: 7", "padding"),
+        (b'{"key": "\\ud83d", "value": 2}', "the key has half a character", "key_base64"),
+        (b'{"key": 1, "value": 2, "timestamp": "noon"}', 'timestamp is no moment: "noon"', "milliseconds"),
+        (b'{"key": 1, "value": 2, "timestamp": 1.5}', "timestamp is no moment: 1.5", "milliseconds"),
+        (b'{"key": 1, "value": 2, "timestamp": true}', "timestamp is no moment: true", "null for none"),
+        (b'{"key": 1, "value": 2, "timestmap": "noon"}', "unknown field 'timestmap'", "did you mean 'timestamp'?"),
+        (b'{"key": 1, "value": 2, "headers": "by"}', "headers are a text", '{"origin": "shop"}'),
+        (b'{"key": 1, "value": 2, "headers": {"by": 1}}', 'not ["by", 1]', '{"origin": "shop"}'),
+    ],
+)
+def test_a_line_that_is_no_record(tmp_path: Path, line: bytes, found: str, mend: str) -> None:
     path = tmp_path / "menu.jsonl"
-    path.write_text(f'{{"key": 1, "value": 2}}\n{line}\n', encoding="utf-8")
+    path.write_bytes(b'{"key": 1, "value": 2}\n' + line + b"\n")
     with pytest.raises(TopicError, match="is not a record") as caught:
-        list(produce.lines(path))
+        list(lines.records(path))
     assert caught.value.where == f"{path}:2"
+    assert (found in caught.value.found, mend in caught.value.mend) == (True, True), str(caught.value)
+
+
+def test_bytes_headers_and_no_timestamp_are_sent_as_they_are(broker: str) -> None:
+    produce.create(broker, "topics.lines")
+    sent = [
+        produce.Record(b"\xff", None, -1, (("by", b"\xff"), ("by", "ann"))),
+        produce.Record(None, b"", 5),
+    ]
+    assert produce.send(broker, "topics.lines", sent) == 2
+    with Cluster(broker) as cluster:
+        [found] = cluster.committed("topics.lines", {0: Offsets(0, 2)})
+    assert [(it.key(), it.value(), it.timestamp()[1], it.headers()) for it in found] == [
+        (b"\xff", None, -1, [("by", b"\xff"), ("by", b"ann")]),
+        (None, b"", 5, None),
+    ]
+    with pytest.raises(TopicError, match=r"record 2 was not taken: .*those before it were"):
+        produce.send(
+            broker, "topics.lines", [produce.Record(b"a", b"", None), produce.Record(b"a", b"x" * 2**21, None)]
+        )
 
 
 def test_milliseconds_are_exact() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import DataFrame
 
-from hindcast import commits, redating, tables, valid_time
+from hindcast import analysis, commits, redating, tables, valid_time
 from hindcast.contracts import Topic, load
 from hindcast.decode import decode
 from hindcast.errors import ContractError
@@ -125,6 +126,7 @@ OF_EITHER: dict[Case, Dated] = {
 OF_KEY: dict[Case, Dated] = {
     ("a tombstone has its key's", NOON, b"2026-01-01T12:00:00.000001Z", None): (SHARP, NOON, None),
     ("which must give one", NOON, b"soon", None): (NOON, None, "no_timestamp"),
+    ("with its date", NOON, b"12:30", None): (NOON, None, "no_timestamp"),
 }
 OF_TWO_SIDES: dict[Case, Dated] = {
     (SIDES, NOON - 30 * DAY, b"a", b"{}"): (NOON - 30 * DAY, None, None),
@@ -213,6 +215,19 @@ topics:
         ("valid_time: ts", 8, "ts is bigint, not a timestamp", "timestamp_millis(ts)"),
         ("valid_time: day", 8, "day is date, not a timestamp", "cast(day AS timestamp)"),
         ("valid_time: cast(at AS date)", 8, "is date, not a timestamp", "cast(cast(at AS date) AS timestamp)"),
+        (
+            "valid_time: timestamp_millis(name)",
+            8,
+            "timestamp_millis takes a number, name is string",
+            "cast(name AS bigint)",
+        ),
+        (
+            "valid_time: timestamp_seconds(day)",
+            8,
+            "timestamp_seconds takes a number, day is date",
+            "cast(day AS timestamp)",
+        ),
+        ("valid_time: timestamp_micros(at)", 8, "timestamp_micros takes a number, at is timestamp", "write at"),
         ("valid_time: att", 8, "no column 'att'", "at"),
         ("valid_time: timestamp_millis(", 8, "does not parse", "write one Spark SQL expression"),
         ("valid_time: max(at)", 8, "'max' is an aggregate", ""),
@@ -233,6 +248,31 @@ def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, lines: str, lin
     assert f"{path}:{line}" in str(error.value)
     assert found in str(error.value)
     assert mend in str(error.value)
+
+
+class Heard(logging.Handler):
+    """What a logger says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_what_spark_refuses_is_told_by_the_contracts_names_alone(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "dated.yaml"
+    path.write_text(f"{CONTRACT}    valid_time: timestamp_millis(concat(name, 'x'))\n", encoding="utf-8")
+    logger, heard = logging.getLogger("SQLQueryContextLogger"), Heard()
+    logger.addHandler(heard)
+    with pytest.raises(ContractError) as caught:
+        analysis.check_valid_time(spark, tmp_path, load(path), "menu")
+    assert caught.value.where == f"{path}:8"
+    assert "concat(name, x)" in caught.value.found
+    assert "_record" not in str(caught.value)
+    logger.removeHandler(heard)
+    assert heard.records == [], "Spark's own log of it is long, and tells no more"
 
 
 def test_a_column_named_as_kafkas_own_is_refused_where_that_can_be_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
@@ -23,6 +24,9 @@ from hindcast.contracts.sensitive import NOT_TOLD, discreet
 from hindcast.contracts.shapes import Place, expressions, scope
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError
+
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(lambda _: False)  # what it says, with a stack of the JVM's, is told here
 
 
 class UnfitError(ValueError):
@@ -61,7 +65,11 @@ def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name
     try:
         kind = _analysed({place: F.expr(text)}, rows.select)[place]
     except UnfitError as unfit:
-        found = unfit.complaint
+        plain, mend = (
+            text.replace(f"`{valid_time.RECORD}`.", "").replace(f"{valid_time.RECORD}.", "")
+            for text in unfit.complaint[1:]
+        )
+        found = Complaint(place, f"valid_time: {plain}", mend)
     else:
         if isinstance(kind, TimestampType):
             return

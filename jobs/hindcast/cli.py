@@ -198,7 +198,13 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("pipeline")
     produce = add(commands.produce)
     produce.add_argument("topic")
-    produce.add_argument("file", type=Path, help='{"key": ..., "value": ..., "timestamp": ...} on each line')
+    produce.add_argument(
+        "file",
+        type=Path,
+        help='{"key": ..., "value": ..., "timestamp": ..., "headers": {...}} on each line; '
+        "text is sent as it is, null as null, anything else as JSON; bytes: key_base64, value_base64; timestamp: "
+        "ISO 8601 or milliseconds, null for none, now if left out",
+    )
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
     upgrade = add(commands.upgrade)
     upgrade.add_argument("table", metavar="PIPELINE.TABLE")

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from hindcast.errors import HindcastError, QueryError
 from hindcast.settings import settings
+from hindcast.words import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -23,15 +26,18 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast import expectations
-    from hindcast.contracts import complain_of, load, paths
+    from hindcast.contracts import complain_of, load, paths, repeated
 
     problems = 0
+    read: dict[str, Path] = {}
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
+            if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
+                raise repeated(contract.pipeline, path, first)
             for complaint in expectations.complaints(contract):
                 raise complain_of(path, complaint)
-            told = _counted(len(contract.topics), "topic"), _counted(len(contract.views), "view")
+            told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
         except HindcastError as error:
             problems += 1
@@ -184,7 +190,7 @@ def release(arguments: argparse.Namespace) -> int:
     if arguments.reject:
         for name, some in keys.items():
             holds.reject(warehouse, pipeline, name, some, by)
-            print(f"{pipeline}.{name}: {_counted(len(some), 'key')} held, rejected by {by}")
+            print(f"{pipeline}.{name}: {counted(len(some), 'key')} held, rejected by {by}")
         return 0
     run_id = f"release__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     _share_spark()
@@ -205,7 +211,7 @@ def quarantine(arguments: argparse.Namespace) -> int:
     if arguments.rebuild:
         from hindcast.upkeep import refused
 
-        told = _counted(refused.rebuild(settings().warehouse, contract), "record")
+        told = counted(refused.rebuild(settings().warehouse, contract), "record")
         print(f"{arguments.pipeline}: the quarantine was made again from the logs: {told}")
         return 0
     rows = quarantine.listed(settings().warehouse, contract, arguments.topic, everything=arguments.all)
@@ -422,12 +428,12 @@ def sql(arguments: argparse.Namespace) -> int:
 
 def produce(arguments: argparse.Namespace) -> int:
     """Send JSON lines to a Kafka topic, made if it is not there."""
-    from hindcast import produce
+    from hindcast import lines, produce
 
-    records = produce.lines(arguments.file)
+    records = list(lines.records(arguments.file))  # what is wrong with one shows before any is sent
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
     sent = produce.send(settings().kafka, arguments.topic, records)
-    print(f"{_counted(sent, 'record')} sent to {arguments.topic}")
+    print(f"{counted(sent, 'record')} sent to {arguments.topic}")
     return 0
 
 
@@ -489,10 +495,6 @@ def _moment(pipeline: str, text: str) -> datetime:
     from hindcast import read
 
     return read.moment_of(settings().warehouse, pipeline, text)
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _print(rows: pa.Table, format_: str) -> None:

@@ -23,7 +23,7 @@ import os
 from typing import Any
 
 from hindcast.errors import SettingsError, nearest
-from hindcast.security import PREFIX, VARIABLES, security
+from hindcast.security import PREFIX, USED, VARIABLES, addresses, security
 from hindcast.settings import settings
 
 CONN_ID = f"{PREFIX}CONN_ID"
@@ -36,7 +36,7 @@ def use() -> None:
     wherever they are from, are masked in the task's log. SettingsError for a connection that makes no sense.
     """
     conn_id = os.environ.get(CONN_ID)
-    if conn_id and os.environ.get(_USED) != conn_id:
+    if conn_id and os.environ.get(USED) != conn_id:
         found = variables(_connection(conn_id), conn_id)
         if settings().spark == "connect":
             found[_HANDOVER] = "file"  # the shared server was started without it
@@ -45,7 +45,7 @@ def use() -> None:
         for name in VARIABLES:
             if name != CONN_ID:
                 os.environ.pop(name, None)
-        os.environ.update({**found, _USED: conn_id})
+        os.environ.update({**found, USED: conn_id})
     _mask()
 
 
@@ -73,6 +73,7 @@ def variables(connection: Any, conn_id: str) -> dict[str, str]:
     if not told[""]:
         mend = "give it the brokers: host and port, or bootstrap.servers in its extra"
         raise SettingsError("has no brokers", where=f"connection {conn_id}", mend=mend)
+    addresses(told[""], f"connection {conn_id}")
     names = {to: f"{PREFIX}{to}" if to else PREFIX.rstrip("_") for to in told}
     return {names[to]: value for to, value in told.items() if value}
 
@@ -98,7 +99,6 @@ def _mask() -> None:
         mask_secret(secret)
 
 
-_USED = f"{PREFIX}CONN_USED"
 _HANDOVER = f"{PREFIX}HANDOVER"
 _OF_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl", "enable.sasl")
 _METHOD = "sasl.oauthbearer.method"

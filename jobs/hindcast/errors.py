@@ -94,11 +94,21 @@ FINAL = (AccessError, AskedError, ContractError, GateError, RecordError, Setting
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: `did you mean 'menu'? known: menu, orders`."""
+    """A hint for a mistyped name, whatever its case: `did you mean 'menu'? known here: menu, orders`.
+
+    Of very many names that are known only those nearest to it are told.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{close[0]}'? " if close else ""
+    plain = {it.lower(): it for it in names}
+    close = difflib.get_close_matches(name.lower(), plain, n=1)
+    hint = f"did you mean '{plain[close[0]]}'? " if close else ""
+    if len(names) > _MANY:
+        near = [plain[it] for it in difflib.get_close_matches(name.lower(), plain, n=_FEW, cutoff=0)]
+        return f"{hint}nearest of the {len(names)} known here: {', '.join(near)}"
     return f"{hint}known here: {', '.join(names) or 'none'}"
+
+
+_MANY, _FEW = 30, 5
 
 
 def cause(failure: Exception) -> str:

@@ -62,7 +62,6 @@ NOT_REFUSED = ("accepted", "no_change")
 """The fates of records that are not in the quarantine."""
 
 DISPUTED = "a record of the log decoded before and does not now"
-DISPUTE_MEND = "put the column's type in the contract back, or give the topic's entry another name (a new table)"
 _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""
 
@@ -103,7 +102,12 @@ def again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
 def brought(
     spark: SparkSession, contract: Contract, todo: Plan, name: str, fates: Sequence[str] = ("accepted",)
 ) -> DataFrame:
-    """The records of these fates that a plan would bring to a topic's log, as the log has them; nothing is written."""
+    """The records of these fates that are `to_come`."""
+    return to_come(spark, contract, todo, name).where(F.col("fate").isin(*fates))
+
+
+def to_come(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
+    """The records that a plan would bring to a topic's log, each as the log would have it; nothing is written."""
     log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     with Cluster(settings().kafka) as cluster:
         held = members.source(cluster, share.members, todo.run).available(contract.kafka_topic(name))
@@ -115,8 +119,7 @@ def brought(
         return union(judged(spark, contract, todo, name, log, part, by_client, store=False) for part in read)
 
     rows = far.tried(judge, lambda made: made.localCheckpoint(), share.members)[1]
-    rows = forgotten.remembered(rows)
-    return rows.where(F.col("fate").isin(*fates)).drop(*DECODED.values()).withColumns(origin(share, todo))
+    return forgotten.remembered(rows).drop(*DECODED.values()).withColumns(origin(share, todo))
 
 
 def none(spark: SparkSession) -> DataFrame:

@@ -7,9 +7,11 @@ believed. It writes nothing, claims nothing, and is in nobody's way: no run has 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +24,13 @@ from hindcast import (
     analysis,
     derive,
     emitting,
+    failures,
     gates,
     horizon,
     inputs,
     journal,
     logs,
+    members,
     plans,
     schemas,
     show,
@@ -38,11 +42,13 @@ from hindcast.contracts import Contract, find, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.decode import decode
+from hindcast.errors import RecordError
 from hindcast.expectations import named
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.upkeep import base
+from hindcast.words import counted, listed
 
 EXAMPLES = 3
 """Of so many keys the changed rows are shown."""
@@ -55,8 +61,11 @@ def preview(
     about `only` one (plans.proposed).
 
     Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
-    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Raises what the run
-    would: ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns.
+    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Of each topic: the
+    `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null if it
+    would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run would:
+    ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
+    RecordError for a record of the log that does not decode any more.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
     todo = plans.proposed(
@@ -64,6 +73,7 @@ def preview(
     )
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
+    topics: dict[str, Any] = {}
     told: dict[str, Any] = {}
     stored = sum(tables.size(tables.located(now.warehouse, contract, name)) for name in contract.topics)
     planned = sum(sum(share.planned.values()) for share in todo.topics.values())
@@ -74,23 +84,35 @@ def preview(
             if not todo.concerns(contract, name):
                 candidates[name] = tables.believed(spark, located(contract, name)).persist()
                 continue
-            with analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext():
-                candidates[name] = _candidate(spark, contract, todo, name, candidates, emitted).persist()
+            line = analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext()
+            with failures.told(contract, name), line:
+                if name in contract.topics:
+                    analysis.check_valid_time(spark, now.schemas, contract, name)
+                    new = logs.to_come(spark, contract, todo, name)
+                    topics[name] = _fates(contract, todo, name, new)
+                    candidates[name] = _of_topic(spark, contract, name, new.where("fate = 'accepted'")).persist()
+                else:
+                    candidates[name] = _of_view(spark, contract, todo, name, candidates, emitted).persist()
                 told[name] = _difference(spark, contract, todo, name, candidates)
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
-    return {"pipeline": pipeline, "knownAt": todo.known_at.isoformat(), "intervalEnd": end, "tables": told}
+    about = {"pipeline": pipeline, "knownAt": todo.known_at.isoformat(), "intervalEnd": end}
+    return {**about, "topics": topics, "tables": told}
 
 
 def text(told: dict[str, Any]) -> str:
     """A preview as lines for a terminal or a task's log."""
     lines = [f"{told['pipeline']}: what a run would change; nothing was written"]
+    for name, topic in told["topics"].items():
+        lines.append(f"{name}: {counted(topic['offsets'], 'offset')}: {listed(topic['fates']) or 'nothing new'}")
+        if topic["stops"]:
+            lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
-        lines += ["", f"{name}: {table['opened']:,} rows to open, {table['closed']:,} to close"]
-        ages = ", ".join(f"{n:,} {age}" for age, n in table["ages"].items() if n)
+        lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
         if table["corrected"]:
-            lines.append(f"{table['corrected']:,} past answers would change: {ages}")
+            changed = counted(table["corrected"], "past answer")
+            lines.append(f"{changed} would change: {listed(table['ages'])}")
         if table["examples"]:
             lines.append(show.aligned(pa.Table.from_pylist(table["examples"])))
         lines += [
@@ -101,7 +123,22 @@ def text(told: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _candidate(
+def _fates(contract: Contract, todo: Plan, name: str, new: DataFrame) -> dict[str, Any]:
+    """What a run would bring of a topic, by fate, and why it would stop."""
+    topic, share = contract.topics[name], todo.topics[name]
+    fates = {row["fate"]: row["count"] for row in new.groupBy("fate").count().sort("fate").collect()}
+    stops = None
+    if fates.get("malformed"):
+        place = partial(members.place, contract.kafka_topic(name), share.members)
+        field, nothing = f"topics.{name}.max_malformed", plans.stays(contract.pipeline, 0, 0)
+        try:
+            logs.account(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
+        except RecordError as error:
+            stops = str(error)
+    return {"offsets": sum(share.planned.values()), "fates": fates, "stops": stops}
+
+
+def _of_view(
     spark: SparkSession,
     contract: Contract,
     todo: Plan,
@@ -109,17 +146,19 @@ def _candidate(
     candidates: dict[str, DataFrame],
     emitted: dict[str, DataFrame],
 ) -> DataFrame:
-    """A table as the run would have it: flat rows. What a kafka view would have emitted goes into `emitted`."""
-    if name in contract.views:
-        made_of = {i: candidates[i] for i in contract.views[name].inputs}
-        analysis.check(spark, contract, name, made_of)
-        if contract.views[name].semantics == "kafka":
-            emitted[name] = emitting.previewed(spark, contract, todo, name, emitted)
-            return amounts.whole(emitted[name], shapes(contract)[name])
-        return derive.view(contract, name, made_of)
+    """A view's table as the run would have it: flat rows. What a kafka view would have emitted goes into `emitted`."""
+    made_of = {i: candidates[i] for i in contract.views[name].inputs}
+    analysis.check(spark, contract, name, made_of)
+    if contract.views[name].semantics == "kafka":
+        emitted[name] = emitting.previewed(spark, contract, todo, name, emitted)
+        return amounts.whole(emitted[name], shapes(contract)[name])
+    return derive.view(contract, name, made_of)
+
+
+def _of_topic(spark: SparkSession, contract: Contract, name: str, new: DataFrame) -> DataFrame:
+    """A topic's table as the run would have it, of what its log has accepted and these `new` records."""
     topic = contract.topics[name]
-    analysis.check_valid_time(spark, settings().schemas, contract, name)
-    there, new = logs.accepted(spark, contract, name, after=0), logs.brought(spark, contract, todo, name)
+    there = logs.accepted(spark, contract, name, after=0)
     columns = [column for column in new.columns if column in there.columns]
     both = there.select(columns).unionByName(new.select(columns))
     writers = schemas.of(contract, name, both)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -20,11 +18,14 @@ from hindcast.topics import TIMEOUT, millis
 
 
 class Record(NamedTuple):
-    """What is sent: bytes or null, the record's timestamp (null: now), and headers in order."""
+    """What is sent: bytes or null, the record's timestamp, and headers in order.
+
+    `timestamp`: a moment, or milliseconds since 1970, of which negative ones are none (KIP-32); null: now.
+    """
 
     key: bytes | None
     value: bytes | None
-    timestamp: datetime | None
+    timestamp: datetime | int | None
     headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
@@ -73,8 +74,8 @@ def send(servers: str, topic: str, records: Iterable[Record], how: Security | No
     _greet(producer, heard, servers, topic, how)
     sent = 0
     for record in records:
-        stamp = millis(record.timestamp) if record.timestamp else 0
-        if record.timestamp and not stamp:
+        stamp = millis(record.timestamp) if isinstance(record.timestamp, datetime) else record.timestamp or 0
+        if record.timestamp is not None and not stamp:
             raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, mend=_EPOCH)
         while True:
             try:
@@ -83,6 +84,10 @@ def send(servers: str, topic: str, records: Iterable[Record], how: Security | No
                 break
             except BufferError:
                 producer.poll(0.1)
+            except KafkaException as error:
+                producer.flush(60)
+                told = f"record {sent + 1} was not taken: {error.args[0].str()}; those before it were"
+                raise TopicError(told, where=topic, mend="send what the broker takes, from this record on") from None
         sent += 1
         if sent % 10_000 == 0:
             producer.poll(0)
@@ -103,44 +108,6 @@ def _greet(connected: Any, heard: refusals.Heard, servers: str, topic: str | Non
         raise TopicError(error.args[0].str(), where=where, mend=_UP) from None
 
 
-def lines(path: Path) -> Iterator[Record]:
-    """Records from a file of JSON lines: `{"key": ..., "value": ..., "timestamp": "2026-01-01T00:00:00Z"}`.
-
-    A key or value that is text is sent as it is, null as null, anything else as JSON; the timestamp may be left out.
-    """
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError as error:
-        raise TopicError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
-    return _lines(path, file)
-
-
-def _lines(path: Path, file: TextIO) -> Iterator[Record]:
-    with file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                told = json.loads(line)
-                stamp = told.get("timestamp")
-                moment = datetime.fromisoformat(stamp) if stamp else None
-                aware = moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
-                record = Record(_bytes(told["key"]), _bytes(told["value"]), aware)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise TopicError(
-                    f"is not a record: {error!r}",
-                    where=f"{path}:{number}",
-                    mend='write {"key": "curry", "value": {"price": 8}, "timestamp": "2026-01-01T00:00:00Z"}',
-                ) from None
-            yield record
-
-
 _EPOCH = "date it a millisecond later; the client takes the epoch itself for `now`"
 _NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _UP = "is a broker up? (make up, or set HINDCAST_KAFKA)"
-
-
-def _bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else json.dumps(value)).encode()

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from hindcast.errors import AccessError
-from hindcast.security import PREFIX, Security
+from hindcast.errors import AccessError, TopicError
+from hindcast.security import PREFIX, Security, addresses
 
 C = TypeVar("C")
 
@@ -56,6 +56,7 @@ def greet(client: Any, heard: Heard, servers: str, topic: str | None, how: Secur
                 refuse(heard, servers, how)
             if (late or heard) and not looked:
                 looked = True
+                _refuse_unresolved(servers)
                 _refuse_other_listener(servers, how)
             if late:
                 raise
@@ -112,6 +113,11 @@ def _login(text: str, server: str, how: Security) -> AccessError:
     if "token" in text:
         mend = f"check {PREFIX}TOKEN_URL and _SCOPE, {PREFIX}USERNAME (the client's id) and _PASSWORD (its secret)"
         return AccessError(f"no token is to be had for {how.username}: {text}", where=how.token_url, mend=mend)
+    if "current SASL state" in text:  # its answer to a handshake that it did not ask for
+        wanted = "ssl" if how.tls else "plaintext"
+        mend = f"name another listener in HINDCAST_KAFKA, or set {PREFIX}SECURITY to {wanted} and leave the user out"
+        found = f"this listener asks for no login (SASL), and {PREFIX}SECURITY is {how.protocol}"
+        return AccessError(found, where=server, mend=f"{mend} (docs/security.md)")
     mend = (
         f"check {PREFIX}USERNAME, {PREFIX}PASSWORD and {PREFIX}MECHANISM, and that the broker knows the user under it"
     )
@@ -140,6 +146,19 @@ def _distrust(server: str, how: Security) -> str:
     except (OSError, ValueError):
         pass
     return ""
+
+
+def _refuse_unresolved(servers: str) -> None:
+    """TopicError if no broker's name is one that this machine can resolve; it may be able to later."""
+    names = [host for host, _ in addresses(servers, "HINDCAST_KAFKA")]
+    for host in names:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            continue
+        return
+    found = f"no machine is known by the name {' or '.join(names)}"
+    raise TopicError(found, where=servers, mend="set HINDCAST_KAFKA to the brokers' host:port, as they are named here")
 
 
 def _refuse_other_listener(servers: str, how: Security) -> None:

@@ -7,15 +7,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hindcast import (
@@ -23,15 +20,13 @@ from hindcast import (
     changes,
     claims,
     expectations,
+    failures,
     fates,
     forgotten,
-    gaps,
     horizon,
     journal,
-    logs,
     page,
     plans,
-    refusals,
     report,
     tables,
 )
@@ -39,21 +34,9 @@ from hindcast import requeue as requeues
 from hindcast.changes import located
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
-from hindcast.contracts.sensitive import NOT_TOLD, discreet
-from hindcast.emits.joining import NULL_KEY, NULL_KEY_MEND
-from hindcast.errors import (
-    AskedError,
-    ContractError,
-    GateError,
-    PlatformError,
-    RecordError,
-    RunError,
-    TopicError,
-    cause,
-)
+from hindcast.errors import AskedError, ContractError, GateError, RunError
 from hindcast.plans import Plan
 from hindcast.publish import nothing, publish
-from hindcast.security import security
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.sources import Sources
@@ -88,7 +71,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     rows = tables.size(log) + sum(todo.topics[topic].planned.values())
     with _noting_stops(pipeline, run, topic):
         analysis.check_valid_time(spark, settings().schemas, contract, topic)
-    with _told(contract, topic), sized(spark, rows), Sources(spark) as sources:
+    with failures.told(contract, topic), sized(spark, rows), Sources(spark) as sources:
         claimed = claims.claim(spark, contract, todo, topic)
         fates.decide(spark, contract, todo, topic)
         adopting.begin(spark, contract, todo, topic)
@@ -112,7 +95,7 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
         return done
     few = sized(spark, sum(map(tables.size, inputs)))
     told = analysis.told(settings().schemas, contract, view)
-    with _noting_stops(pipeline, run, view), _told(contract, view), told, few, Sources(spark) as sources:
+    with _noting_stops(pipeline, run, view), failures.told(contract, view), told, few, Sources(spark) as sources:
         return publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
 
 
@@ -262,32 +245,3 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
         it.pin is not None or tables.published(it) <= last.number for it in (table, *sources)
     )
     return nothing(todo) if settled else None
-
-
-@contextmanager
-def _told(contract: Contract, name: str) -> Iterator[None]:
-    """Spark's failures in one line of our own, and a full disk as what it is."""
-    where = f"{contract.pipeline}.{name}"
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:  # some of the JVM's come as they are
-        text = str(error)
-        if logs.DISPUTED in text:
-            found = text[text.index(logs.DISPUTED) :].split("SQLSTATE", maxsplit=1)[0].strip()
-            found = found if discreet(contract, name, "") == "" else f"{found.rpartition(': ')[0]}: {NOT_TOLD}"
-            raise RecordError(found, where=where, mend=logs.DISPUTE_MEND) from None
-        if (refused := re.search(rf"{NULL_KEY}: (\d+), (\d+), (\d+)", text)) is not None:
-            number, partition, offset = refused.groups()
-            topic = contract.kafka_topic(list(contract.topics)[int(number)])
-            found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
-            raise RecordError(found, where=where, mend=NULL_KEY_MEND) from None
-        if gaps.LOST in text:
-            raise TopicError("Kafka lost offsets while they were read", where=where, mend=gaps.LOST_MEND) from None
-        servers = settings().kafka
-        if (access := refusals.of_spark(text, where, servers, security(servers))) is not None:
-            raise access from None
-        told = tables.unwritten(error, where)
-        if isinstance(told, PlatformError):
-            raise told from None
-        what = discreet(contract, name, cause(error))
-        raise RunError(f"Spark failed: {what}", where=where) from (None if NOT_TOLD in what else error)

@@ -46,6 +46,9 @@ VARIABLES = tuple(
 )
 """The variables above, in their order."""
 
+USED = f"{PREFIX}CONN_USED"
+"""What a task of Airflow's notes for itself: the connection that its environment is from."""
+
 
 @dataclass(frozen=True)
 class Security:
@@ -112,8 +115,10 @@ def security(servers: str, environ: Mapping[str, str] | None = None) -> Security
     let others read a secret.
     """
     env = os.environ if environ is None else environ
+    addresses(servers, "HINDCAST_KAFKA")
+    _refuse_unknown(env)
     told = {name.removeprefix(PREFIX).lower(): env.get(name) or "" for name in VARIABLES}
-    protocol = _one_of("SECURITY", told["security"] or "plaintext", PROTOCOLS)
+    protocol = _one_of("SECURITY", told["security"].lower() or "plaintext", PROTOCOLS)
     handover = _one_of("HANDOVER", told["handover"] or "environment", HANDOVERS)
     _refuse_useless(protocol, told)
     if protocol == "plaintext":
@@ -127,6 +132,22 @@ def security(servers: str, environ: Mapping[str, str] | None = None) -> Security
         made = _with_sasl(made, told)
     _refuse_readable(servers, made)
     return made
+
+
+def addresses(servers: str, where: str) -> list[tuple[str, int]]:
+    """Brokers as host and port each; SettingsError, with `where` they stand, for one that is not `host:port`.
+
+    >>> addresses("b1:9092, SASL_SSL://[::1]:9093", "HINDCAST_KAFKA")
+    [('b1', 9092), ('::1', 9093)]
+    """
+    found = []
+    for server in servers.split(","):
+        match = _ADDRESS.fullmatch(server.strip())
+        if match is None or not 0 < int(match[2]) < _PORTS:
+            mend = "write each broker as host:port with commas between, as b1.example.org:9092,b2.example.org:9092"
+            raise SettingsError(f"'{server.strip()}' is not the host:port of a broker", where=where, mend=mend)
+        found.append((match[1].strip("[]"), int(match[2])))
+    return found
 
 
 def client(servers: str, how: Security) -> dict[str, Any]:
@@ -143,7 +164,7 @@ def forget() -> None:
 def own_broker(environ: Mapping[str, str] | None = None) -> None:
     """SettingsError if the environment asks for security of the broker that `make up` starts, which has none."""
     env = os.environ if environ is None else environ
-    if (asked := env.get(f"{PREFIX}SECURITY") or "plaintext") != "plaintext":
+    if (asked := env.get(f"{PREFIX}SECURITY") or "plaintext").lower() != "plaintext":
         raise SettingsError(
             f"{PREFIX}SECURITY is '{asked}', and the broker that `make up` starts speaks plaintext",
             mend="set HINDCAST_KAFKA to your brokers' host:port, or leave HINDCAST_KAFKA_SECURITY out",
@@ -193,6 +214,13 @@ def _with_sasl(made: Security, told: Mapping[str, str]) -> Security:
         token_url=told["token_url"],
         scope=told["scope"],
     )
+
+
+def _refuse_unknown(env: Mapping[str, str]) -> None:
+    """SettingsError for a variable that begins as ours do and is none of them: it would be passed over."""
+    known = (*VARIABLES, f"{PREFIX}PORT")
+    if odd := sorted(name for name in env if name.startswith(PREFIX) and name not in (*known, USED)):
+        raise SettingsError(f"{odd[0]} is set, and there is no such variable", mend=nearest(odd[0], known))
 
 
 def _refuse_useless(protocol: str, told: Mapping[str, str]) -> None:
@@ -267,5 +295,7 @@ def _is(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
+_ADDRESS = re.compile(r"(?:\w+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})", re.ASCII)
+_PORTS = 65536
 PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
 _PKCS8 = "openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem makes one of it"

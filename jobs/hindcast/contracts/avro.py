@@ -15,7 +15,7 @@ from pydantic import ValidationInfo, WithJsonSchema, model_validator
 from sqlglot import expressions as exp
 
 from hindcast.contracts import avro_rules
-from hindcast.contracts.types import Model
+from hindcast.contracts.types import Model, shown
 
 
 class Scalar(NamedTuple):
@@ -70,8 +70,12 @@ class AvroFile(Model):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict) and value.keys() == cls.model_fields.keys():
             return value
+        if not isinstance(value, str):
+            raise ValueError(  # noqa: TRY004  # pydantic would not catch a TypeError
+                f"{shown(value)} is not the name of a file; write for example orders.avsc"
+            )
         folder = (info.context or {}).get("folder")
         if folder is None:
             raise ValueError(f"'{value}' is a file beside a contract, and this contract is in no file")

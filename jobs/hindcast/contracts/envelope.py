@@ -12,6 +12,9 @@ from hindcast.errors import nearest
 
 _TIMES = ("ts_ms", "ts_us", "ts_ns")
 _PLACES = "op, ts_ms, ts_us, ts_ns, source.<field> or transaction.<field>"
+_TEXTS = ("op", "transaction.id", *(f"source.{field}" for field in ("version", "connector", "name", "db", "table")))
+"""Places of an envelope that hold text, whatever the database."""
+
 _ENCODED = re.compile(r"decimal|date|timestamp", re.IGNORECASE)
 _KINDS = {"Decimal": "decimal", "VariableScaleDecimal": "decimal", "Number": "decimal", "Date": "date"}
 
@@ -71,6 +74,9 @@ def _metadata(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
             yield Complaint(place, f"'{path}' is no place in an envelope", f"write {_PLACES}")
             continue
         kind = topic.value[column]
+        if path in _TEXTS and kind != "string":
+            yield Complaint((*location, "value", column), f"{path} is text, {column} is {kind}", "write string")
+            continue
         if path.split(".")[-1] in _TIMES:
             if kind not in ("bigint", "timestamp"):
                 found = f"{path} is a number of units since 1970, {column} is {kind}"

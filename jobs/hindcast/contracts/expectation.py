@@ -6,13 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hindcast.contracts.types import Model
+from hindcast.contracts.types import Model, matching
+from hindcast.errors import nearest
+
+Type = Annotated[
+    str,
+    *matching(
+        r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$",
+        "not the name of an expectation; it begins with expect_, or is unexpected_rows_expectation (docs/quality.md)",
+    ),
+]
 
 
 class Expectation(Model):
     """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
 
-    type: str = Field(pattern=r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$")
+    type: Type
     kwargs: dict[str, Any] = Field(default_factory=dict)
     on_failure: Literal["stop", "quarantine", "warn"] = "stop"
     rows: Literal["change", "table"] = "change"
@@ -53,7 +62,12 @@ def _as_expectation(item: object) -> object:
         return item
     names = [name for name in item if name not in OF_GATES]
     if len(names) != 1:
-        raise ValueError(f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}")
+        found = f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}"
+        odd = [str(name) for name in names if not str(name).startswith(("expect_", "unexpected_"))]
+        mend = (
+            f"'{odd[0]}': {nearest(odd[0], OF_GATES)}" if odd else "write each in a list item of its own: - expect_..."
+        )
+        raise ValueError(f"{found}; {mend}")
     return {
         "type": names[0],
         "kwargs": item[names[0]] or {},

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import functions
+from hindcast.contracts import functions, moments
 from hindcast.errors import nearest
 
 Scope = Mapping[str, Sequence[str]]
@@ -32,7 +32,8 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     `scope`: input name -> its columns. `places`: input name -> the struct that holds its columns, where that has
     another name than the input.
     Raises ExpressionError for syntax, unknown and ambiguous names, functions that have no place in an expression over
-    one row (functions.py), and for queries within expressions.
+    one row (functions.py), moments that are others tomorrow (moments.py), and for queries within expressions. A text
+    without a date is no timestamp in what it gives (moments.py).
 
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
@@ -54,9 +55,11 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
         raise ExpressionError("'*' is not an expression", "name the columns")
     if wrong := functions.misplaced(tree.expressions[0]):
         raise ExpressionError(*wrong)
+    if (told := moments.of_today(tree)) is not None:
+        raise ExpressionError(f"{told} is another moment every day", "write it out: timestamp '2026-01-31 12:30:00'")
     for column in list(tree.find_all(exp.Column)):
         column.replace(_resolved(column, scope, places or {}))
-    return str(tree.expressions[0].sql(dialect="spark"))
+    return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
 
 
 def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:

@@ -7,20 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from hindcast.contracts import words
 from hindcast.contracts.check import check
-from hindcast.contracts.model import Contract, Input, Join, Keep, TimeSkew, Topic, View, Window
+from hindcast.contracts.model import Contract
+from hindcast.contracts.types import shown
 from hindcast.contracts.views import Complaint
 from hindcast.errors import ContractError, nearest
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class _OddError(Exception):
+    """A value that is not what it looks like, or is tagged as: its node."""
+
+    def __init__(self, node: yaml.Node) -> None:
+        self.node = node
+        super().__init__(node.value)
+
+
 class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
     """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As YAML makes it; _OddError where its own constructors fail: `2026-02-30`, `!!int x`."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            raise _OddError(node) from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -32,10 +49,12 @@ _Loader.yaml_implicit_resolvers = {
 def load(path: Path) -> Contract:
     """The contract in one YAML file; ContractError names file, line, what was found and what would do."""
     try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
         _refuse_repeated_names(path, node)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, in C where there is one
+        data = loader.construct_document(node) if node else None
+    except _OddError as odd:
+        raise _odd(path, node, odd.node) from None
     except RecursionError:
         raise ContractError("holds an alias of itself", where=str(path), mend="write it out without aliases") from None
     except OSError as error:
@@ -46,7 +65,7 @@ def load(path: Path) -> Contract:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ContractError(
-            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend="mend the syntax on this line"
+            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend=_SYNTAX
         ) from None
     if not isinstance(data, dict) or node is None:
         raise ContractError(
@@ -76,7 +95,7 @@ def load_all(folder: Path) -> dict[str, Contract]:
 def repeated(pipeline: str, path: Path, first: Path) -> ContractError:
     """The refusal of a second contract of one name."""
     found = f"pipeline '{pipeline}' is also the name in {first}"
-    return ContractError(found, where=str(path), mend="give one of the two another name")
+    return complain_of(path, Complaint(("pipeline",), found, "give one of the two another name"))
 
 
 def find(folder: Path, pipeline: str) -> Contract:
@@ -132,22 +151,43 @@ class _Schema(GenerateJsonSchema):
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
     """The first of pydantic's complaints in our words."""
     problem = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", _line(node, e["loc"])))
-    location = tuple(part for part in problem["loc"] if not str(part).startswith("["))  # pydantic's own
-    dotted = ".".join(map(str, location))
-    if problem["type"] == "extra_forbidden":
-        found = f"unknown field '{dotted}'"
-        mend = nearest(str(location[-1]), _fields(location[:-1]))
-    elif problem["type"] == "missing":
-        found, mend = f"field '{dotted}' is missing", f"add '{location[-1]}:' here"
+    return _complain(path, node, words.complaint(node, problem))
+
+
+_SYNTAX = "mend the syntax on this line; text with a colon, a comma or a # in it goes in quotes"
+_TAGS = {
+    "timestamp": ("moment that there is", "write one that there is, as 2026-01-31 or 2026-01-31T06:00:00Z"),
+    "int": ("whole number", "write one, as 10"),
+    "float": ("number", "write one, as 0.5"),
+    "bool": ("boolean", "write true or false"),
+}
+"""What a tag of YAML promises, and what to write instead."""
+
+
+def _odd(path: Path, root: yaml.Node | None, odd: yaml.Node) -> ContractError:
+    """The refusal of a value that is not what its tag says, with the name that it stands under."""
+    tag = odd.tag.rpartition(":")[2]
+    what, mend = _TAGS.get(tag, (tag, f"leave !!{tag} out"))
+    name = ".".join(map(str, _location(root, odd) or ()))
+    found = f"{name}: {shown(odd.value)} is no {what}".removeprefix(": ")
+    return ContractError(found, where=f"{path}:{odd.start_mark.line + 1}", mend=f"{mend}; text goes in quotes")
+
+
+def _location(node: yaml.Node | None, wanted: yaml.Node) -> tuple[Any, ...] | None:
+    """The path from a node to one below it; None if it is not there. A name's is that of what it names."""
+    if node is wanted:
+        return ()
+    if isinstance(node, yaml.MappingNode):
+        below = [(key.value, it) for key, value in node.value for it in (key, value)]
     else:
-        told, _, mend = problem["msg"].removeprefix("Value error, ").partition("; ")
-        found = f"{dotted}: {told}"
-        mend = mend or f"found {problem['input']!r} here; see docs/contract.md"
-    return _complain(path, node, Complaint(location, found, mend))
+        below = list(enumerate(node.value)) if isinstance(node, yaml.SequenceNode) else []
+    found = ((name, _location(it, wanted)) for name, it in below)
+    return next(((name, *rest) for name, rest in found if rest is not None), None)
 
 
 def _complain(path: Path, node: yaml.Node | None, complaint: Complaint) -> ContractError:
-    return ContractError(complaint.found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend)
+    found = " ".join(complaint.found.split("\n"))
+    return ContractError(found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend)
 
 
 def _line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:
@@ -165,25 +205,6 @@ def _line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:
         else:
             break
     return line + 1
-
-
-def _fields(location: tuple[Any, ...]) -> list[str]:
-    """The fields that the object at `location` can have."""
-    models: dict[str, type[BaseModel]] = {
-        "topics": Topic,
-        "inputs": Input,
-        "views": View,
-        "join": Join,
-        "window": Window,
-        "max_time_skew": TimeSkew,
-        "keep": Keep,
-    }
-    model: type[BaseModel] = Contract
-    if len(location) >= 2:
-        model = models.get(str(location[0]), model)
-    if len(location) >= 3:
-        model = models.get(str(location[2]), model)
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _refuse_repeated_names(path: Path, node: yaml.Node | None) -> None:

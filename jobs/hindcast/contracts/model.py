@@ -15,16 +15,12 @@ from pydantic import Discriminator, Field, Tag
 
 from hindcast.contracts.avro import SchemaFile
 from hindcast.contracts.expectation import Expectation, Gate, gate_schema
-from hindcast.contracts.types import Allowance, ColumnName, ColumnType, Duration, Model, Moment, Name
+from hindcast.contracts.fields import EnvelopePath, KafkaName, Looked, Pattern, Sensitive, TableName
+from hindcast.contracts.types import Allowance, ColumnName, ColumnType, Duration, Flag, Model, Moment, Name
 
 Columns = dict[ColumnName, ColumnType]
 Format = Literal["json", "string", "primitive", "avro"]
-EnvelopePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timestamp", "MicroTimestamp", "NanoTimestamp"]
-Sensitive = Annotated[
-    bool | tuple[ColumnName, ...],
-    Field(description="Columns whose values, and what is computed of them, no report and no log shows; true is all."),
-]
 
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
@@ -72,8 +68,8 @@ _Skew = Annotated[
 class Topic(Model):
     """A Kafka topic and how it is read."""
 
-    topic: str | None = Field(None, description="The topic's name in Kafka; the name in the contract if left out.")
-    pattern: str | None = Field(
+    topic: KafkaName = Field(None, description="The topic's name in Kafka; the name in the contract if left out.")
+    pattern: Pattern = Field(
         None,
         description="Instead of `topic`: a regular expression. All topics whose whole name it matches are one table, "
         "with one log.",
@@ -135,7 +131,7 @@ class Topic(Model):
     history_retention: Duration | None = Field(
         None, description="How far behind stream time a table still takes versions; without limit if left out."
     )
-    versioned: bool = Field(
+    versioned: Flag = Field(
         True,
         description="kafka: whether a table is looked up by time, among the versions of a key (KIP-889). false: its "
         "row is the record that came last, whatever the timestamp (KIP-258). It changes no corrected answer.",
@@ -168,6 +164,7 @@ class Topic(Model):
     max_record_bytes: int | None = Field(
         None,
         gt=0,
+        strict=True,
         description="Records whose key, value and headers have more bytes than this are malformed (oversized); without "
         "limit if left out.",
     )
@@ -220,8 +217,7 @@ class Topic(Model):
 class Input(Model):
     """A table of another pipeline. A run reads it as it was known at that pipeline's last completed run."""
 
-    table: str = Field(
-        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
+    table: TableName = Field(
         description="The other pipeline and its table: restaurant.menu.",
     )
     read: Literal["table", "stream"] = Field(
@@ -237,7 +233,7 @@ class Join(Model):
 
     table: Name | None = Field(None, description="The table that is joined.")
     stream: Name | None = Field(None, description="The stream that is joined to a stream, within a window.")
-    on: str | tuple[str, ...] | None = Field(
+    on: Looked = Field(
         None,
         description="Spark SQL expression over the first input that gives the table's key, one per key column; "
         "the first input's own key if left out. Of two tables: a join on a foreign key.",
@@ -299,10 +295,12 @@ class View(Model):
         None, description="Columns of the view as Spark SQL expressions; the key is kept. All columns if left out."
     )
     key: dict[ColumnName, str] | None = Field(
-        None, description="A new key, as Spark SQL expressions; of a table it must hold the old one."
+        None, min_length=1, description="A new key, as Spark SQL expressions; of a table it must hold the old one."
     )
     group_by: dict[ColumnName, str] | None = Field(
-        None, description="The groups of an aggregate, as Spark SQL expressions; the key if left out."
+        None,
+        min_length=1,
+        description="The groups of an aggregate, as Spark SQL expressions; the key if left out.",
     )
     aggregate: dict[ColumnName, str] | None = Field(
         None, description="Spark SQL aggregates of one argument: count(*), sum(amount), avg(delay)."
@@ -313,7 +311,7 @@ class View(Model):
         description="How late records are read. corrected: they correct past answers (docs/semantics.md). kafka: as "
         "Kafka Streams does, record for record (docs/kafka-parity.md).",
     )
-    wait: bool = Field(
+    wait: Flag = Field(
         False,
         description="kafka: a record waits until every input partition has gone past its timestamp. What comes out "
         "then does not depend on how runs cut the log.",
@@ -366,7 +364,7 @@ class Contract(Model):
         "hand if left out.",
     )
     start: Moment = Field(description="The first scheduled interval starts here (UTC).")
-    catchup: bool = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
+    catchup: Flag = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
     topics: dict[Name, Topic] = Field(min_length=1)
     inputs: dict[Name, Input] = Field(default_factory=dict)
     views: dict[Name, View] = Field(default_factory=dict)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
 import sqlglot
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlglot import expressions as exp
 
 PERIOD_COLUMNS = (
@@ -44,7 +44,28 @@ _SCALARS = {
     exp.DataType.Type.BINARY,
 }
 _DIGITS = 38
+_LONG = 60
 _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
+
+
+def shown(value: object) -> str:
+    """A value of a contract as messages show it.
+
+    >>> shown("a"), shown(True), shown(None), shown({"a": 1}), shown([])
+    ("'a'", 'true', 'nothing', 'a mapping', 'a list')
+    """
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case _:
+            text = " ".join(str(value).split())
+            return f"'{text[:_LONG]}...'" if len(text) > _LONG else f"'{text}'"
 
 
 def duration(text: object) -> timedelta:
@@ -89,11 +110,19 @@ def column_type(text: object) -> str:
     >>> column_type("DECIMAL(8, 2)"), column_type("integer")
     ('decimal(8,2)', 'int')
     """
+    uneven = any(str(text).count(opened) != str(text).count(closed) for opened, closed in ("()", "<>"))
+    if uneven and not str(text).startswith("map<"):
+        raise ValueError(
+            f"'{text}' is not a whole type: between braces YAML cuts text at a comma; "
+            'put the type in quotes: "decimal(8,2)"'
+        )
     try:
         parsed = exp.DataType.build(str(text), dialect="spark")
     except (sqlglot.errors.SqlglotError, ValueError):
         parsed = None
-    if parsed is None or ("," in str(text) and not parsed.expressions):  # the parser passes over a second type
+    if not isinstance(parsed, exp.DataType) or (
+        "," in str(text) and not parsed.expressions
+    ):  # the parser passes over a second type
         raise ValueError(f"'{text}' is not a Spark SQL type; write for example string, int, decimal(8,2)")
     for part in parsed.find_all(exp.DataType):
         if part.this is exp.DataType.Type.MAP:
@@ -104,6 +133,7 @@ def column_type(text: object) -> str:
                 "double, boolean, decimal(8,2), date, timestamp, binary, array<...> or struct<...>"
             )
         _parameters(str(text), part)
+        _parts(str(text), part)
     plain = parsed.sql(dialect="spark")
     return plain if parsed.this in _NESTED else plain.lower().replace(", ", ",")
 
@@ -118,11 +148,30 @@ def _parameters(text: str, part: exp.DataType) -> None:
         raise ValueError(f"'{text}' is not a Spark SQL type; only decimals have parameters: decimal(8,2), at most 38")
 
 
-def _column(name: str) -> str:
+def _parts(text: str, part: exp.DataType) -> None:
+    """An array is of one type; a struct has fields, each with a name of its own and a type."""
+    if part.this is exp.DataType.Type.ARRAY and len(part.expressions) != 1:
+        raise ValueError(f"'{text}' has an array without the type of what it holds; write array<string>")
+    if part.this is exp.DataType.Type.STRUCT:
+        fields = [
+            it.name.lower() if isinstance(it, exp.ColumnDef) and it.args.get("kind") else "" for it in part.expressions
+        ]
+        if not all(fields) or not fields:
+            raise ValueError(
+                f"'{text}' has a struct whose fields are not names with types; write struct<name: string, n: int>"
+            )
+        if len({*fields}) < len(fields):
+            raise ValueError(
+                f"'{text}' has a struct with two fields of one name (case does not count); rename one of them"
+            )
+
+
+def column_name(name: object) -> str:
+    """A column's name as it is; ValueError says what is wrong with it."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"{shown(name)} is not a column name; letters, digits and _ only, a letter first")
     if name.lower() in {column.lower() for column in PERIOD_COLUMNS}:
         raise ValueError(f"'{name}' is the name of a period column; choose another")
-    if _NAME.fullmatch(name) is None:
-        raise ValueError(f"'{name}' is not a column name; letters, digits and _ only, a letter first")
     return name
 
 
@@ -132,19 +181,30 @@ def _pipeline(name: str) -> str:
     return name
 
 
+def matching(pattern: str, told: str) -> tuple[AfterValidator, WithJsonSchema]:
+    """What makes `str` one that matches a pattern; of another it is told what it is not, and what would do."""
+
+    def matched(text: str) -> str:
+        if re.fullmatch(pattern.strip("^$"), text) is None:
+            raise ValueError(f"'{text}' is {told}")
+        return text
+
+    return AfterValidator(matched), _schema(pattern=pattern)
+
+
 def _schema(**keywords: object) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **keywords})
 
 
-def _as_datetime(value: object) -> object:
-    """YAML gives a date for `2026-01-01`; a moment is meant."""
-    if value is not None and not isinstance(value, datetime | str) and hasattr(value, "year"):
-        return f"{value}T00:00:00+00:00"
-    return value
-
-
-def _as_utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+def _moment(value: object) -> object:
+    """A moment in UTC; of a date its begin. ValueError for what is neither, also for a number."""
+    try:
+        told = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        if isinstance(value, datetime | date | str):
+            return told.replace(tzinfo=UTC) if told.tzinfo is None else told.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{shown(value)} is not a moment; write for example 2026-01-31, or 2026-01-31T06:00:00Z")
 
 
 Duration = Annotated[
@@ -160,13 +220,13 @@ Allowance = Annotated[
         | {"examples": [10, "1%"]}
     ),
 ]
+Flag = Annotated[bool, Field(strict=True)]
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
-ColumnName = Annotated[str, AfterValidator(_column), _schema(pattern=f"^{_NAME.pattern}$")]
+ColumnName = Annotated[str, AfterValidator(column_name), _schema(pattern=f"^{_NAME.pattern}$")]
 Name = Annotated[str, AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
 Moment = Annotated[
     datetime,
-    BeforeValidator(_as_datetime),
-    AfterValidator(_as_utc),
+    BeforeValidator(_moment),
     WithJsonSchema(
         {
             "type": "string",

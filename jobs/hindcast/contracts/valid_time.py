@@ -8,6 +8,7 @@ none (KIP-32). Resolved, all of them are fields of one struct, `_record`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,10 @@ def complaints(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
     kind = plain_type(text, types)
     if kind not in (None, "timestamp"):
         yield Complaint(here, f"{topic.valid_time} is {kind}, not a timestamp", mend(topic.valid_time, kind))
+    if (counted := _COUNTED.fullmatch(text)) and (kind := plain_type(counted[2], types)) in _UNCOUNTED:
+        name, of = counted[1].lower(), counted[2].replace(f"{RECORD}.", "")
+        instead = f"write {name}(cast({of} AS bigint))" if kind == "string" else mend(of, kind)
+        yield Complaint(here, f"{name} takes a number, {of} is {kind}", instead)
     hidden = columns(topic) if topic.sensitive is True else topic.sensitive or ()
     if told := [name for name in _named(topic) if name in hidden and name != RECORD_TIMESTAMP]:
         found = f"valid_time is made of {', '.join(told)}, which is sensitive, and periods are shown"
@@ -71,10 +76,16 @@ def mend(text: str, kind: str | None) -> str:
     match kind:
         case "tinyint" | "smallint" | "int" | "bigint":
             return f"write timestamp_millis({text}), or timestamp_seconds or timestamp_micros, as it was sent"
+        case "timestamp":
+            return f"write {text}"
         case "string" | "date":
             return f"write cast({text} AS timestamp)"
         case _:
             return "write an expression that gives a timestamp"
+
+
+_COUNTED = re.compile(r"(timestamp_(?:seconds|millis|micros))\((.+)\)", re.IGNORECASE)
+_UNCOUNTED = ("string", "date", "timestamp", "boolean", "binary")
 
 
 def _named(topic: Topic) -> list[str]:
