@@ -142,6 +142,8 @@ class TestSettings:
 
     def test_other_variables_of_ours_are_no_misspellings(self) -> None:
         assert read(PORT="19392", CONN_USED="kafka") == Security()
+        of_kubernetes = {"SERVICE_HOST": "10.0.0.7", "SERVICE_PORT_TLS": "9093", "PORT_9093_TCP_ADDR": "10.0.0.7"}
+        assert read(**of_kubernetes) == Security()
 
     @pytest.mark.parametrize(
         ("servers", "odd"),

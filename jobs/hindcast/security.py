@@ -217,9 +217,13 @@ def _with_sasl(made: Security, told: Mapping[str, str]) -> Security:
 
 
 def _refuse_unknown(env: Mapping[str, str]) -> None:
-    """SettingsError for a variable that begins as ours do and is none of them: it would be passed over."""
+    """SettingsError for a variable that begins as ours do and is none of them: it would be passed over.
+
+    Kubernetes has some of its own for a service that is called hindcast-kafka.
+    """
     known = (*VARIABLES, f"{PREFIX}PORT")
-    if odd := sorted(name for name in env if name.startswith(PREFIX) and name not in (*known, USED)):
+    ours = (name for name in env if name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name))
+    if odd := sorted(name for name in ours if name not in (*known, USED)):
         raise SettingsError(f"{odd[0]} is set, and there is no such variable", mend=nearest(odd[0], known))
 
 
@@ -296,6 +300,7 @@ def _is(names: list[str]) -> str:
 
 
 _ADDRESS = re.compile(r"(?:\w+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})", re.ASCII)
+_OF_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
 _PORTS = 65536
 PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
 _PKCS8 = "openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem makes one of it"
