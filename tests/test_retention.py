@@ -227,13 +227,19 @@ NEW = """
 @pytest.mark.long
 def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, CHANGED) as p:
-        p.send("menu", ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 3), ("cake", {"price": 3}, 2))
-        p.send("menu", ("curry", {"price": 9}, 6), ("curry", {"price": 10}, 15), ("soup", {"price": 6}, 14))
+        p.send("menu", ("soup", {"price": 4}, 0), ("curry", {"price": 8}, 0), ("soup", {"price": 5}, 3))
+        p.send(
+            "menu",
+            ("cake", {"price": 3}, 2),
+            ("curry", {"price": 9}, 6),
+            ("curry", {"price": 10}, 15),
+            ("soup", {"price": 6}, 14),
+        )
         p.send("menu", ("soup", {"price": 7}, 9))  # expired
         p.send("orders", ("anna", {"item": "curry"}, 1), ("bob", {"item": "soup"}, 5), ("carl", {"item": "curry"}, 7))
         p.send("orders", ("dan", {"item": "curry"}, 15))
         p.run()
-        retention.trim(spark, p.contract)
+        assert retention.trim(spark, p.contract)["logs"]["menu"]["records"] == 1
         assert horizon.frozen(p.warehouse, p.contract, "bills") == moment(5)
         assert p.believed("bills") == [("anna", 8, 1), ("bob", 5, 5), ("carl", 9, 7), ("dan", 10, 15)], "kept for ever"
 
