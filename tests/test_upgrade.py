@@ -193,7 +193,7 @@ def answered(p: Pipeline) -> None:
     marked = tables.marked(DeltaTable(p.table("menu").path))
     completed = journal.completed(p.warehouse, p.name)
     plain = upgrades.plainly(p, "item", "price")
-    assert plain == sorted((item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"])
+    assert plain == ordered([(item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"]])
     if marked is not None and completed:
         assert upgrades.asked(p) == NOW["versioned"]
         assert upgrades.asked(p, as_of=at(3)) == [("cake", 3, 1), ("curry", 8, 0), ("soup", 6, 3)]

@@ -133,9 +133,15 @@ def proxy(older: Older, there: Collection[str], dialect: Dialect) -> dict[str, s
     }
 
 
-def users(older: Older, there: Collection[str]) -> list[str]:
-    """The columns that are the user's, of a table that has the columns `there`."""
-    return [name for name in there if name not in OURS and name not in FORMATS[older.format]]
+def users(there: Collection[str]) -> list[str]:
+    """The columns that are the user's, of a table of versions that has the columns `there`; also dropped ones."""
+    periods = {name for columns in FORMATS.values() for name in columns}
+    return [name for name in there if name not in OURS and name not in periods]
+
+
+def cut(form: str, there: Collection[str]) -> bool:
+    """Whether a table with the columns `there` has nothing beyond an older format."""
+    return not {*there} & ({*OURS} - {*FORMATS[form]})
 
 
 def older_rows(form: str) -> tuple[str, dict[str, str]]:
