@@ -147,13 +147,14 @@ def cut(form: str, there: Collection[str]) -> bool:
 def older_rows(form: str) -> tuple[str, dict[str, str]]:
     """What of a table's rows a table of an older format has: a condition, and its period columns; SQL for Spark.
 
-    Believed rows; of `latest` and `timestamped` those that are true until changed.
+    Believed rows; of `latest` and `timestamped` those that are true until changed. What nobody knows is null.
     """
     believed = "systemTo IS NULL AND _belief <> 'superseded'"
     match form:
         case "versioned":
             return believed, {"validFrom": "validFrom", "validTo": "validTo"}
         case "timestamped":
-            return f"{believed} AND validTo IS NULL", {"timestamp": "validFrom"}
+            unknown = f"TIMESTAMP '{UNKNOWN.isoformat(' ')}'"
+            return f"{believed} AND validTo IS NULL", {"timestamp": f"nullif(validFrom, {unknown})"}
         case _:
             return f"{believed} AND validTo IS NULL", {}
