@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LONGEST = (
     "test_crashes.py",
     "test_evolution.py",
+    "test_upgrade.py",
     "test_properties.py",
     "test_envelopes.py",
     "test_security.py",

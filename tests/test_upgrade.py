@@ -193,7 +193,7 @@ def answered(p: Pipeline) -> None:
     marked = tables.marked(DeltaTable(p.table("menu").path))
     completed = journal.completed(p.warehouse, p.name)
     plain = upgrades.plainly(p, "item", "price")
-    assert plain == sorted((item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"])
+    assert plain == ordered([(item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"]])
     if marked is not None and completed:
         assert upgrades.asked(p) == NOW["versioned"]
         assert upgrades.asked(p, as_of=at(3)) == [("cake", 3, 1), ("curry", 8, 0), ("soup", 6, 3)]
@@ -223,6 +223,40 @@ def test_an_upgrade_whose_process_is_killed_is_finished_by_the_same_command(
 def test_there_and_back_loses_nothing(spark: SparkSession, broker: str, tmp_path: Path, form: str) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         there_and_back(spark, p, form, "offline")
+
+
+@pytest.mark.long
+def test_a_downgrade_that_is_stopped_is_finished_by_the_same_command_or_undone_by_an_upgrade(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    def fail(place: str) -> None:
+        if place.startswith("before commits.rewrite menu"):
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, {"menu": [("curry", {"price": 8}, 0), ("cake", {"price": 3}, 1)], "orders": []})
+        p.run("first")
+        whole = upgrades.history(p)
+        for again in (downgraded, upgrades.upgraded):
+            with pytest.MonkeyPatch.context() as patch:
+                watched(fail, patch.setattr)
+                with pytest.raises(StopError):
+                    downgraded(spark, p, "versioned")
+            assert upgrades.history(p) == whole
+            with pytest.raises(TableError, match="has the older store format versioned"):
+                p.run()
+            again(spark, p, "versioned" if again is downgraded else "offline")
+            assert upgrades.history(p) == whole
+            if again is downgraded:
+                assert {f.name for f in upgrades.opened(p).schema().fields} == {*upgrades.COLUMNS["versioned"]}
+                upgrades.upgraded(spark, p, "roll-over")
+        assert upgrades.history(p) == whole
+        p.run("last")
+        assert upgrades.history(p) == whole
+
+
+def downgraded(spark: SparkSession, p: Pipeline, form: str) -> list[str]:
+    return downgrade.downgrade(spark, p.contract, "menu", form)
 
 
 def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:

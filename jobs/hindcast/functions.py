@@ -126,7 +126,7 @@ def _rows(table: Table) -> str:
     if found is None or older is None:
         return _path(table)
     there = [field.name for field in found.schema().fields]
-    shown = [f"`{name}`" for name in store_formats.users(older, there)]
+    shown = [f"`{name}`" for name in store_formats.users(there)]
     shown += [f"{text} AS `{name}`" for name, text in store_formats.proxy(older, there, "spark").items()]
     return f"(SELECT {', '.join(shown)} FROM {_path(table)})"  # noqa: S608  # names of ours
 

@@ -43,7 +43,7 @@ def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Seque
     # What the files have of today's columns is null in rows of an older format: it does not bound them.
     _register(engine, "stored", found, [bound for bound in bounds if bound.column not in store_formats.OURS])
     there = [field.name for field in found.schema().fields if field.name not in found.metadata().partition_columns]
-    shown = [_quoted(name) for name in store_formats.users(older, there)]
+    shown = [_quoted(name) for name in store_formats.users(there)]
     shown += [f"{text} AS {_quoted(name)}" for name, text in store_formats.proxy(older, there, "duckdb").items()]
     engine.execute(f"CREATE TEMP VIEW rows AS SELECT {', '.join(shown)} FROM stored")  # noqa: S608  # names are quoted
 

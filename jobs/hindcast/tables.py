@@ -165,8 +165,8 @@ def columns(table: Table, found: DeltaTable | None = None, known: datetime | Non
     """
     found = found or opened(table)
     names = [field.name for field in found.schema().fields] if found else []
-    if found and (it := older(found)):
-        names = store_formats.users(it, names)
+    if found and older(found) is not None:
+        names = store_formats.users(names)
     last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
     gone = {name for name, at in dropped(found).items() if known is None or at <= known} if found else set()
     return [*(name for name in names if not name.startswith("_") and name not in {*last, *gone}), *last]
@@ -332,7 +332,7 @@ def stored(spark: SparkSession, table: Table) -> DataFrame:
 def proxied(rows: DataFrame, it: Older) -> DataFrame:
     """Rows of a table of an older store format as those of one of today's."""
     shown = store_formats.proxy(it, rows.columns, "spark")
-    own = [F.col(f"`{name}`") for name in store_formats.users(it, rows.columns)]
+    own = [F.col(f"`{name}`") for name in store_formats.users(rows.columns)]
     return rows.select(*own, *(F.expr(text).alias(name) for name, text in shown.items()))
 
 

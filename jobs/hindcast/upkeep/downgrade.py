@@ -39,8 +39,7 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
         mend = f"finish it: hindcast upgrade {table.pipeline}.{name} --mode {older.mode}"
         raise AskedError("is being upgraded", where=table.path, mend=mend)
     now, formats = older.format if older else TODAY, list(FORMATS)
-    left = {*there} & {*store_formats.OURS} - {*FORMATS[to]}
-    if formats.index(to) > formats.index(now) or (to == now and not left):
+    if formats.index(to) > formats.index(now) or (to == now and store_formats.cut(to, there)):
         raise AskedError(f"has the store format {now}: there is nothing to take away", where=table.path)
     open_runs = [run for run in journal.runs(table.warehouse, table.pipeline) if not run.finished]
     if open_runs:
@@ -88,7 +87,8 @@ def mark(spark: SparkSession, table: Table, older: Older, besides: Mapping[str, 
     """One commit by which a table is of an older format, whatever rows it still has; with other properties."""
     found = tables.opened(table)
     fields = tables.spark_schema(found).fields if found is not None else []
-    kept = [field for field in fields if field.name not in store_formats.OURS]
+    users = store_formats.users([field.name for field in fields])
+    kept = [field for field in fields if field.name in users]
     kept += [StructField(name, TimestampType()) for name in FORMATS[older.format]]
     statistics = ",".join(tables.sought(table, StructType([f for f in kept if f.name in {it.name for it in fields}])))
     properties = {"comment": table.mark(0), PROPERTY: older.as_json(), tables.STATISTICS: statistics}
@@ -98,7 +98,7 @@ def mark(spark: SparkSession, table: Table, older: Older, besides: Mapping[str, 
 def rewrite(rows: DataFrame, table: Table, to: str) -> None:
     """One commit by which a table has what an older format has of rows; readers see it before or after."""
     condition, periods = store_formats.older_rows(to)
-    own = [F.col(f"`{name}`") for name in rows.columns if name not in store_formats.OURS]
+    own = [F.col(f"`{name}`") for name in store_formats.users(rows.columns)]
     shown = rows.where(condition).select(*own, *(F.expr(text).alias(name) for name, text in periods.items()))
     number = tables.published(table, DOWNGRADED) + 1
     commits.rewrite(shown, table, number, {DOWNGRADED: to}, DOWNGRADED, ())

@@ -133,21 +133,28 @@ def proxy(older: Older, there: Collection[str], dialect: Dialect) -> dict[str, s
     }
 
 
-def users(older: Older, there: Collection[str]) -> list[str]:
-    """The columns that are the user's, of a table that has the columns `there`."""
-    return [name for name in there if name not in OURS and name not in FORMATS[older.format]]
+def users(there: Collection[str]) -> list[str]:
+    """The columns that are the user's, of a table of versions that has the columns `there`; also dropped ones."""
+    periods = {name for columns in FORMATS.values() for name in columns}
+    return [name for name in there if name not in OURS and name not in periods]
+
+
+def cut(form: str, there: Collection[str]) -> bool:
+    """Whether a table with the columns `there` has nothing beyond an older format."""
+    return not {*there} & ({*OURS} - {*FORMATS[form]})
 
 
 def older_rows(form: str) -> tuple[str, dict[str, str]]:
     """What of a table's rows a table of an older format has: a condition, and its period columns; SQL for Spark.
 
-    Believed rows; of `latest` and `timestamped` those that are true until changed.
+    Believed rows; of `latest` and `timestamped` those that are true until changed. What nobody knows is null.
     """
     believed = "systemTo IS NULL AND _belief <> 'superseded'"
     match form:
         case "versioned":
             return believed, {"validFrom": "validFrom", "validTo": "validTo"}
         case "timestamped":
-            return f"{believed} AND validTo IS NULL", {"timestamp": "validFrom"}
+            unknown = f"TIMESTAMP '{UNKNOWN.isoformat(' ')}'"
+            return f"{believed} AND validTo IS NULL", {"timestamp": f"nullif(validFrom, {unknown})"}
         case _:
             return f"{believed} AND validTo IS NULL", {}

@@ -118,6 +118,8 @@ def beginning(contract: Contract, table: Table, mode: str) -> dict[str, Any] | N
     older = tables.older(found)
     if older is None or older.mode is not None:
         return None
+    if not store_formats.cut(older.format, [field.name for field in found.schema().fields]):
+        return {**asked, "from": older.format}  # the downgrade was stopped before it took anything away
     _refuse_others(table, found)
     return {**asked, "from": older.format}
 
