@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast import cli, journal, requeue, runs
+from hindcast.errors import PlatformError
 from hindcast.upkeep import definition
 from hindcast.upkeep.rectangles import FOREVER, Rectangle, overlap
 from hindcast.upkeep.verify import Verified, text, verify
@@ -427,6 +428,24 @@ def test_findings_are_told_with_place_and_mend(copy: Pipeline, capsys: pytest.Ca
     assert (finding["check"], finding["table"], finding["key"]) == ("belief", "menu", '{"item":"curry"}')
     assert 'belief: menu, key {"item":"curry"}' in shown
     assert told["notChecked"] == ["whether tables are what the log makes of them: that takes Spark"]
+
+
+def test_without_a_session_the_rest_is_told(copy: Pipeline) -> None:
+    def no_jars() -> SparkSession:
+        raise PlatformError("Spark's extra jars are not there", mend="run `make setup`")
+
+    file(copy, "bills").unlink()
+    told = verify(copy.warehouse, copy.contract, spark=no_jars)
+    assert checks(told) == ["files: bills"]
+    assert "Spark's extra jars are not there" in told.left[0]
+
+
+@pytest.mark.long
+def test_what_cannot_be_derived_is_told(copy: Pipeline) -> None:
+    update(copy, "logs/menu", "fate = 'accepted' AND run = 1", value="arrow_cast('{', 'Binary')")
+    told = {it.table: it for it in derived(copy).findings}
+    assert told["menu"].check == "definition"
+    assert "cannot be derived from the log" in told["menu"].found
 
 
 def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:

@@ -11,14 +11,17 @@ from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import amounts, changes, derive, emitted, holds, horizon, logs, plane, schemas, tables
 from hindcast.changes import compared, located
 from hindcast.contracts import Contract, shapes
-from hindcast.contracts.sensitive import sensitive
+from hindcast.contracts.sensitive import discreet, sensitive
 from hindcast.decode import decode
+from hindcast.errors import cause
 from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.session import sized, sliced
@@ -45,6 +48,17 @@ def check(
     spark: SparkSession, contract: Contract, name: str, found: DeltaTable, last: Run, *, whole: bool
 ) -> Iterator[Finding]:
     """What a topic's or view's table has otherwise than its definition: of about `SAMPLE` keys, or of the `whole`."""
+    try:
+        yield from _differences(spark, contract, name, found, last, whole=whole)
+    except (PySparkException, Py4JJavaError) as error:  # some of the JVM's come as they are
+        told = f"cannot be derived from the log: {discreet(contract, name, cause(error))}"
+        mend = f"hindcast preview {contract.pipeline} tells more; schemas and contracts must be those of the last run"
+        yield Finding("definition", name, told, mend)
+
+
+def _differences(
+    spark: SparkSession, contract: Contract, name: str, found: DeltaTable, last: Run, *, whole: bool
+) -> Iterator[Finding]:
     todo, table = Plan.from_json(last.plan), located(contract, name)
     inputs = (
         [changes.source(contract, todo, it) for it in contract.views[name].inputs] if name in contract.views else []

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from hindcast import emitted, journal, logs, plans, tables
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
-from hindcast.errors import TableError, UnknownError, nearest
+from hindcast.errors import HindcastError, TableError, UnknownError, nearest
 from hindcast.journal import Run
 from hindcast.tables import Table
 from hindcast.upkeep import conservation, definition, inventory, outputs, rectangles, refused, standing, stored
@@ -189,18 +189,23 @@ class _Verification:
     def _defined(self, spark: Spark | None, *, whole: bool) -> None:
         if self._told.left or not self._found:
             return
+        what = "whether tables are what the log makes of them"
         if spark is None:
-            self._told.left.append("whether tables are what the log makes of them: that takes Spark")
+            self._told.left.append(f"{what}: that takes Spark")
             return
         if why := definition.unanswerable(self._contract, self._runs):
-            self._told.left.append(f"whether tables are what the log makes of them: {why}")
+            self._told.left.append(f"{what}: {why}")
+            return
+        try:
+            session = spark()
+        except HindcastError as error:  # what was found without Spark is told all the same
+            self._told.left.append(f"{what}: {error}")
             return
         for name in self._names:
             table = tables.located(self._warehouse, self._contract, name)
-            if not self._whole(table, *self._sources(name)):
-                continue
-            given = self._contract, name, self._found[table], self._runs[-1]
-            self._add(table, definition.check(spark(), *given, whole=whole))
+            if self._whole(table, *self._sources(name)):
+                given = self._contract, name, self._found[table], self._runs[-1]
+                self._add(table, definition.check(session, *given, whole=whole))
 
     def _sources(self, name: str) -> Iterator[Table]:
         """The tables of the pipeline that a table is derived from; others' are taken as they are."""
