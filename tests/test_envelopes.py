@@ -114,9 +114,8 @@ def test_a_value_that_is_not_as_encoded_says_is_told_with_its_column(spark: Spar
     )
     sent = [(ONE, event("c", {"price": price})) for price in (3.5, "O5rKAA==")]  # the second: 10000000.00
     number, large = (row.reason for row in decoded(spark, of, sent))
-    assert number.startswith(
-        "the value is not a change event of Debezium of a row with price decimal(8,2) encoded as Decimal, at timestamp: {"
-    )
+    what = "a change event of Debezium of a row with price decimal(8,2) encoded as Decimal, at timestamp"
+    assert number.startswith(f"the value is not {what}: {{")
     assert large == 'column price is no decimal(8,2) encoded as Decimal: {"price":"O5rKAA=="}'
     [key] = decoded(spark, of, [(b"{", event("c", {}))])
     assert key.reason == "the key is not a JSON object of id int: {"

@@ -205,6 +205,11 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
             runs.finish(p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
             runs.finish(p.name, 7)
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        runs.plan(p.name, "requeue__1")
+        with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
+            runs.plan(p.name, "third")
+        assert "retry it (hindcast requeue restaurant); " in refused.value.mend
 
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:

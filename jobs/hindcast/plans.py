@@ -221,7 +221,7 @@ def plan(
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
-                mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {contract.pipeline}",
+                mend=f"wait for it or retry it{_again(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
@@ -238,6 +238,13 @@ def plan(
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
     return made
+
+
+def _again(run: Run) -> str:
+    """The command that finishes a run that a command has begun."""
+    known = {"cli": "run", "requeue": "requeue"}
+    command = known.get(run.run_id.partition("__")[0])
+    return f" (hindcast {command} {run.plan['pipeline']})" if command else ""
 
 
 def proposed(
