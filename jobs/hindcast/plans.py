@@ -218,10 +218,11 @@ def plan(
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
         if not same and run.state != "stopped":
+            up = f"hindcast abandon {contract.pipeline}"
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
-                mend=f"wait for it or retry it{_again(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
+                mend=f"wait for it or retry it{_again(run)}; if it cannot be finished: {up}",
             )
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
     for run in open_runs:
