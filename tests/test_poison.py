@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 import fuzz
 from hindcast import limits, logs, quarantine
@@ -18,8 +19,7 @@ from hindcast.errors import RecordError
 from pipelines import pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import functions as F
-from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 COLUMNS = {
