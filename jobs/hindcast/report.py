@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import emitted, holds, journal, ledger, members, plans, requeue, tables, verdicts, windows
+from hindcast import emitted, given_up, holds, journal, ledger, members, plans, requeue, tables, verdicts, windows
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -76,6 +76,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **{name: told for name in ("only", "reason") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
+        **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
         "again": f"hindcast run {contract.pipeline}" + (f" --only {plan.only}" if plan.only else ""),
@@ -175,6 +176,7 @@ def text(report: dict[str, Any]) -> str:
     lines += [f"only {report['only']} and what is made of it", ""] if "only" in report else []
     lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
+    lines += [line for it in report.get("givenUp", []) for line in (given_up.text(it), "")]
     for name, topic in report["topics"].items():
         fates: dict[str, int] = {}
         for part in topic["partitions"]:
