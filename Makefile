@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
+.PHONY: help setup demo up down test test-long test-connect test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +25,10 @@ test: setup ## the tests
 
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest
+
+OVER_CONNECT := evolution fates requeue valid_time_runs formats_runs envelopes pattern_runs chunks holding preview emitting runs
+test-connect: setup ## tests of whole runs over Spark Connect, as Airflow runs them (five minutes)
+	@$(BIN)/python -m pytest --connect -m "not long" $(OVER_CONNECT:%=tests/test_%.py)
 
 test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing
 	@$(PYTHON) scripts/browser.py

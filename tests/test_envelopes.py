@@ -103,6 +103,24 @@ def test_what_an_event_says_of_its_row(spark: SparkSession) -> None:
     assert {(tuple(row.key), row.fate, row.reason) for row in found} == {((1,), None, None)}
 
 
+def test_a_value_that_is_not_as_encoded_says_is_told_with_its_column(spark: SparkSession) -> None:
+    told = {
+        "read": "table",
+        "key": {"id": "int"},
+        "value": {"price": "decimal(8,2)", "at": "timestamp", "ts": "bigint"},
+    }
+    of = Topic.model_validate(
+        {**told, "envelope": "debezium", "encoded": {"price": "Decimal"}, "metadata": {"ts": "source.ts_ms"}}
+    )
+    sent = [(ONE, event("c", {"price": price})) for price in (3.5, "O5rKAA==")]  # the second: 10000000.00
+    number, large = (row.reason for row in decoded(spark, of, sent))
+    what = "a change event of Debezium of a row with price decimal(8,2) encoded as Decimal, at timestamp"
+    assert number.startswith(f"the value is not {what}: {{")
+    assert large == 'column price is no decimal(8,2) encoded as Decimal: {"price":"O5rKAA=="}'
+    [key] = decoded(spark, of, [(b"{", event("c", {}))])
+    assert key.reason == "the key is not a JSON object of id int: {"
+
+
 def test_what_is_no_change_of_a_row_is_malformed_with_the_reason(spark: SparkSession) -> None:
     late = event("c", ROW, source={"ts_ms": 253_402_300_800_000})
     cases: dict[str, tuple[Any, Any, str]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 import fuzz
 from hindcast import limits, logs, quarantine
@@ -309,6 +310,15 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     assert before == {"records": 10, "refused": 1, "malformed": 1}
     with pytest.raises(RecordError, match="1 of the run's records do not decode, 0 may"):
         account("9%", first, Counter(), to_come=6)
+    with pytest.raises(RecordError) as refused:
+        account("9%", first.withColumn("key", F.lit(None).cast("binary")), Counter(), to_come=6)
+    assert refused.value.where == "partition 0, offset 0, no key"
+    assert refused.value.mend == (
+        "mend the columns in the contract, or let them pass into quarantine with max_malformed: 1; nothing"
+    )
+    with pytest.raises(RecordError) as refused:
+        account("9%", first.withColumn("reason", F.lit("op t: the table was truncated")), Counter(), to_come=6)
+    assert refused.value.mend == "let them pass into quarantine with max_malformed: 1; nothing"
 
 
 CONTRACT = """

@@ -261,7 +261,7 @@ def test_keys_of_several_columns_are_compared_by_their_types(tmp_path: Path, spa
     assert asked(Question(to_key=[9])) == [(2, "a"), (2, "b"), (9, "a"), (9, "b")]
     assert asked(Question(from_key=[2, "b"], to_key=[10, "a"])) == [(2, "b"), (9, "a"), (9, "b"), (10, "a")]
     assert asked(Question(from_key=[9], to_key=[9, "a"])) == [(9, "a")]
-    with pytest.raises(QueryError, match="'nine' is no value of the key column row, which is int32"):
+    with pytest.raises(QueryError, match="'nine' is no value of the key column row, which is int"):
         asked(Question(["nine", "a"]))
     with pytest.raises(QueryError, match="'None' is no value of the key column row"):
         asked(Question(from_key=[None]))

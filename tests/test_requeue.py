@@ -152,6 +152,9 @@ def test_malformed_records_are_decoded_anew(
         assert requeue.waiting(p.warehouse, p.contract, asked) == {"menu": 4, "orders": 1}
         looked = requeue.preview(spark, p.contract, asked, journal.runs(p.warehouse, p.name)[-1].known_at)
         assert looked["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
+        became = [(it["offset"], it["fate"]) for it in looked["menu"]["first"]]
+        assert became == [(1, "accepted"), (3, "accepted"), (5, "expired"), (6, "null_key")]
+        assert "\n      partition 0, offset 1: accepted\n" in requeue.text(looked["menu"])
         told = requeued(p, spark, reason="oversized")
         assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
         assert told["topics"]["menu"]["offsets"] == 0

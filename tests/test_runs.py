@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import journal, logs, plans, report, runs, tables
+from hindcast import journal, logs, page, plans, report, runs, tables
 from hindcast.errors import GateError, RecordError, RunError, TableError, TopicError
+from hindcast.plans import Plan
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
 
 if TYPE_CHECKING:
@@ -179,6 +180,12 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
             ("failed", "warn"),
         ]
         assert "1 of 5 rows fail, for example soup" in report.text(told)
+        assert [(it["run"], it["offsets"], set(it["tables"])) for it in told["givenUp"]] == [
+            (1, {"menu": len(SEED["menu"]), "orders": len(SEED["orders"]) + 2}, {"menu", "orders"})
+        ]
+        assert "run 1 was given up; what it did stays: menu: " in report.text(told)
+        assert "run 1 was given up; what it did stays: menu: " in page.html(told)
+        assert "givenUp" not in p.run("third")
 
 
 # Plans need the broker, no Spark.
@@ -198,6 +205,11 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
             runs.finish(p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
             runs.finish(p.name, 7)
+        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        runs.plan(p.name, "requeue__1")
+        with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
+            runs.plan(p.name, "third")
+        assert "retry it (hindcast requeue restaurant); " in refused.value.mend
 
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:
@@ -224,6 +236,10 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         runs.plan(p.name, "first")
         patch.setattr(plans, "published", lambda table: 1 if table.name == "logs/menu" else 0)  # its log has run 1
+        todo = Plan.from_json(plans.current(p.warehouse, p.name, 1).plan)
+        told = plans.stays(p.warehouse, p.contract, todo, 0, 1)
+        assert "nothing was written of this topic, but of others" in told
+        assert "hindcast abandon restaurant" in told
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed while the run was under way") as refused:
             runs.plan(p.name, "first")

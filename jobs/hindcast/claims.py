@@ -97,7 +97,8 @@ class _Step(NamedTuple):
             # No persist: a commit to the log would drop what was kept of a plan that reads it.
             return rows.localCheckpoint(eager=False)
 
-        field, written = f"topics.{name}.max_malformed", plans.stays(contract.pipeline, chunk - 1, len(self.chunks))
+        field = f"topics.{name}.max_malformed"
+        written = plans.stays(settings().warehouse, contract, todo, chunk - 1, len(self.chunks))
         place = partial(members.place, kafka, share.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         account = partial(

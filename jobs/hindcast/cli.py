@@ -171,7 +171,12 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (query, history):
         sub.add_argument("table", metavar="PIPELINE.TABLE")
         sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
-    query.add_argument("--as-of", metavar="T", help="what was true at this moment: 2026-01-01T00:03:00")
+    query.add_argument(
+        "--as-of",
+        metavar="T",
+        help="what was true at this moment: 2026-01-01T00:03:00; "
+        "of versions what is true now, of events all, if no time is given",
+    )
     query.add_argument("--from", dest="start", metavar="T", help="what was true from this moment on")
     query.add_argument("--to", dest="end", metavar="T", help="what was true up to this moment")
     query.add_argument(

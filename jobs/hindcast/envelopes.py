@@ -144,6 +144,20 @@ def change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) ->
     )
 
 
+def called(topic: Topic, name: str) -> str:
+    """What a JSON key or value has to be, in words: of a value also what it has to have as the contract says."""
+    if name == "key":
+        return f"a JSON object of {', '.join(f'{column} {kind}' for column, kind in topic.key.items())}"
+    kinds = {column: kind for column, kind in topic.value.items() if column not in topic.metadata}
+    told = (f"{column} {kind}{_by(topic, column)}" for column, kind in kinds.items())
+    return f"a change event of Debezium of a row with {', '.join(told)}"
+
+
+def _by(topic: Topic, column: str) -> str:
+    declared = topic.encoded.get(column)
+    return f" encoded as {declared}" if declared else ""
+
+
 def _asked(topic: Topic, *, json: bool) -> dict[str, str]:
     """The row's own columns, with the types that a parser is asked for."""
     own = {name: kind for name, kind in topic.value.items() if name not in topic.metadata}
@@ -202,7 +216,8 @@ def _problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Ite
         raw = envelope["after"][name]
         if encodings.encodable(kind):
             text = raw if _asked(topic, json=json)[name] == "variant" else F.to_json(F.struct(raw.alias(name)))
-            told = F.concat(F.lit(f"column {name} is no {kind}, or no one says how it is encoded: "), _shown(text))
+            how = _by(topic, name) or ", or no one says how it is encoded"
+            told = F.concat(F.lit(f"column {name} is no {kind}{how}: "), _shown(text))
             yield F.when(raw.isNotNull() & row[name].isNull(), told)
         if (missing := _missing(raw, kind)) is not None:
             yield F.when(

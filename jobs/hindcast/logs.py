@@ -282,12 +282,14 @@ def account(
     before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
     total, allowed = before["malformed"], limits.malformed(topic, before["records"] + to_come)
     if bad and total > allowed:
-        reason, key = (NOT_TOLD, "***") if topic.sensitive else (bad[0]["reason"], bad[0]["key"])
+        key = "no key" if bad[0]["key"] is None else f"key {'***' if topic.sensitive else bad[0]['key']}"
+        reason = NOT_TOLD if topic.sensitive else bad[0]["reason"]
         reason += "" if topic.sensitive else mismatch.told(topic, bad[0]["value"])
+        ways = "" if bad[0]["reason"].startswith("op ") else "mend the columns in the contract, or "
         raise RecordError(
             f"{total} of the run's records do not decode, {allowed} may; the first: {reason}",
-            where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, key {key}",
-            mend=f"mend the columns in the contract, or let them pass into quarantine with {field}: {total}; {written}",
+            where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, {key}",
+            mend=f"{ways}let them pass into quarantine with {field}: {total}; {written}",
         )
     came = Counter[int]()
     for row in rows:

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast import given_up
 from hindcast.expectations import named
 from hindcast.report import LEFT_OUT, of_emitted
 
@@ -63,6 +64,7 @@ def html(report: dict[str, Any]) -> str:
     others = [table for table in tables if not table.news and table.name not in unpublished]
     page = _template().render(
         report=told,
+        given_up=[given_up.text(it) for it in told.get("givenUp", [])],
         verdict=verdict(told),
         topics=[topic for topic in topics if topic.news],
         quiet=[topic.name for topic in topics if not topic.news],

@@ -225,14 +225,14 @@ def plan(
         same = run.run_id == run_id
         if same and run.plan["contract"] == contract.hash:
             return Plan.from_json(run.plan)
-        if same and _committed(warehouse, contract, run):
+        if same and _committed(warehouse, contract, Plan.from_json(run.plan)):
             raise RunError(
                 "the contract was changed while the run was under way",
                 where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
         if not same and run.state != "stopped":
-            again = "repeat the hindcast forget that began it" if "forgets" in run.plan else "retry it"
+            again = "repeat the hindcast forget that began it" if "forgets" in run.plan else f"retry it{_again(run)}"
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
                 where=contract.pipeline,
@@ -255,6 +255,13 @@ def plan(
     made = replace(made, reason=reason)
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
     return made
+
+
+def _again(run: Run) -> str:
+    """The command that finishes a run that a command has begun."""
+    known = {"cli": "run", "requeue": "requeue"}
+    command = known.get(run.run_id.partition("__")[0])
+    return f" (hindcast {command} {run.plan['pipeline']})" if command else ""
 
 
 def proposed(
@@ -314,12 +321,14 @@ def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
         raise AskedError(found, where=where, mend=mend)
 
 
-def stays(pipeline: str, done: int, chunks: int) -> str:
-    """What a run has written of a topic that it claims in so many chunks, when it fails after the first `done`."""
-    if not done:
+def stays(warehouse: str, contract: Contract, todo: Plan | None, done: int, chunks: int) -> str:
+    """What a run has written, when it fails at a topic after the first `done` of its chunks; `todo` null: a preview."""
+    again = f"give the run up (hindcast abandon {contract.pipeline})"
+    if done:
+        return f"{done} of its {chunks} chunks are in the log and stay: {again}, and the next one goes on after them"
+    if todo is None or not _committed(warehouse, contract, todo):
         return "nothing was written"
-    again = f"give the run up (hindcast abandon {pipeline}), and the next one goes on after them"
-    return f"{done} of its {chunks} chunks are in the log and stay: {again}"
+    return f"nothing was written of this topic, but of others: when it is mended, {again}, and the next one goes on"
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:
@@ -434,9 +443,9 @@ def _moved(since: datetime, before: Share | None, held: Mapping[int, Offsets]) -
     return before is None or before.since != since or held.keys() != before.anchors.keys()
 
 
-def _committed(warehouse: str, contract: Contract, run: Run) -> bool:
+def _committed(warehouse: str, contract: Contract, run: Plan) -> bool:
     """Whether a run has changed anything: a log, the fates of one, what a kafka view has emitted, or a table."""
     topics = [of(warehouse, contract.pipeline, name) for of in (log, fates) for name in contract.topics]
     views = [located(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
     logs = [emitted.log(warehouse, contract, name) for name, it in contract.views.items() if it.semantics == "kafka"]
-    return any(published(table) >= Plan.from_json(run.plan).first for table in (*topics, *views, *logs))
+    return any(published(table) >= run.first for table in (*topics, *views, *logs))

@@ -130,7 +130,7 @@ def _fates(contract: Contract, todo: Plan, name: str, new: DataFrame) -> dict[st
     stops = None
     if fates.get("malformed"):
         place = partial(members.place, contract.kafka_topic(name), share.members)
-        field, nothing = f"topics.{name}.max_malformed", plans.stays(contract.pipeline, 0, 0)
+        field, nothing = f"topics.{name}.max_malformed", "nothing was written"
         try:
             logs.account(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
         except RecordError as error:

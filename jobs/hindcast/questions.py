@@ -211,10 +211,15 @@ def _beyond(columns: Sequence[str], bound: Sequence[Any], sign: str) -> str:
     return f"({column} {sign} {value} OR {column} = {value} AND {_beyond(columns[1:], rest, sign)})"
 
 
+_NAMES = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "bool": "boolean"}
+"""Arrow's names of types that have another in contracts."""
+
+
 def _typed(column: str, kind: pa.DataType, value: Any) -> Any:
     """A value as the type of its column; texts as `hindcast query` prints them."""
     text = value.hex() if isinstance(value, bytes) else value.isoformat() if isinstance(value, date) else str(value)
-    problem = QueryError(f"'{text}' is no value of the key column {column}, which is {kind}", mend="mend the key")
+    named = _NAMES.get(str(kind), kind)
+    problem = QueryError(f"'{text}' is no value of the key column {column}, which is {named}", mend="mend the key")
     if value is None or pa.types.is_nested(kind):
         raise problem
     try:

@@ -6,7 +6,20 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from hindcast import emitted, holds, horizon, journal, ledger, members, plans, requeue, tables, verdicts, windows
+from hindcast import (
+    emitted,
+    given_up,
+    holds,
+    horizon,
+    journal,
+    ledger,
+    members,
+    plans,
+    requeue,
+    tables,
+    verdicts,
+    windows,
+)
 from hindcast.contracts import Contract
 from hindcast.errors import RunError
 from hindcast.expectations import named
@@ -79,6 +92,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **{name: told for name in ("only", "reason", "forgets") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
+        **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
         "again": f"hindcast run {contract.pipeline}" + (f" --only {plan.only}" if plan.only else ""),
@@ -180,6 +194,7 @@ def text(report: dict[str, Any]) -> str:
     if told := report.get("forgets"):
         lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
+    lines += [line for it in report.get("givenUp", []) for line in (given_up.text(it), "")]
     for name, topic in report["topics"].items():
         fates: dict[str, int] = {}
         for part in topic["partitions"]:

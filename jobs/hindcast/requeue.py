@@ -122,22 +122,37 @@ def decided(
 def still(contract: Contract, name: str, decided: DataFrame) -> dict[str, Any]:
     """How many `records` still do not decode, and the `first` of them with their reasons."""
     rows = decided.where("fate = 'malformed'")
-    first = rows.sort("partition", "offset").select("partition", "offset", "reason").limit(SHOWN).collect()
+    first = [{name: it for name, it in row.items() if name != "fate"} for row in _first(contract, name, rows)]
+    return {"records": rows.count() if len(first) == SHOWN else len(first), "first": first}
+
+
+def _first(contract: Contract, name: str, decided: DataFrame) -> list[dict[str, Any]]:
+    """The first few records with their fate and the reason."""
+    rows = decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(SHOWN).collect()
     hidden = bool(contract.topics[name].sensitive)
     known = plans.known_members(settings().warehouse, contract, name)
-    told = [
-        row.asDict() | members.told(known, row["partition"]) | ({"reason": NOT_TOLD} if hidden else {}) for row in first
+    return [
+        row.asDict()
+        | members.told(known, row["partition"])
+        | ({"reason": NOT_TOLD} if hidden and row["reason"] else {})
+        for row in rows
     ]
-    return {"records": rows.count() if len(first) == SHOWN else len(first), "first": told}
 
 
 def preview(spark: SparkSession, contract: Contract, asked: Mapping[str, Any], known_at: datetime) -> dict[str, Any]:
-    """What a requeue would make of the records, by topic: how many of each fate, and `still`; nothing is written."""
+    """What a requeue would make of the records, by topic; nothing is written.
+
+    `requeued`: how many would get each fate; `first` of them, each with its own; `still` as in a report.
+    """
     told = {}
     for name in waiting(settings().warehouse, contract, asked):
         rows = decided(spark, contract, name, asked, known_at).persist()
         counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
-        told[name] = {"requeued": _without(counts), "still": still(contract, name, rows)}
+        told[name] = {
+            "requeued": _without(counts),
+            "first": _first(contract, name, rows.where("fate <> 'malformed'")),
+            "still": still(contract, name, rows),
+        }
         rows.unpersist()
     return told
 
@@ -148,9 +163,9 @@ def text(topic: Mapping[str, Any]) -> str:
     told = [f"{n:,} {fate}" for fate, n in counts.items()]
     told += [f"{left['records']:,} still malformed"] if left["records"] else []
     lines = [", ".join(told) or "none"]
-    for it in left["first"]:
+    for it in (*topic.get("first", ()), *left["first"]):
         place = f"{it['topic']}, partition {it['topicPartition']}" if "topic" in it else f"partition {it['partition']}"
-        lines.append(f"{place}, offset {it['offset']}: {it['reason']}")
+        lines.append(f"{place}, offset {it['offset']}: {': '.join(filter(None, (it.get('fate'), it['reason'])))}")
     return "\n      ".join(lines)
 
 

@@ -143,7 +143,7 @@ def _written(contract: Contract, name: str, todo: Plan | None) -> str:
     chunks = todo.topics[name].chunks if todo else []
     log = plans.log(settings().warehouse, contract.pipeline, name)
     done = tables.published(log) - (todo.run - len(chunks)) if todo and chunks else 0
-    return plans.stays(contract.pipeline, max(done, 0), len(chunks))
+    return plans.stays(settings().warehouse, contract, todo, max(done, 0), len(chunks))
 
 
 def _fitting(topic: Topic, found: Writers) -> Writers:

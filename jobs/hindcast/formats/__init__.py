@@ -96,7 +96,8 @@ def part(topic: Topic, name: Literal["key", "value"], writers: Writers | None) -
     columns = columns_of(topic, name)
     renamed = {column: names for column, names in topic.renamed.items() if column in columns}
     named = (writers or {}).get(name, {})
-    return Part(name, columns, form(topic, name), topic.as_json, renamed, file.text if file else None, named)
+    what = envelopes.called(topic, name) if topic.envelope else ""
+    return Part(name, columns, form(topic, name), topic.as_json, renamed, file.text if file else None, named, what)
 
 
 __all__ = ["FORMATS", "Format", "Part", "Writers", "columns_of", "part", "read"]

@@ -93,7 +93,7 @@ def read(raw: Column, converted: Column, part: Part) -> Column:
     """The object's columns, and what is wrong with it."""
     asked, values, loose = converted["asked"], converted["values"], _loose(part)
     good = reduce(and_, (asked[n].isNull() | values[n].isNotNull() for n in loose), converted["right"])
-    what = f"a JSON object of {'exactly ' if part.json == 'strict' else ''}{typed(part.columns)}"
+    what = part.what or f"a JSON object of {'exactly ' if part.json == 'strict' else ''}{typed(part.columns)}"
     told = F.concat(F.lit(f"the {part.name} is not {what}: "), shown(raw.cast("string")))
     exactly = ((n, kind) for n, kind in part.columns.items() if n not in loose)
     wrong = F.coalesce(

@@ -13,7 +13,8 @@ class Part(NamedTuple):
     """A record's key or value: the columns that are read from it, with their types, and how it is written.
 
     `renamed`: further names of a column's field, in the order in which they are looked for. `schema`: the Avro schema
-    of all records, as JSON; without it each has the id of one of `writers`.
+    of all records, as JSON; without it each has the id of one of `writers`. `what`: what the object is called where it
+    is none, of a format whose columns are not the contract's.
     """
 
     name: Literal["key", "value"]
@@ -23,6 +24,7 @@ class Part(NamedTuple):
     renamed: Mapping[str, tuple[str, ...]] = {}
     schema: str | None = None
     writers: Mapping[int, str] = {}
+    what: str = ""
 
     @property
     def only(self) -> tuple[str, str]:
