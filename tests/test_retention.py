@@ -270,7 +270,7 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
             read.query(p.warehouse, p.contract, "more", Question(as_of=moment(4)))
         assert ("dan", 10, 15) in p.believed("served")
         p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
-        with pytest.raises(TableError, match="another definition, and the log of menu was trimmed up to"):
+        with pytest.raises(TableError, match="another definition, and the log of orders was trimmed up to"):
             p.run()
 
 
