@@ -114,11 +114,12 @@ def test_a_value_that_is_not_as_encoded_says_is_told_with_its_column(spark: Spar
     )
     sent = [(ONE, event("c", {"price": price})) for price in (3.5, "O5rKAA==")]  # the second: 10000000.00
     number, large = (row.reason for row in decoded(spark, of, sent))
-    what = "a change event of Debezium of a row with price decimal(8,2) encoded as Decimal, at timestamp"
-    assert number.startswith(f"the value is not {what}: {{")
+    assert number == "the value's after.price is not a binary: 3.5"
     assert large == 'column price is no decimal(8,2) encoded as Decimal: {"price":"O5rKAA=="}'
-    [key] = decoded(spark, of, [(b"{", event("c", {}))])
-    assert key.reason == "the key is not a JSON object of id int: {"
+    key, value = (row.reason for row in decoded(spark, of, [(b"{", event("c", {})), (ONE, b"{")]))
+    assert key == "the key is not a JSON object of id int: {"
+    what = "a change event of Debezium of a row with price decimal(8,2) encoded as Decimal, at timestamp"
+    assert value == f"the value is not {what}: {{"
 
 
 def test_what_is_no_change_of_a_row_is_malformed_with_the_reason(spark: SparkSession) -> None:
