@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from hindcast import analysis, commits, redating, tables, valid_time
 from hindcast.contracts import Topic, load
