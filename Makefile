@@ -26,8 +26,9 @@ test: setup ## the tests
 test-long: setup ## the tests, with those that take minutes
 	@$(BIN)/python -m pytest
 
-OVER_CONNECT := evolution fates requeue valid_time_runs formats_runs envelopes pattern_runs chunks holding preview emitting runs
+OVER_CONNECT := fates requeue valid_time_runs formats_runs envelopes pattern_runs chunks holding preview emitting runs
 test-connect: setup ## tests of whole runs over Spark Connect, as Airflow runs them (five minutes)
+	@$(BIN)/python -m pytest --connect tests/test_evolution.py
 	@$(BIN)/python -m pytest --connect -m "not long" $(OVER_CONNECT:%=tests/test_%.py)
 
 test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LONGEST = (
     "test_crashes.py",
-    "test_evolution.py",
     "test_upgrade.py",
     "test_properties.py",
     "test_envelopes.py",

@@ -22,7 +22,7 @@ from pipelines import Pipeline, pipeline
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 FIRST = """
 pipeline: restaurant

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from hindcast import analysis, commits, redating, tables, valid_time
 from hindcast.contracts import Topic, load
@@ -312,5 +313,5 @@ def test_dating_anew_accepts_nothing_that_does_not_decode(spark: SparkSession) -
     ]
     columns = "partition int, offset long, timestamp timestamp, key binary, value binary, fate string, reason string"
     log = spark.createDataFrame(rows, f"{columns}, streamTime timestamp, run long, systemFrom timestamp")
-    found = redating._anew(log, Topic.model_validate(told), {}).sort("offset").collect()
+    found = redating._anew(log, Topic.model_validate(told), {}, F.lit(False)).sort("offset").collect()
     assert [row.fate for row in found] == [fate for *_, fate in sent]

@@ -165,7 +165,7 @@ topics:
 LONG = "x" * 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
