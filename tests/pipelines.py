@@ -28,6 +28,7 @@ from hindcast import journal, produce, runs, tables
 from hindcast.contracts import Contract, load
 from hindcast.contracts.load import _Loader
 from hindcast.tables import Table, located
+from hindcast.upkeep.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +219,14 @@ def restaurant(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPa
         made.before = made.versions()
         made.run("third")
     return made
+
+
+def wrong(p: Pipeline) -> list[str]:
+    """What `hindcast verify --whole` finds, and what it could not ask."""
+    spark = p.spark
+    assert spark is not None
+    told = verify(p.warehouse, p.contract, spark=lambda: spark, whole=True)
+    return [f"{it.check}: {it.where}: {it.found}" for it in told.findings] + told.left
 
 
 def tell(p: Pipeline, records: dict[str, list[Sent]]) -> None:

@@ -17,7 +17,8 @@ from hindcast import cli, holds, journal, ledger, logs, page, requeue, runs, tab
 from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.upkeep import erase, forget, proof, purge, records
 from hindcast.upkeep.folder import Folder
-from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
+from hindcast.upkeep.verify import verify
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +141,7 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
 
         assert (proven["proven"], proven["left"], proven["old"]) == (True, [], [])
         assert proven["rows"]["logs/people"] == 6
+        assert wrong(p) == []
         for secret in SECRETS[1:]:
             assert not containing(files, secret), secret
             assert not said(p, secret), secret
@@ -164,6 +166,7 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
         p.run()
         assert ("bob", "late wine", None, 40) in p.believed("met")
         assert containing(files, "Ann Marker") == []
+        assert wrong(p) == []
 
 
 def said(p: Pipeline, text: str) -> list[str]:
@@ -226,6 +229,7 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
     shop.send("orders", ("candace", {"item": "soup", "quantity": 1}, 7))
     shop.run()
     assert [row for row in shop.history("bills") if row[0] == "candace"] == [("candace", "soup", 5, 7, 4, None)]
+    assert wrong(shop) == []
 
 
 def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(shop: Pipeline) -> None:
@@ -239,6 +243,7 @@ def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     assert [row[0] for row in shop.history("bills")] == ["eve"]
     assert forgotten(shop, "orders", None, "0/1", "0/3")["proven"], "by their places"
     assert [row[0] for row in shop.history("orders")] == ["anna", "candace", "eve"]
+    assert wrong(shop) == []
 
 
 @pytest.mark.long
@@ -257,6 +262,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
                 with pytest.raises(BusyError):
                     shop.run()
             last = str(crash)
+            assert verify(shop.warehouse, shop.contract).findings == [], last
     assert last == "after the report of run 3"
     assert len(seen) > 20
     assert proven["proven"]
@@ -264,6 +270,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
     assert not containing(Path(shop.warehouse), "candace")
     assert {row[0] for row in shop.history("bills")} == {"anna", "bob"}
     assert [row["forgotten"] for row in shop.raw("logs/orders")] == [None, None, 3, None]
+    assert wrong(shop) == []
 
 
 class CrashError(Exception):
@@ -325,6 +332,7 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
             (4, "accepted", None, b"anna"),
         ]
         assert p.states()[-1] == (3, "completed"), "all offsets have their fate"
+        assert wrong(p) == []
 
 
 @pytest.mark.long
@@ -355,6 +363,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert reasons == [(0, "forgotten"), (0, logs.REQUEUED), (1, "forgotten")]
         assert [row[0] for row in p.believed("orders")] == ["bob"]
         assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        assert wrong(p) == []
         with pytest.raises(AskedError, match="no malformed record"):
             runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
 

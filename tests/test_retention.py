@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from hindcast import cli, commits, functions, horizon, journal, ledger, read, rebuild, runs
 from hindcast.contracts.shapes import PERIODS
@@ -18,7 +19,8 @@ from hindcast.pages import machine
 from hindcast.questions import Question
 from hindcast.settings import settings
 from hindcast.upkeep import retention
-from pipelines import T0, Pipeline, pipeline
+from hindcast.upkeep.verify import verify
+from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +55,14 @@ def told(p: Pipeline) -> None:
     p.send("menu", ("curry", {"price": 12}, 14))
     p.run()
 
+
+LOST = (
+    ("menu", "systemTo IS NOT NULL", "published: had "),
+    ("logs/menu", '"offset" = 7', "offsets: 1 hole"),
+    ("logs/menu", '"offset" = 5', "offsets: of offsets 0 to 6"),
+    ("trimmed/menu", "fate = 'accepted'", "published: has nothing of trim 2"),
+)
+"""Rows that others delete of a trimmed pipeline, and what is told of it."""
 
 LATE = (("curry", {"price": 7}, 3), ("cake", {"price": 4}, 2), ("rice", {"price": 1}, 1), ("soup", {"price": 6}, 5))
 """Late: one that was in force at the horizon, one before a tombstone, one of a new key, one after the horizon."""
@@ -91,6 +101,7 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         again = p.versions()
         assert retention.trim(spark, p.contract)["logs"]["menu"]["records"] == 0
         assert p.versions() == again, "a repeat does nothing"
+        assert wrong(p) == []
 
         p.send("menu", *LATE)
         assert p.run()["topics"]["menu"]["beforeHorizon"] == 3
@@ -124,6 +135,18 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         retention.trim(spark, p.contract)
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [4, 5, 6, 7, 10, 11, 12]
         assert ledger.fates(p.warehouse, p.name).to_pylist() == counted
+        assert wrong(p) == []
+        for name, rows, words in LOST:
+            found = DeltaTable(f"{p.warehouse}/{p.name}/{name}")
+            whole = found.version()
+            assert found.delete(rows)["num_deleted_rows"]
+            [finding] = verify(p.warehouse, p.contract).findings
+            assert words in f"{finding.check}: {finding.found}"
+            found.restore(whole)
+        DeltaTable(f"{p.warehouse}/{p.name}/logs/menu").update(
+            updates={"streamTime": '"timestamp"'}, predicate='"offset" = 12'
+        )
+        assert [it.check for it in verify(p.warehouse, p.contract).findings] == ["stream time"]
 
 
 @pytest.mark.long
@@ -143,9 +166,11 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
             except CrashError:
                 assert ledger.fates(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
                 assert state(p, "menu", 2, moment(4)) == promised
+                assert verify(p.warehouse, p.contract).findings == [], sorted(seen)
         assert {place.split()[0] for place in seen} >= {"describe", "append", "once", "remove"}
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 6, 7], "the malformed one went too"
         assert p.raw("quarantine") == []
+        assert wrong(p) == []
         p.send("menu", *LATE)
         p.run()
         assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
@@ -269,6 +294,7 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
         with pytest.raises(QueryError, match="trimmed up to 2026-01-01T00:00:05"):
             read.query(p.warehouse, p.contract, "more", Question(as_of=moment(4)))
         assert ("dan", 10, 15) in p.believed("served")
+        assert wrong(p) == []
         p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
         with pytest.raises(TableError, match="another definition, and the log of orders was trimmed up to"):
             p.run()
@@ -368,6 +394,7 @@ def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
         for name in (*p.contract.topics, *p.contract.views):
             _same(p, twin, name, f"seed {seed}, at the end, {name}")
         assert removed > 10 * times, "there is something to see"
+        assert wrong(p) == []
 
 
 _OWN = ["knownAt", "runId"]

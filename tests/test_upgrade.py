@@ -15,7 +15,8 @@ from crashes import killed
 from hindcast import cli, functions, journal, plans, tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep import downgrade, upgrade
-from pipelines import Pipeline, at, pipeline, tell
+from hindcast.upkeep.verify import verify
+from pipelines import Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     else:
         upgrades.taken_over(spark, p, mode)
         assert tables.older(upgrades.opened(p)) is not None
+    assert wrong(p) == []
     assert upgrades.asked(p) == NOW[form]
     assert upgrades.asked(p, as_of=at(-1)) == [row for row in NOW[form] if row[2] == "?"]
     assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
@@ -51,6 +53,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     tell(p, RECORDS)
     p.run("second")
     assert upgrades.history(p) == ordered(HISTORY[form])
+    assert wrong(p) == []
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     if mode != "offline":
         upgrades.upgraded(spark, p, mode)
@@ -70,6 +73,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert not upgrades.plainly(p, "item", where="systemFrom IS NULL OR _belief IS NULL OR validFrom IS NULL")
     p.run("third")
     assert upgrades.history(p) == ordered(HISTORY[form])
+    assert wrong(p) == []
     before = DeltaTable(p.table("menu").path, version=0).to_pyarrow_table()
     assert (before.column_names, before.num_rows) == ([*upgrades.COLUMNS[form]], len(upgrades.PLAIN[form]))
 
@@ -119,6 +123,7 @@ def test_an_upgrade_that_fails_at_every_boundary_is_finished_by_the_same_command
         tell(p, RECORDS)
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
+        assert wrong(p) == []
         bills = [(*row[:-2], row[-1]) for row in p.history("bills")]
         assert bills == [(*row[:-2], row[-1]) for row in BILLS]
 
@@ -184,14 +189,18 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
         assert p.history("bills") == BILLS
+        assert wrong(p) == []
         upgrades.upgraded(spark, p, "in-place")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
+        assert wrong(p) == []
 
 
 def answered(p: Pipeline) -> None:
     """A question amid an upgrade has the right answer; or, as before it, none."""
     marked = tables.marked(DeltaTable(p.table("menu").path))
     completed = journal.completed(p.warehouse, p.name)
+    if journal.runs(p.warehouse, p.name):
+        assert verify(p.warehouse, p.contract).findings == []
     plain = upgrades.plainly(p, "item", "price")
     assert plain == ordered([(item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"]])
     if marked is not None and completed:
@@ -270,6 +279,10 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     assert after.select(before.column_names) == before.cast(after.schema)
     assert after.column_names == before.column_names
     assert upgrades.asked(p) == NOW[form]
+    aside = (
+        f"menu, and whether what is made of it is right: it has the older store format {form}, until hindcast upgrade"
+    )
+    assert wrong(p) == [f"{aside} restaurant.menu"]
     with pytest.raises(TableError, match=f"has the older store format {form}") as caught:
         p.run()
     assert "hindcast upgrade restaurant.menu" in caught.value.mend
@@ -285,6 +298,7 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     with pytest.raises(QueryError, match="was given up by a downgrade"):
         upgrades.asked(p, known_at=known(p, 1))
     upgrades.upgraded(spark, p, mode)
+    assert wrong(p) == []
     believed = [row[:4] for row in HISTORY[form] if row[-1] is None]
     assert sorted((row[:4] for row in upgrades.history(p) if row[-1] is None), key=str) == sorted(believed, key=str)
 

@@ -24,7 +24,7 @@ from hindcast.errors import RunError, TableError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import base, roll_over, store_formats
+from hindcast.upkeep import base, counted, roll_over, store_formats
 from hindcast.upkeep.store_formats import OURS, PROPERTY, Older
 
 REWRITE = "rewrite"
@@ -80,10 +80,12 @@ def end(spark: SparkSession, contract: Contract, todo: Plan, name: str, note: di
     if todo.upgrade.get("table") != name:
         return note
     table = tables.located(settings().warehouse, contract, name)
-    if todo.upgraded and tables.published(table) < todo.run:
-        adopted = tables.size(table) if "version" in todo.upgrade else 0
-        note = {**note, "opened": note["opened"] + adopted}
-        commits.append(tables.stored(spark, table).where("false"), table, todo.run, note)
+    if todo.upgraded:
+        if tables.published(table) < todo.run:
+            adopted = tables.size(table) if "version" in todo.upgrade else 0
+            note = {**note, "opened": note["opened"] + adopted}
+            commits.append(tables.stored(spark, table).where("false"), table, todo.run, note)
+        counted.note(spark, table, todo.known_at)
     swaps = todo.upgrade["mode"] == "roll-over" and not todo.upgraded
     found = tables.opened(table)
     if found is not None and tables.older(found) is not None and (swaps or todo.upgrade["mode"] == "offline"):

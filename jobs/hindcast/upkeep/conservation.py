@@ -1,4 +1,8 @@
-"""Logs: every offset has one fate, and stream time is what the accepted records had reached. Without Spark."""
+"""Logs: every offset has one fate, and stream time is what the accepted records had reached. Without Spark.
+
+What was trimmed of a log (trimmed.py) is counted in: of what a run brought of a partition, as many offsets are there as
+were not removed.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import gaps, ledger, members, plans, widened
+from hindcast import gaps, horizon, ledger, members, plans, widened
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.members import Members
@@ -18,28 +23,39 @@ from hindcast.tables import Table
 from hindcast.upkeep.findings import Finding, backup, restore, several
 
 
-def offsets(contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
-    """Whether each replayed offset of a topic is in its log once, with a fate, and all that was planned."""
+def offsets(
+    contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run], removed: pa.Table
+) -> Iterator[Finding]:
+    """Whether each replayed offset of a topic is in its log once, with a fate, and all that was planned.
+
+    `removed`: what was trimmed of the log (`trimmed.counts`).
+    """
     known = plans.members_of(runs, name)
     with duckdb.connect() as engine:
-        _load(engine, found, ("partition", "offset", "offsets", "fate"))
+        _load(engine, found, ("partition", "offset", "offsets", "fate"), removed)
         listed = ", ".join(f"'{fate}'" for fate in ledger.FATES)
         odd = f"fate IS NULL OR fate NOT IN ({listed})"
         row = engine.execute(f"SELECT *, count(*) OVER () {_FIRST.format(odd)}").fetchone()
         if row:
             told = f"{several(row[-1], 'offset')} with no fate that there is: {row[3]}"
             yield _finding(contract, name, table, found, "offsets", told, known, row)
-        placed = engine.execute(_PLACED).fetchall()
-    twice = [row for row in placed if row[1] < row[2]]
-    holes = [row for row in placed if row[1] > row[2] and not _left(runs, name, row[0], row[2], row[1])]
+        twice = engine.execute(_TWICE).fetchall()
+        holes = [row for row in engine.execute(_HOLES).fetchall() if not _left(runs, name, *row)]
+        lost = engine.execute(_LOST).fetchall()
     if twice:
         told = f"{several(len(twice), 'offset')} twice in the log"
         yield _finding(contract, name, table, found, "offsets", told, known, twice[0])
     if holes:
-        partition, offset, end = holes[0]
-        told = f"{several(len(holes), 'hole')}: offsets {end} to {offset - 1} have no fate"
-        yield _finding(contract, name, table, found, "offsets", told, known, (partition, end))
-    if not twice and not holes:
+        partition, start, end = holes[0]
+        told = f"{several(len(holes), 'hole')}: offsets {start} to {end - 1} have no fate"
+        yield _finding(contract, name, table, found, "offsets", told, known, (partition, start))
+    if lost and not twice:
+        partition, start, end, there, gone = lost[0]
+        told = (
+            f"of offsets {start} to {end - 1} {gone:,} were trimmed and {there:,} are there, not {end - start - gone:,}"
+        )
+        yield _finding(contract, name, table, found, "offsets", told, known, (partition, start))
+    if not twice and not holes and not lost:
         yield from _planned(contract, name, table, found, runs)
 
 
@@ -90,17 +106,22 @@ def _ranges(offsets: list[tuple[int, int]]) -> str:
     return " and ".join(f"offsets {start} to {end - 1}" for start, end in sorted(offsets)) or "no offset"
 
 
-def stream_time(contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run]) -> Iterator[Finding]:
+def stream_time(
+    contract: Contract, name: str, table: Table, found: DeltaTable, runs: list[Run], removed: pa.Table
+) -> Iterator[Finding]:
     """Whether the stream time before each record is what the accepted records before it had reached.
 
-    Not asked across runs that dated records by another `valid_time`.
+    Not asked across runs that dated records by another `valid_time`. In a log that was trimmed it may be any up to the
+    horizon, if no record that is there had reached more.
     """
+    at = horizon.of(table, found)
+    before = {"horizon": at.at if at else None}
     shares = {run.number: share for run in runs if (share := Plan.from_json(run.plan).topics.get(name))}
     known = plans.members_of(runs, name)
     with duckdb.connect() as engine:
-        _load(engine, found, ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime"))
-        wrong = engine.execute(_TIMES).fetchall()
-        firsts = engine.execute(_REACHED).fetchall()
+        _load(engine, found, ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime"), removed)
+        wrong = engine.execute(_TIMES, before).fetchall()
+        firsts = engine.execute(_REACHED, before).fetchall()
     for run, partition, offset, had, since in firsts:
         dated = {shares[n].valid_time for n in since or () if n in shares} | {
             shares[run].valid_time if run in shares else None
@@ -120,10 +141,19 @@ def _finding(
     return Finding(check, table.name, told, restore(table, found) or backup(table), None, partition, offset)
 
 
-def _load(engine: duckdb.DuckDBPyConnection, found: DeltaTable, columns: tuple[str, ...]) -> None:
+def _load(
+    engine: duckdb.DuckDBPyConnection, found: DeltaTable, columns: tuple[str, ...], removed: pa.Table | None = None
+) -> None:
+    """Makes `log`; and `brought`: offsets [first, after) that a run brought, `n` of which were trimmed."""
     engine.execute("SET TimeZone = 'UTC'")
     engine.register("part", widened.rows(found, None, columns))
     engine.execute("CREATE TEMP TABLE log AS FROM part")
+    if removed is not None:
+        engine.register("removed", removed)
+        engine.execute(
+            'CREATE TEMP TABLE brought AS SELECT run, "partition", first, "after", sum(n)::BIGINT AS n FROM removed '
+            "GROUP BY ALL"
+        )
 
 
 def _quoted(*words: str) -> str:
@@ -137,20 +167,40 @@ _PLACED = """
                max("offset" + offsets) OVER (
                    PARTITION BY "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ) AS ended
-        FROM log
+        FROM ({})
     )
-    FROM placed WHERE "offset" <> ended ORDER BY ALL
 """
-"""Records that do not begin where the one before them ended."""
+_TWICE = _PLACED.format("FROM log") + 'SELECT "partition", "offset" FROM placed WHERE "offset" < ended ORDER BY ALL'  # noqa: S608
+"""Records that begin before the one before them has ended."""
+
+_SPANS = """
+    SELECT "partition", "offset", offsets FROM log
+    UNION ALL SELECT "partition", first, "after" - first FROM brought
+"""
+_HOLES = f'{_PLACED.format(_SPANS)} SELECT "partition", ended, "offset" FROM placed WHERE "offset" > ended ORDER BY ALL'  # noqa: S608
+"""Offsets [ended, offset) that no run has brought."""
+
+_LOST = """
+    SELECT brought."partition", first, "after", coalesce(sum(offsets), 0)::BIGINT AS there, n
+    FROM brought LEFT JOIN log
+      ON log."partition" = brought."partition" AND "offset" >= first AND "offset" < "after"
+    GROUP BY brought.run, brought."partition", first, "after", n HAVING there + n <> "after" - first ORDER BY ALL
+"""
+"""Of what was trimmed, where more or less is left than was not removed."""
 
 _PIECES = """
     WITH parts AS (
-        SELECT *, "offset" - coalesce(sum(offsets) OVER (
-                   PARTITION BY run, "partition" ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-               ), 0) AS piece
-        FROM log
+        SELECT log.*, if(brought.first IS NOT NULL, -1 - brought.first, "offset" - coalesce(sum(offsets) OVER (
+                   PARTITION BY log.run, log."partition", brought.first ORDER BY "offset"
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ), 0)) AS piece
+        FROM log LEFT JOIN brought ON log.run = brought.run AND log."partition" = brought."partition"
+                                  AND "offset" >= brought.first AND "offset" < brought."after"
     )
 """
+_TRIMMED = "coalesce({0} <= $horizon AND coalesce({1} <= {0}, true), false)"
+"""Whether a stream time can have been reached by records that were trimmed, and no other had reached more."""
+
 _TIMES = f"""
     {_PIECES}, reached AS (
         SELECT "partition", "offset", offsets, fate, streamTime,
@@ -164,7 +214,8 @@ _TIMES = f"""
             PARTITION BY run, "partition", piece ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         )
     )
-    SELECT "partition", "offset" FROM reached WHERE nth > 1 AND streamTime IS DISTINCT FROM told
+    SELECT "partition", "offset" FROM reached
+    WHERE nth > 1 AND streamTime IS DISTINCT FROM told AND NOT {_TRIMMED.format("streamTime", "told")}
 """  # noqa: S608  # our own words
 """Records whose stream time is not that of the first one of their piece, or what was accepted since it."""
 
@@ -177,7 +228,8 @@ _REACHED = f"""
     )
     SELECT one.run, one."partition", one.first,
            any_value(one.had) IS NOT DISTINCT FROM max(other.latest)
-           OR any_value(one.had) IS NOT DISTINCT FROM max(other.latest) FILTER (other.run < one.run),
+           OR any_value(one.had) IS NOT DISTINCT FROM max(other.latest) FILTER (other.run < one.run)
+           OR {_TRIMMED.format("any_value(one.had)", "max(other.latest)")},
            list(DISTINCT other.run) FILTER (other.run IS NOT NULL)
     FROM pieces one LEFT JOIN pieces other
       ON other."partition" = one."partition" AND other.first < one.first AND other.run <= one.run

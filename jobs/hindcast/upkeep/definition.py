@@ -26,6 +26,7 @@ from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.session import sized, sliced
 from hindcast.tables import Table
+from hindcast.upkeep import base
 from hindcast.upkeep.findings import Finding, rederive, restore, several
 
 SAMPLE = 1_000
@@ -41,6 +42,18 @@ def unanswerable(contract: Contract, runs: list[Run]) -> str | None:
         return f"run {last.number} is {last.state}: the next run brings what it left"
     if last.plan["contract"] != contract.hash:
         return f"the contract was changed since run {last.number}: the next run derives the tables anew"
+    return None
+
+
+def trimmed(contract: Contract, name: str, last: Run) -> str | None:
+    """Why what a view reads of another pipeline does not tell any more what the last run read; None if it does."""
+    pins = Plan.from_json(last.plan).pins
+    for it in contract.views[name].inputs if name in contract.views else ():
+        at = horizon.of(changes.source(contract, Plan.from_json(last.plan), it)) if it in pins else None
+        if at is not None and pins[it] < at.at:
+            return (
+                f"{name} reads {it} as known at {pins[it].isoformat()}, and that was trimmed up to {at.at.isoformat()}"
+            )
     return None
 
 
@@ -92,7 +105,9 @@ def _derived(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> 
         topic, kafka = contract.topics[name], contract.kafka_topic(name)
         records = logs.accepted(spark, contract, name, after=0)
         decoded = logs.undisputed(decode(records, topic, writers=schemas.known(spark, contract, name)), kafka)
-        return derive.events(decoded) if topic.read == "stream" else derive.versions(decoded, topic.ttl)
+        if topic.read == "stream":
+            return derive.events(decoded)
+        return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)
     if contract.views[name].semantics == "kafka":
         rows = tables.load(spark, emitted.log(located(contract, name).warehouse, contract, name))
         last = rows.agg(F.max("_epoch").alias("_last"))

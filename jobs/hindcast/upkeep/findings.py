@@ -105,7 +105,9 @@ def without_backup(table: Table) -> str:
             return f"{aside} && hindcast ledger {pipeline} --rebuild (it is made again from logs and tables)"
         case "gates" | "failing":
             return f"{aside} (verdicts of past runs and what is held are lost)"
-        case "logs" | "fates" | "schemas":
+        case "base":
+            return f"{aside} && {rederive(pipeline, of)} (rows that were adopted are closed: no log has them)"
+        case "logs" | "fates" | "schemas" | "trimmed":
             folder = f"{table.warehouse}/{pipeline}"
             return f"mv {folder} {folder}.lost && hindcast run {pipeline} (replays what Kafka still has; {lost})"
         case _:

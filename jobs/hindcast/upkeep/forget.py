@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from hindcast.errors import AskedError, HindcastError, RunError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import erase, proof, purge, records
+from hindcast.upkeep import counted, erase, proof, purge, records
 from hindcast.upkeep.folder import Folder
 from hindcast.upkeep.lineage import Lineage
 from hindcast.upkeep.records import Asked
@@ -147,8 +147,10 @@ class _Step:
             table = tables.located(warehouse, self._contract, name)
             if name in self._contract.views and self._contract.views[name].semantics == "kafka":
                 self._rows[name] = self._anew(name)
-                continue
-            self._rows[name] = erase.remove(self.lineage.rows(name), table, [*table.identity, "systemFrom"], run)
+            else:
+                self._rows[name] = erase.remove(self.lineage.rows(name), table, [*table.identity, "systemFrom"], run)
+            if self._rows[name]:
+                counted.note(self._spark, table, self._todo.known_at - timedelta(microseconds=1))
         self._told()
         places = {"partition": "partition", "offset": "offset"}
         erase.blank(self._records, plans.fates(warehouse, pipeline, self._what.topic), places, run)

@@ -7,14 +7,20 @@ files and its partitions (none), whatever runs append to it.
 
 from __future__ import annotations
 
+import json
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import commits, tables
+from hindcast.session import temporarily
 from hindcast.tables import Table
 from hindcast.upkeep import store_formats
 
 _PENDING = "t.systemFrom IS NULL"
+
+_NOTED = {"spark.databricks.delta.commitInfo.userMetadata": json.dumps({"upgraded": store_formats.TODAY})}
+"""These commits are ours, and no run's."""
 
 
 def touch(changes: DataFrame, table: Table) -> None:
@@ -36,7 +42,8 @@ def touch(changes: DataFrame, table: Table) -> None:
         f"WHEN MATCHED THEN UPDATE SET {_set(older)}"
     )
     try:
-        commits.repeatable(lambda: spark.sql(merge).collect())
+        with temporarily(spark, _NOTED):
+            commits.repeatable(lambda: spark.sql(merge).collect())
     finally:
         spark.catalog.dropTempView(view)
 
@@ -54,7 +61,8 @@ def chunk(spark: SparkSession, table: Table, number: int, of: int) -> None:
     commits.mark_rows_only(spark, table)
     share = f"pmod(xxhash64({', '.join(f't.`{column}`' for column in table.key)}), {of}) = {number}"
     update = f"UPDATE delta.`{table.path}` t SET {_set(older)} WHERE {_PENDING} AND {share}"  # noqa: S608  # as above
-    commits.repeatable(lambda: spark.sql(update).collect())
+    with temporarily(spark, _NOTED):
+        commits.repeatable(lambda: spark.sql(update).collect())
 
 
 def _set(older: store_formats.Older) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from hindcast import emitted, holds, journal, logs, plans, schemas, tables, verdicts
 from hindcast.contracts import Contract
 from hindcast.tables import Table
+from hindcast.upkeep import base, trimmed
 
 
 def behind(warehouse: str, contract: Contract, names: Iterable[str]) -> Iterator[Table]:
@@ -19,7 +20,9 @@ def behind(warehouse: str, contract: Contract, names: Iterable[str]) -> Iterator
     for name in names:
         yield tables.located(warehouse, contract, name)
         if name in contract.topics:
-            yield from (of(warehouse, pipeline, name) for of in (plans.log, plans.fates, schemas.table))
+            log = plans.log(warehouse, pipeline, name)
+            yield from (log, trimmed.table(log), base.table(warehouse, pipeline, name))
+            yield from (of(warehouse, pipeline, name) for of in (plans.fates, schemas.table))
         elif contract.views[name].semantics == "kafka":
             yield emitted.log(warehouse, contract, name)
     yield from (of(warehouse, pipeline) for of in (logs.quarantine, verdicts.table, holds.table))

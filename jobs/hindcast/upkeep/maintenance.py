@@ -16,8 +16,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,13 +28,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hindcast import commits, journal, show, tables, widened
-from hindcast.contracts import Contract
+from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError
 from hindcast.session import temporarily
 from hindcast.settings import Settings
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
+from hindcast.upkeep import retention as trimming
 from hindcast.upkeep.findings import several
 
 SMALL, LARGE = 16 << 20, 64 << 20
@@ -287,12 +286,11 @@ def _reports(now: Settings, pipeline: str, *, dry_run: bool) -> int:
 
 
 def _trimmed(spark: Spark, contract: Contract) -> str:
-    """What retention has trimmed, in words; it does not trim beside a run."""
-    if find_spec("hindcast.upkeep.retention") is None:
+    """What retention has trimmed, in words; it does not trim beside a run. Nothing if all is kept for ever."""
+    if not any(keep.length(contract, name) for name in (*contract.topics, *contract.views)):
         return ""
-    retention = import_module("hindcast.upkeep.retention")
     try:
-        return str(retention.text(retention.trim(spark(), contract)))
+        return trimming.text(trimming.trim(spark(), contract))
     except HindcastError as error:
         return f"not trimmed: {error}"
 

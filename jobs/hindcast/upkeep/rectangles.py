@@ -16,6 +16,8 @@ from hindcast import scan, widened
 from hindcast.contracts.shapes import PERIODS
 from hindcast.journal import Run
 from hindcast.tables import Table
+from hindcast.upkeep import counted, standing
+from hindcast.upkeep.counted import Counted
 from hindcast.upkeep.findings import Finding, backup, rederive, restore, several
 from hindcast.upkeep.standing import Moments, rebuilt
 
@@ -63,18 +65,23 @@ def overlap(rows: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
 
 def _load(engine: duckdb.DuckDBPyConnection, table: Table, found: DeltaTable) -> None:
     """Makes `held`: of every row what tells its place on the plane, and the `belief` that its file is laid out by."""
+    wanted = [*dict.fromkeys((*table.identity, *table.key, *PERIODS[table.kind], "systemFrom", "systemTo"))]
+    listed = ", ".join(f'"{column}"' for column in wanted)
+    if "_belief" not in found.metadata().partition_columns:  # it was adopted (upgrade.py): a column like any other
+        scan.register(engine, found)
+        engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, _belief AS belief FROM rows")  # noqa: S608
+        return
     added = pa.table(found.get_add_actions(flatten=True))
-    wanted = {*table.identity, *table.key, *PERIODS[table.kind], "systemFrom", "systemTo"}
     beliefs = added.column("partition._belief").to_pylist() if added.num_rows else []
     parts: dict[str | None, list[str]] = {}
     for path, belief in zip(added.column("path").to_pylist(), beliefs, strict=True):
         parts.setdefault(belief, []).append(unquote(path))
     engine.register("part", widened.rows(found, [], wanted).read_all())
-    engine.execute("CREATE TEMP TABLE held AS SELECT *, '' AS belief FROM part")
+    engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, '' AS belief FROM part")  # noqa: S608
     for belief, paths in parts.items():
         engine.unregister("part")
         engine.register("part", widened.rows(found, paths, wanted))
-        engine.execute("INSERT INTO held SELECT *, ? FROM part", [belief])
+        engine.execute(f"INSERT INTO held SELECT {listed}, ? FROM part", [belief])  # noqa: S608
 
 
 class _Held:
@@ -160,9 +167,16 @@ class _Held:
             yield key, plane
 
     def counted(self, runs: list[Run]) -> Iterator[Finding]:
-        """Runs whose rows are not as many as their reports tell; only of those since the table was made."""
+        """Runs whose rows are not as many as their reports tell; only of those since the table was made.
+
+        Of those up to what the table has noted (counted.py) there must be as many as it tells.
+        """
+        noted, unsure = counted.of(self._found), standing.unsettled(runs)
+        if noted is not None and (unsure is None or unsure <= noted.known_at):
+            yield from self._noted(noted)
         made = self._found.metadata().created_time or 0
         since = max((run.number for run in runs if run.known_at.timestamp() * 1000 <= made), default=0)
+        uncounted = max((at for at in (unsure, noted.known_at if noted else None) if at is not None), default=None)
         counts = {
             column: dict(self._engine.execute(f"SELECT {column}, count(*) FROM held GROUP BY 1").fetchall())  # noqa: S608
             for column in ("systemFrom", "systemTo")
@@ -171,6 +185,8 @@ class _Held:
         for run in runs:
             if run.state != "completed" or run.number < since or rebuilt(run):
                 continue
+            if uncounted is not None and run.known_at <= uncounted:
+                continue
             told = run.detail.get("tables", {}).get(self._table.name, {})
             for what, column in (("opened", "systemFrom"), ("closed", "systemTo")):
                 there, wanted = counts[column].get(run.known_at, 0), told.get(what, 0)
@@ -178,6 +194,20 @@ class _Held:
                     wrong.append(f"run {run.number} {what} {several(wanted, 'row')}, and {there:,} are there")
         if wrong:
             yield self._finding("published", "; ".join(wrong), (None, None, None), closed=True)
+
+    def _noted(self, noted: Counted) -> Iterator[Finding]:
+        """Whether there are as many rows of runs up to a known-at as the table has noted."""
+        wrong = []
+        for column, what, wanted in (("systemFrom", "known", noted.opened), ("systemTo", "closed", noted.closed)):
+            asked = f"SELECT count(*) FROM held WHERE {column} <= ? AND NOT ({noted.gone(self._table.kind)})"  # noqa: S608
+            there = self._engine.execute(asked, [noted.known_at]).fetchall()[0][0]
+            if there != wanted:
+                wrong.append(
+                    f"{several(wanted, 'row')} {what} at {noted.known_at.isoformat()}, and {there:,} are there"
+                )
+        if wrong:
+            told = f"had {'; '.join(wrong)}, of those that are kept"
+            yield self._finding("published", told, (None, None, None), closed=True)
 
     def _told(self, check: str, what: str, condition: str, *, closed: bool = False) -> Iterator[Finding]:
         """One finding for all rows that meet a condition. `closed`: they may be rows that no run looks at again."""

@@ -1,4 +1,8 @@
-"""The quarantine beside the logs: it has each refused record once, with its bytes, and nothing else. Without Spark."""
+"""The quarantine beside the logs: it has each refused record once, with its bytes, and nothing else. Without Spark.
+
+What was refused before the moment up to which the quarantine was trimmed (horizon.py) is asked of neither. A log may
+have been trimmed further: then the quarantine alone has what was refused of these records.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast import gaps, logs, plans, tables, widened
+from hindcast import gaps, horizon, logs, plans, tables, widened
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
+from hindcast.upkeep import trimmed as counts
 from hindcast.upkeep.findings import Finding, several
 
 SCHEMA = StructType(
@@ -41,7 +46,7 @@ def check(
         _load(engine, contract, topics, quarantine, found)
         for one, other, told in (
             ("refused", "had", "refused and not in the quarantine as the log has it"),
-            ("had", "refused", "in the quarantine and not refused as it stands there"),
+            ("due", "refused", "in the quarantine and not refused as it stands there"),
         ):
             rows = engine.execute(
                 f"FROM (SELECT {_COMPARED} FROM {one} WHERE run <= $last EXCEPT ALL SELECT {_COMPARED} FROM {other}) "  # noqa: S608  # names of ours
@@ -69,7 +74,8 @@ def rebuild(warehouse: str, contract: Contract) -> int:
         _load(engine, contract, list(contract.topics), quarantine, found)
         own = _own(engine, contract, list(contract.topics))
         kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
-        query = f"SELECT * EXCLUDE name FROM refused UNION ALL {kept}"  # noqa: S608  # names of ours
+        alone = f"SELECT {_COLUMNS} FROM had ANTI JOIN due USING ({_PLACE}) ANTI JOIN refused USING ({_PLACE})"  # noqa: S608
+        query = f"SELECT * EXCLUDE name FROM refused UNION ALL {kept} UNION ALL {alone}"  # noqa: S608  # names of ours
         rows: pa.Table = engine.sql(query, params={"topics": own}).to_arrow_table()
         done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
     data = rows.cast(pa.schema(made.schema().to_arrow()))
@@ -89,7 +95,8 @@ def _load(
     found: Mapping[Table, DeltaTable],
 ) -> None:
     """Makes `refused`, what logs and fates have (`name`: the part of the commits to the quarantine that bring it),
-    `quarantined`, all that is in the quarantine, and `had`, what of that is of these topics.
+    `quarantined`, all that is in the quarantine, `had`, what of that is of these topics, and `due`, what of that logs
+    must have; all but `quarantined` without what was trimmed.
     """
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute(f"CREATE TABLE quarantined ({_DECLARED}); CREATE TABLE refused ({_DECLARED}, name VARCHAR)")
@@ -114,6 +121,22 @@ def _load(
         engine.execute(f"INSERT INTO quarantined SELECT {_COLUMNS} FROM entries")  # noqa: S608
     own = _own(engine, contract, topics)
     engine.execute("CREATE TABLE had AS SELECT * FROM quarantined WHERE contains($own, topic)", {"own": own})
+    engine.execute("CREATE TABLE trimmed (topic VARCHAR, refused TIMESTAMPTZ, horizon TIMESTAMPTZ, run BIGINT)")
+    there = {*own, *(it for (it,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall())}
+    logged = {plans.log(quarantine.warehouse, contract.pipeline, name): name for name in topics}
+    for log, name in logged.items():
+        if log in found and (at := horizon.of(log, found[log])) is not None:
+            settled = counts.settled(log)
+            through = settled.run if settled else 0
+            for it in there:
+                if contract.entry(it) == name:
+                    engine.execute("INSERT INTO trimmed VALUES (?, ?, ?, ?)", [it, at.refused, at.at, through])
+    for side in ("refused", "had"):
+        engine.execute(f"DELETE FROM {side} USING trimmed WHERE {side}.topic = trimmed.topic AND systemFrom < refused")  # noqa: S608
+    engine.execute(
+        "CREATE TABLE due AS FROM had WHERE NOT EXISTS (FROM trimmed WHERE trimmed.topic = had.topic "
+        'AND had.run <= trimmed.run AND coalesce(had."timestamp" <= horizon, true))'
+    )
 
 
 def _own(engine: duckdb.DuckDBPyConnection, contract: Contract, topics: Sequence[str]) -> list[str]:
@@ -123,6 +146,7 @@ def _own(engine: duckdb.DuckDBPyConnection, contract: Contract, topics: Sequence
 
 
 _COLUMNS = 'topic, "partition", "offset", "timestamp", key, "value", fate, reason, run, systemFrom'
+_PLACE = 'topic, "partition", "offset", fate, run'
 _COMPARED = 'topic, "partition", "offset", fate, run, key, "value"'
 _DECLARED = (
     'topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ, key BLOB, "value" BLOB, fate VARCHAR, '

@@ -30,7 +30,7 @@ from hindcast.questions import literal
 from hindcast.session import temporarily
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import trimmed
+from hindcast.upkeep import counted, trimmed
 
 
 class Slowest(NamedTuple):
@@ -63,7 +63,7 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
             if at is not None:
                 commits.describe(spark, table, {horizon.PROPERTY: at.text})
     for name, (table, at, slowest) in kept.items():
-        rows = _trim_table(spark, table, at, dry_run=dry_run) if at else 0
+        rows = _trim_table(spark, table, at, last.known_at, dry_run=dry_run) if at else 0
         told["tables"][name] = _told(at, slowest) | {"rows": rows}
     for name, (_, at, slowest) in logs_kept.items():
         records = _trim_log(spark, contract, name, at, last.number, dry_run=dry_run) if at else 0
@@ -195,11 +195,15 @@ def _told(at: Horizon | None, slowest: Slowest | None) -> dict[str, Any]:
     return told
 
 
-def _trim_table(spark: SparkSession, table: Table, at: Horizon, *, dry_run: bool) -> int:
-    """Removes the rows of a table that answer nothing from its horizon on, in one commit; how many."""
+def _trim_table(spark: SparkSession, table: Table, at: Horizon, known: datetime, *, dry_run: bool) -> int:
+    """Removes the rows of a table that answer nothing from its horizon on, in one commit; how many.
+
+    How many are left, of runs up to `known`, is noted first (counted.py).
+    """
     gone = horizon.gone(table.kind, at.at)
     rows = tables.load(spark, table).where(gone).count()
     if rows and not dry_run:
+        counted.note(spark, table, known)
         commits.remove(spark, table, gone, {"trimmed": at.at.isoformat()})
     return rows
 

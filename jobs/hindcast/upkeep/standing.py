@@ -104,9 +104,20 @@ def _wrote(run: Run, table: Table) -> bool:
     kind, _, name = table.name.rpartition("/")
     if kind == "logs":
         return bool(run.detail.get("topics", {}).get(name, {}).get("offsets"))
+    if kind == "base":
+        return run.plan.get("upgrade", {}).get("table") == name and "version" in run.plan["upgrade"]
     if kind == "emitted":
         return bool(told.get(name, {}).get("emitted", {}).get("records"))
     return bool(told.get(table.name, {}).get("opened", 0) + told.get(table.name, {}).get("closed", 0))
+
+
+def unsettled(runs: list[Run]) -> datetime | None:
+    """The known-at of the last run that was to remove or adopt rows and was given up, or has not ended; or None.
+
+    Of runs up to then nobody knows how many rows there are.
+    """
+    of_rows = (run for run in runs if run.state != "completed" and (run.plan.get("forgets") or run.plan.get("upgrade")))
+    return max((run.known_at for run in of_rows), default=None)
 
 
 class Moments(NamedTuple):

@@ -22,8 +22,19 @@ from hindcast.contracts.sensitive import sensitive
 from hindcast.errors import HindcastError, TableError, UnknownError, nearest
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep import conservation, definition, inventory, outputs, rectangles, refused, standing, stored
-from hindcast.upkeep.findings import Finding, several
+from hindcast.upkeep import (
+    base,
+    conservation,
+    definition,
+    inventory,
+    outputs,
+    rectangles,
+    refused,
+    standing,
+    stored,
+    trimmed,
+)
+from hindcast.upkeep.findings import Finding, backup, several
 
 Spark = Callable[[], SparkSession]
 
@@ -79,6 +90,7 @@ class _Verification:
         self._warehouse, self._contract, self._names = warehouse, contract, names
         self._told = Verified(contract.pipeline)
         self._found: dict[Table, DeltaTable] = {}
+        self._lacks_runs = False
         self._broken: set[Table] = set()
         self._runs: list[Run] = []
 
@@ -87,13 +99,19 @@ class _Verification:
         book, *others = every = list(inventory.behind(warehouse, self._contract, self._names))
         self._open(book)
         self._look(book)
-        before = [] if book in self._broken else journal.runs(warehouse, pipeline)
+        self._runs = before = [] if book in self._broken else journal.runs(warehouse, pipeline)
+        if before and before[-1].state == "planned" and "forgets" in before[-1].plan:
+            self._told.left.append(
+                f"all else, until run {before[-1].number} has forgotten: hindcast forget finishes it"
+            )
+            return self._told
         for table in others:
             self._open(table)
         for name in self._names:
             self._open_kept(name)
         for table in [table for table in self._found if table != book]:
             self._look(table)
+            self._older(table)
         if book in self._broken:
             self._told.left.append("all else, until the journal of runs can be read")
             return self._told
@@ -109,7 +127,11 @@ class _Verification:
         try:
             found = tables.opened(table)
         except TableError as error:
-            self._add(table, [stored.unopened(table, error)])
+            last = self._runs[-1] if self._runs else None
+            if last is not None and last.state == "planned" and last.plan.get("upgrade", {}).get("table") == table.name:
+                self._aside(table, f"run {last.number} adopts it")
+            else:
+                self._add(table, [stored.unopened(table, error)])
             return
         if found is not None:
             self._found[table] = found
@@ -122,6 +144,18 @@ class _Verification:
             self._add(table, stored.marks(table, found))
             if table not in self._broken:
                 self._add(table, stored.files(table, found))
+
+    def _older(self, table: Table) -> None:
+        """Puts a table aside that runs refuse until it is upgraded, and what is made of it."""
+        older = tables.older(self._found[table])
+        if older is not None and older.mode is None:
+            upgrade = f"hindcast upgrade {table.pipeline}.{table.name}"
+            self._aside(table, f"it has the older store format {older.format}, until {upgrade}")
+
+    def _aside(self, table: Table, why: str) -> None:
+        """A table that nothing is asked of, though nothing is wrong with it."""
+        self._told.left.append(f"{table.name}, and whether what is made of it is right: {why}")
+        self._broken.add(table)
 
     def _open_kept(self, name: str) -> None:
         if name in self._contract.views and self._contract.views[name].semantics == "kafka":
@@ -148,6 +182,7 @@ class _Verification:
         missing = standing.missed(self._runs, found, logged)
         self._told.findings += standing.journal(self._contract, self._runs, missing)
         if missing:
+            self._lacks_runs = True
             self._told.left.append("whether tables are what the log makes of them: the journal lacks runs")
         for table in every:
             if table not in self._broken and table.kind not in ("runs", "gates", "failing", "schemas"):
@@ -168,12 +203,25 @@ class _Verification:
         topics = [name for name in self._names if name in contract.topics]
         for name in topics:
             log = plans.log(self._warehouse, pipeline, name)
+            counts = trimmed.table(log)
+            if not self._whole(log) or counts in self._broken:
+                continue
+            removed = trimmed.counts(log)
+            trims = self._found[log].transaction_version(log.app(trimmed.PART)) or 0
+            if tables.published(log, trimmed.PART) != trims:
+                self._told.left.append(f"{log.name}: it was trimmed meanwhile; verify again")
+                self._broken.add(log)
+                continue
+            if trims and not removed.num_rows:
+                told = f"has nothing of trim {trims}, which has removed records from {log.name}"
+                self._add(counts, [Finding("published", counts.name, told, backup(counts))])
+                continue
+            given = contract, name, log, self._found[log], self._runs, removed
+            self._add(log, conservation.offsets(*given))
             if self._whole(log):
-                given = contract, name, log, self._found[log], self._runs
-                self._add(log, conservation.offsets(*given))
-                if self._whole(log):
-                    self._add(log, conservation.stream_time(*given))
+                self._add(log, conservation.stream_time(*given))
         sources = [of(self._warehouse, pipeline, name) for name in topics for of in (plans.log, plans.fates)]
+        sources += [trimmed.table(plans.log(self._warehouse, pipeline, name)) for name in topics]
         quarantine = logs.quarantine(self._warehouse, pipeline)
         if topics and not self._broken.intersection([quarantine, *sources]):
             self._add(quarantine, refused.check(contract, topics, self._runs, quarantine, self._found))
@@ -187,7 +235,7 @@ class _Verification:
                     self._add(log, outputs.check(self._contract, name, log, self._found[log], self._runs, moments))
 
     def _defined(self, spark: Spark | None, *, whole: bool) -> None:
-        if self._told.left or not self._found:
+        if self._lacks_runs or not self._found:
             return
         what = "whether tables are what the log makes of them"
         if spark is None:
@@ -203,7 +251,11 @@ class _Verification:
             return
         for name in self._names:
             table = tables.located(self._warehouse, self._contract, name)
-            if self._whole(table, *self._sources(name)):
+            if not self._whole(table, *self._sources(name)):
+                continue
+            if why := definition.trimmed(self._contract, name, self._runs[-1]):
+                self._told.left.append(f"{what}: {why}")
+            else:
                 given = self._contract, name, self._found[table], self._runs[-1]
                 self._add(table, definition.check(session, *given, whole=whole))
 
@@ -211,6 +263,8 @@ class _Verification:
         """The tables of the pipeline that a table is derived from; others' are taken as they are."""
         if name in self._contract.topics:
             yield plans.log(self._warehouse, self._contract.pipeline, name)
+            its = base.table(self._warehouse, self._contract.pipeline, name)
+            yield from [its] if its in {*self._found, *self._broken} else []
         elif self._contract.views[name].semantics == "kafka":
             yield emitted.log(self._warehouse, self._contract, name)
         else:
