@@ -18,7 +18,7 @@ from hindcast.errors import AskedError, BusyError, QueryError, TableError
 from hindcast.pages import machine
 from hindcast.questions import Question
 from hindcast.settings import settings
-from hindcast.upkeep import retention
+from hindcast.upkeep import maintenance, retention
 from hindcast.upkeep.verify import verify
 from pipelines import T0, Pipeline, pipeline, wrong
 
@@ -132,7 +132,8 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         p.send("menu", ("soup", {"price": 8}, 20))
         p.run()
         counted = ledger.fates(p.warehouse, p.name).to_pylist()
-        retention.trim(spark, p.contract)
+        maintained = maintenance.maintain(lambda: spark, settings(), p.contract)
+        assert "rows; horizon 2026-01-01T00:00:10+00:00" in maintained.trimmed
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [4, 5, 6, 7, 10, 11, 12]
         assert ledger.fates(p.warehouse, p.name).to_pylist() == counted
         assert wrong(p) == []

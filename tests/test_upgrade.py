@@ -74,6 +74,12 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     p.run("third")
     assert upgrades.history(p) == ordered(HISTORY[form])
     assert wrong(p) == []
+    based = Path(p.warehouse, p.name, "base/menu")
+    based.rename(p.folder / "away")
+    [lost] = verify(p.warehouse, p.contract).findings
+    assert (lost.check, lost.table) == ("published", "base/menu")
+    assert "is not there, and run 1 has published it" in lost.found
+    (p.folder / "away").rename(based)
     before = DeltaTable(p.table("menu").path, version=0).to_pyarrow_table()
     assert (before.column_names, before.num_rows) == ([*upgrades.COLUMNS[form]], len(upgrades.PLAIN[form]))
 
