@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hindcast import journal, ledger, plans, produce, runs, tables
+from hindcast import journal, ledger, planning, plans, produce, runs, tables
 from hindcast.contracts import load
 from hindcast.local.broker import running
 from hindcast.session import session
@@ -56,12 +56,12 @@ def main() -> None:
         (Path(folder) / "schemas").mkdir()
         os.environ |= {"HINDCAST_VAR": f"{folder}/var", "HINDCAST_SCHEMAS": f"{folder}/schemas"}
         os.environ |= {"HINDCAST_KAFKA": servers, "HINDCAST_CHUNK": str(args.chunk)}
-        told = {"planning": planning(servers), "replay": replayed(servers, args.records, args.memory)}
+        told = {"planning": planned(servers), "replay": replayed(servers, args.records, args.memory)}
         told["replay"] |= {"records": args.records, "chunk": args.chunk, "driver memory": args.memory}
     (Path(__file__).parent / "results" / "scale.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def planning(servers: str) -> dict[str, Any]:
+def planned(servers: str) -> dict[str, Any]:
     """Seconds that a plan takes of a first run, without a bound and with one."""
     seconds: dict[str, list[float]] = {}
     for partitions in (ONE, MANY):
@@ -72,7 +72,7 @@ def planning(servers: str) -> dict[str, Any]:
         for partitions in (ONE, MANY):
             for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
                 made, started = load(settings().schemas / f"of{partitions}.yaml"), time.monotonic()
-                plan = plans.proposed(settings().warehouse, servers, made, "bench", end, [])
+                plan = planning.proposed(settings().warehouse, servers, made, "bench", end, [])
                 took = time.monotonic() - started
                 seconds.setdefault(f"{partitions}, {bound}", []).append(took)
     empty = sum(r.end == r.start for r in plan.topics["prices"].ranges.values())

@@ -28,7 +28,7 @@ from hindcast import journal, produce, runs, tables
 from hindcast.contracts import Contract, load
 from hindcast.contracts.load import _Loader
 from hindcast.tables import Table, located
-from hindcast.upkeep.verify import verify
+from hindcast.upkeep.verifying.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import tables
+from hindcast import base, tables
 from hindcast.contracts import Contract, load, shapes
 from hindcast.errors import AskedError, TableError
-from hindcast.upkeep import base, upgrade
-from hindcast.upkeep.store_formats import UNKNOWN, Older
+from hindcast.store_formats import UNKNOWN, Older
+from hindcast.upkeep.upgrading import upgrade
 from pipelines import RESTAURANT, at
 
 if TYPE_CHECKING:

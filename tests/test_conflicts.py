@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 
 from crashes import watched
-from hindcast import claims, commits, plans, runs, tables
+from hindcast import claims, commits, planning, plans, runs, tables
 from hindcast.errors import HindcastError, RunError
 from hindcast.plans import Plan
 from hindcast.tables import Table
@@ -89,13 +89,13 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
         tell(p, SEED)
         runs.plan(p.name, "first")
         first = plans.current(p.warehouse, p.name, 1)
-        plans.abandon(p.warehouse, first, "by a test")
+        planning.abandon(p.warehouse, first, "by a test")
         runs.plan(p.name, "second")
         claims.claim(spark, p.contract, Plan.from_json(first.plan), "menu")  # the process of run 1 is still there
         with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
             p.run("second")
         assert "abandon" in refused.value.mend
-        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
         p.run("third")
         claims.claim(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
         assert p.fates("menu") == [(n, "accepted") for n in range(3)]

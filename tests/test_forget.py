@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from hindcast import cli, holds, journal, ledger, logs, page, requeue, runs, tables
 from hindcast.errors import AskedError, BusyError, QueryError
-from hindcast.upkeep import erase, forget, proof, purge, records
-from hindcast.upkeep.folder import Folder
-from hindcast.upkeep.verify import verify
+from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
+from hindcast.upkeep.forgetting.folder import Folder
+from hindcast.upkeep.verifying.verify import verify
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell, wrong
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.contracts import load
-from hindcast.upkeep import forget, proof, purge
-from hindcast.upkeep.folder import Folder
-from hindcast.upkeep.texts import Texts, leaves, spellings, strings
+from hindcast.upkeep.forgetting import forget, proof, purge
+from hindcast.upkeep.forgetting.folder import Folder
+from hindcast.upkeep.forgetting.texts import Texts, leaves, spellings, strings
 from warehouses import shop
 
 ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))

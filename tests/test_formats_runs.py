@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import journal, plans, preview, schemas
+from hindcast import journal, planning, preview, schemas
 from hindcast.errors import RecordError, SettingsError, TopicError
 from pipelines import Pipeline, pipeline
 from registries import apicurio, peer, register
@@ -151,7 +151,7 @@ def test_a_registry_s_avro_in_whole_runs(
         assert wrong not in {row["id"] for row in p.raw("schemas/places")}
 
         # In the second chunk of a run it says what was written.
-        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
         monkeypatch.setenv("HINDCAST_CHUNK", "1")
         with pytest.raises(RecordError, match="offset 8: schema") as refused:
             p.run("in chunks")

@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from hindcast import claims, gaps, members, plans, produce, runs
+from hindcast import claims, gaps, members, planning, plans, produce, runs
 from hindcast.errors import TopicError
 from hindcast.local import broker as brokers
 from hindcast.local import ports, process
@@ -299,7 +299,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
         with pytest.raises(TopicError, match="was deleted and made anew since run 1"):
             p.run("first")
         assert p.raw("logs/menu") == []
-        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
         p.run("second")
         anew()
         with pytest.raises(TopicError, match="was deleted and made anew since run 2") as refused:

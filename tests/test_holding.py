@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import changes, commits, holds, journal, plans, report, runs
+from hindcast import changes, commits, holds, journal, planning, report, runs
 from hindcast.errors import GateError, RunError
 from pipelines import T0, Pipeline, pipeline
 
@@ -259,7 +259,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
             patch.setattr(commits, "publish", _dies)
             with pytest.raises(RuntimeError, match="died"):
                 runs.release(spark, p.name, "given up", keys, "ann", looked_at)
-        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
+        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
         assert {row[0] for row in held(p, "menu")} == {"naan"}
         p.run()
         assert {row[0] for row in held(p, "menu")} == {"naan"}

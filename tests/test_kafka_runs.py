@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crashes import watched
-from hindcast import journal, plans, preview, rebuild
+from hindcast import journal, planning, preview, rebuild
 from hindcast.errors import GateError
 from pipelines import Pipeline, pipeline, tell
 
@@ -184,7 +184,7 @@ def _dies(p: Pipeline, place: str) -> None:
         watched(fail, patch.setattr)
         with pytest.raises(CrashError):
             p.run()
-    plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "a test")
+    planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "a test")
 
 
 def _outputs(p: Pipeline) -> dict[str, Any]:

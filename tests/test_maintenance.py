@@ -25,7 +25,7 @@ from hindcast.settings import Settings, settings
 from hindcast.tables import Table
 from hindcast.upkeep import maintenance
 from hindcast.upkeep.maintenance import depth, maintain, retention
-from hindcast.upkeep.verify import verify
+from hindcast.upkeep.verifying.verify import verify
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:

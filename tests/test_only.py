@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from hindcast import changes, journal, plans, preview
+from hindcast import changes, journal, planning, preview
 from hindcast.contracts import Contract
 from hindcast.contracts.load import _Loader
 from hindcast.errors import AskedError
@@ -137,7 +137,7 @@ def test_what_concerns_all_tables_is_not_done_for_one(
         for n, (state, hash_) in enumerate(past, 1)
     ]
     with pytest.raises(AskedError) as refused:
-        plans.proposed("nowhere", "nobody", contract, "one", None, runs, only)
+        planning.proposed("nowhere", "nobody", contract, "one", None, runs, only)
     assert found in refused.value.found
     assert mend in refused.value.mend
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from hindcast import journal, ledger, members, plans, produce, quarantine, rebuild, requeue, runs
+from hindcast import journal, ledger, members, planning, plans, produce, quarantine, rebuild, requeue, runs
 from hindcast.errors import QueryError, RecordError, TopicError
 from hindcast.members import Member
 from hindcast.pages import offsets
@@ -187,7 +187,7 @@ def test_a_topic_that_is_deleted_stops_the_run_until_the_contract_goes_on_withou
         with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: their topic was deleted") as refused:
             p.run("second")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"
-        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
         with pytest.raises(TopicError, match="its topic was deleted; 1 is the next offset that was to be") as refused:
             p.run("third")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"

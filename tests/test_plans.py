@@ -9,7 +9,8 @@ import pytest
 
 from hindcast.errors import TopicError
 from hindcast.members import Member
-from hindcast.plans import Plan, Share, anchored
+from hindcast.planning import anchored
+from hindcast.plans import Plan, Share
 from hindcast.topics import Offsets, bounded, continued
 
 

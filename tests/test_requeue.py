@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import changes, commits, fates, journal, ledger, plans, quarantine, rebuild, report, requeue, runs
+from hindcast import (
+    changes,
+    commits,
+    fates,
+    journal,
+    ledger,
+    planning,
+    plans,
+    quarantine,
+    rebuild,
+    report,
+    requeue,
+    runs,
+)
 from hindcast.cli import main
 from hindcast.errors import AskedError, QueryError
 from pipelines import Pipeline, pipeline, tuples
@@ -245,15 +258,19 @@ def test_a_requeue_is_told_alike_by_increments(
         p.run()
         p.write(limited(500, ALL))
         p.run()
-        number = plans.plan(
-            p.warehouse, broker, p.contract, "given up", requeues=requeue.selection(p.contract, reason="oversized")
+        number = planning.plan(
+            p.warehouse,
+            broker,
+            p.contract,
+            "given up",
+            instead={"requeues": requeue.selection(p.contract, reason="oversized")},
         ).run
         todo = plans.Plan.from_json(plans.current(p.warehouse, p.name, number).plan)
         assert plans.Plan.from_json(todo.as_json()) == todo
         for name in ("menu", "orders", "orders"):
             fates.decide(spark, p.contract, todo, name)
         assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
-        plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
         p.send("menu", ("soup", {"price": 5}, 14))
         p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 26), ("finn", {"item": "curry", "quantity": 1}, 5))
         p.run()
@@ -301,7 +318,7 @@ def test_a_requeue_that_died_is_finished(
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
-            plans.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+            planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
             p.run()
             assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
         assert len(p.raw("fates/menu")) == 4

@@ -19,7 +19,7 @@ from hindcast.pages import machine
 from hindcast.questions import Question
 from hindcast.settings import settings
 from hindcast.upkeep import maintenance, retention
-from hindcast.upkeep.verify import verify
+from hindcast.upkeep.verifying.verify import verify
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import scan, show, tables
+from hindcast import scan, show, store_formats, tables
 from hindcast.errors import TableError
 from hindcast.pages import drawing
 from hindcast.questions import Bound
+from hindcast.store_formats import UNKNOWN, Older
 from hindcast.tables import Table
-from hindcast.upkeep import store_formats
-from hindcast.upkeep.store_formats import UNKNOWN, Older
 
 KEY, VALUE = {"item": "string"}, {"price": "int"}
 LATEST = {**KEY, **VALUE}

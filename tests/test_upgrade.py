@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 import upgrades
 from crashes import killed
-from hindcast import cli, functions, journal, plans, tables
+from hindcast import cli, functions, journal, planning, tables
 from hindcast.errors import AskedError, QueryError, TableError
-from hindcast.upkeep import downgrade, upgrade
-from hindcast.upkeep.verify import verify
+from hindcast.upkeep.upgrading import downgrade, upgrade
+from hindcast.upkeep.verifying.verify import verify
 from pipelines import Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
@@ -190,7 +190,7 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
         with pytest.MonkeyPatch.context() as patch:
             watched(fail, patch.setattr)
             assert not done(spark, p, "in-place")
-        plans.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
+        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
         tell(p, RECORDS)
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])

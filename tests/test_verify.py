@@ -18,9 +18,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from hindcast import cli, journal, requeue, runs
 from hindcast.errors import PlatformError
-from hindcast.upkeep import definition
-from hindcast.upkeep.rectangles import FOREVER, Rectangle, overlap
-from hindcast.upkeep.verify import Verified, text, verify
+from hindcast.upkeep.verifying import definition
+from hindcast.upkeep.verifying.rectangles import FOREVER, Rectangle, overlap
+from hindcast.upkeep.verifying.verify import Verified, text, verify
 from pipelines import SEED, Pipeline, pipeline
 
 if TYPE_CHECKING:

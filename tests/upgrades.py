@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from hindcast import commits, journal, read, runs, tables
 from hindcast.contracts import find
 from hindcast.questions import Question
-from hindcast.upkeep import adopting, downgrade, in_place, roll_over, upgrade
+from hindcast.upkeep.upgrading import adopting, downgrade, in_place, roll_over, upgrade
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:

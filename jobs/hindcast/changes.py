@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from hindcast import (
     amounts,
     analysis,
+    base,
     commits,
     derive,
     emitted,
@@ -46,7 +47,6 @@ from hindcast.session import sliced
 from hindcast.settings import settings
 from hindcast.sources import Sources
 from hindcast.tables import Table
-from hindcast.upkeep import base
 
 WHOLE = 500_000
 """Up to so many rows of its inputs a table is derived whole: 360,000 took 15 s, by increments 24 s."""

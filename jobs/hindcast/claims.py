@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, forgotten, gaps, logs, members, plans, tables
+from hindcast import commits, far, forgotten, gaps, logs, members, planning, plans, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
@@ -98,7 +98,7 @@ class _Step(NamedTuple):
             return rows.localCheckpoint(eager=False)
 
         field = f"topics.{name}.max_malformed"
-        written = plans.stays(settings().warehouse, contract, todo, chunk - 1, len(self.chunks))
+        written = planning.stays(settings().warehouse, contract, todo, chunk - 1, len(self.chunks))
         place = partial(members.place, kafka, share.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         account = partial(

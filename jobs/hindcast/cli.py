@@ -1,4 +1,4 @@
-"""The command `hindcast`: its arguments, and how it fails. `commands` does the work."""
+"""The command `hindcast`: its arguments, and how it fails. `commands/` do the work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hindcast import commands
+from hindcast.commands import local, reading, running, upkeep
 from hindcast.errors import FINAL, HindcastError
 from hindcast.settings import settings
 
@@ -84,38 +84,38 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
         return sub
 
-    check = add(commands.check)
+    check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
-    add(commands.schema)
-    run = formatted(add(commands.run))
+    add(local.schema)
+    run = formatted(add(running.run))
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
     run.add_argument("--reason", metavar="TEXT", help="why it is run: kept in the journal, shown in the report")
-    preview = formatted(add(commands.preview))
+    preview = formatted(add(running.preview))
     preview.add_argument("pipeline")
     preview.add_argument("--until", metavar="T", help="a run up to this moment; of all there is if left out")
     for sub in (run, preview):
         sub.add_argument(
             "--only", metavar="TABLE", help="a topic, input or view: this and what is made of it, nothing else"
         )
-    formatted(add(commands.runs)).add_argument("pipeline")
-    ledger = formatted(add(commands.ledger))
+    formatted(add(reading.runs)).add_argument("pipeline")
+    ledger = formatted(add(reading.ledger))
     ledger.add_argument("pipeline", nargs="?", help="all if left out")
     ledger.add_argument("--rebuild", action="store_true", help="make the journal of runs again, from logs and tables")
-    report = add(commands.report)
+    report = add(reading.report)
     report.add_argument("--format", choices=("table", "json", "html"), default="table", help="text, JSON, or a page")
     report.add_argument(
         "--data-docs", type=Path, metavar="FOLDER", help="build Great Expectations' Data Docs of its gates there"
     )
     report.add_argument("pipeline")
     report.add_argument("run", nargs="?", type=int)
-    failing = formatted(add(commands.failing))
+    failing = formatted(add(reading.failing))
     failing.add_argument("pipeline")
     failing.add_argument("--run", type=int, help="of this run; with --held: held after it")
     failing.add_argument("--table", help="of this table")
     failing.add_argument("--gate", type=int, metavar="N", help="of this gate: its number under expect, from 0")
     failing.add_argument("--held", action="store_true", help="the changes that are held back now")
-    release = formatted(add(commands.release))
+    release = formatted(add(running.release))
     release.add_argument("table", metavar="PIPELINE[.TABLE]", help="all of its tables if only the pipeline is named")
     release.add_argument(
         "--key",
@@ -125,19 +125,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     release.add_argument("--reject", action="store_true", help="note that it was looked at and stays held")
     release.add_argument("--by", metavar="NAME", help="who decides; who is logged in if left out")
-    quarantine = formatted(add(commands.quarantine))
+    quarantine = formatted(add(reading.quarantine))
     quarantine.add_argument("pipeline")
     quarantine.add_argument("--topic", metavar="T", help="of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
     quarantine.add_argument("--rebuild", action="store_true", help="make the quarantine again, from the logs")
-    requeue = formatted(add(commands.requeue))
+    requeue = formatted(add(running.requeue))
     requeue.add_argument("pipeline")
     requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")
     requeue.add_argument("--reason", metavar="TEXT", help="only those whose reason has this text")
     requeue.add_argument("--partition", type=int, metavar="P", help="only of this partition")
     requeue.add_argument("--offset", type=int, action="append", metavar="O", help="only this offset; may be repeated")
     requeue.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
-    forget = formatted(add(commands.forget))
+    forget = formatted(add(upkeep.forget))
     forget.add_argument("table", metavar="PIPELINE.TOPIC")
     forget.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
     forget.add_argument(
@@ -148,26 +148,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     forget.add_argument("--reason", metavar="TEXT", help="why: kept in the journal; do not write the key here")
     forget.add_argument("--dry-run", action="store_true", help="say what would go; write nothing")
-    abandon = add(commands.abandon)
+    abandon = add(running.abandon)
     abandon.add_argument("pipeline")
     abandon.add_argument("run", nargs="?", type=int)
-    verify = formatted(add(commands.verify))
+    verify = formatted(add(upkeep.verify))
     verify.set_defaults(failed=2)
     verify.add_argument("pipeline")
     verify.add_argument("--table", metavar="T", help="only this topic or view, and what stands behind it")
     verify.add_argument("--whole", action="store_true", help="compare all keys with the log, not a sample of them")
     verify.add_argument("--quick", action="store_true", help="without Spark: do not compare tables with the log")
     verify.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
-    doctor = formatted(add(commands.doctor))
+    doctor = formatted(add(upkeep.doctor))
     doctor.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
-    maintain = formatted(add(commands.maintain))
+    maintain = formatted(add(upkeep.maintain))
     maintain.add_argument("pipeline")
     maintain.add_argument("--dry-run", action="store_true", help="say what it would do; write nothing")
-    trim = formatted(add(commands.trim))
+    trim = formatted(add(upkeep.trim))
     trim.add_argument("pipeline")
     trim.add_argument("--dry-run", action="store_true", help="say what it would remove; write nothing")
-    query = formatted(add(commands.query))
-    history = formatted(add(commands.history))
+    query = formatted(add(reading.query))
+    history = formatted(add(reading.history))
     for sub in (query, history):
         sub.add_argument("table", metavar="PIPELINE.TABLE")
         sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="O",
         help="time, time-desc, key or key-desc, or two of them: key,time-desc; time,key if left out",
     )
-    compare = formatted(add(commands.compare))
+    compare = formatted(add(reading.compare))
     compare.set_defaults(failed=2)
     compare.add_argument("table", metavar="PIPELINE.VIEW")
     compare.add_argument("--topic", required=True, metavar="OUTPUT", help="the topic that the application writes to")
@@ -199,9 +199,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how its keys are written; as those of the view's topic if left out",
     )
     compare.add_argument("--limit", type=int, default=5, metavar="N", help="show so many differences of each kind (5)")
-    sql = add(commands.sql)
+    sql = add(reading.sql)
     sql.add_argument("pipeline")
-    produce = add(commands.produce)
+    produce = add(local.produce)
     produce.add_argument("topic")
     produce.add_argument(
         "file",
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
         "ISO 8601 or milliseconds, null for none, now if left out",
     )
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
-    upgrade = add(commands.upgrade)
+    upgrade = add(upkeep.upgrade)
     upgrade.add_argument("table", metavar="PIPELINE.TABLE")
     upgrade.add_argument(
         "--mode",
@@ -219,16 +219,16 @@ def _parser() -> argparse.ArgumentParser:
         default="in-place",
         help="where its rows lie, as runs go on; by a table built beside; or written anew in one run (in-place)",
     )
-    downgrade = add(commands.downgrade)
+    downgrade = add(upkeep.downgrade)
     downgrade.add_argument("table", metavar="PIPELINE.TABLE")
     downgrade.add_argument(
         "--to", required=True, choices=("latest", "timestamped", "versioned"), help="the store format to be had"
     )
     downgrade.add_argument("--lose", action="store_true", help="also what that format has no room for")
-    add(commands.up)
-    add(commands.down)
-    add(commands.demo)
-    conformance = add(commands.conformance)
+    add(local.up)
+    add(local.down)
+    add(local.demo)
+    conformance = add(local.conformance)
     conformance.add_argument("directory", type=Path, metavar="DIR")
     conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
     return parser

@@ -1,4 +1,4 @@
-"""Records that were forgotten (upkeep/forget.py): their places stay in the log, their bytes do not.
+"""Records that were forgotten (upkeep/forgetting/forget.py): their places stay in the log, their bytes do not.
 
 A forgotten record keeps its offset, its time, its fate and the run that brought it, so that the ledger tells the same.
 Its key, value and headers are null, and `forgotten` in the log is the run that forgot it. No table is made of it.

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hindcast import horizon, journal, questions, tables
+from hindcast import horizon, journal, questions, store_formats, tables
 from hindcast.contracts import Contract
 from hindcast.horizon import Horizon
 from hindcast.tables import Table
-from hindcast.upkeep import store_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

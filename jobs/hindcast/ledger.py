@@ -10,11 +10,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from hindcast import forgotten, journal, plans, tables
+from hindcast import forgotten, journal, plans, tables, trimmed
 from hindcast.members import Member, Members
 from hindcast.questions import literal
 from hindcast.tables import Table
-from hindcast.upkeep import trimmed
 
 FATES = (
     *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),

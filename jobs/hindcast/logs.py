@@ -41,6 +41,7 @@ from hindcast import (
     redating,
     schemas,
     tables,
+    trimmed,
     valid_time,
 )
 from hindcast.contracts import Contract, Topic
@@ -51,7 +52,6 @@ from hindcast.plans import Plan, Share
 from hindcast.settings import settings
 from hindcast.tables import Table
 from hindcast.topics import HEADERS, Cluster, Offsets
-from hindcast.upkeep import trimmed
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "key", "value", "fate", "reason", "run", "systemFrom")
 """Columns of a pipeline's quarantine."""

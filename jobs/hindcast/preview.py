@@ -22,6 +22,7 @@ from hindcast import (
     ages,
     amounts,
     analysis,
+    base,
     derive,
     emitting,
     failures,
@@ -31,7 +32,7 @@ from hindcast import (
     journal,
     logs,
     members,
-    plans,
+    planning,
     schemas,
     show,
     tables,
@@ -47,7 +48,6 @@ from hindcast.expectations import named
 from hindcast.plans import Plan
 from hindcast.session import sized
 from hindcast.settings import settings
-from hindcast.upkeep import base
 from hindcast.words import counted, listed
 
 EXAMPLES = 3
@@ -58,7 +58,7 @@ def preview(
     spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
 ) -> dict[str, Any]:
     """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table; or one that is
-    about `only` one (plans.proposed).
+    about `only` one (planning.proposed).
 
     Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
     `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Of each topic: the
@@ -68,7 +68,7 @@ def preview(
     RecordError for a record of the log that does not decode any more.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
-    todo = plans.proposed(
+    todo = planning.proposed(
         now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
     )
     candidates: dict[str, DataFrame] = {}

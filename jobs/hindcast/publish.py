@@ -20,7 +20,7 @@ from hindcast.contracts import Contract, Expectation
 from hindcast.gates import Verdict
 from hindcast.plans import Plan
 from hindcast.tables import Table
-from hindcast.upkeep import in_place
+from hindcast.upkeep.upgrading import in_place
 
 
 def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import horizon, journal, questions, scan, show, tables
+from hindcast import horizon, journal, questions, scan, show, store_formats, tables
 from hindcast.contracts import Contract
 from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.questions import Bound, Question
 from hindcast.tables import Table
-from hindcast.upkeep import store_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

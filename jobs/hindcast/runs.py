@@ -26,6 +26,7 @@ from hindcast import (
     horizon,
     journal,
     page,
+    planning,
     plans,
     report,
     tables,
@@ -41,7 +42,7 @@ from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.sources import Sources
 from hindcast.tables import Table
-from hindcast.upkeep import adopting
+from hindcast.upkeep.upgrading import adopting
 
 
 def plan(
@@ -58,7 +59,7 @@ def plan(
         for complaint in expectations.complaints(contract):
             raise complain(now.schemas, pipeline, complaint)
     adopting.ready(contract)
-    return plans.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
+    return planning.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
 
 
 def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def release(
     """
     contract, now = find(settings().schemas, pipeline), settings()
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
-    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, releases=releases)
+    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"releases": releases})
     return carry_out(spark, pipeline, planned.run)
 
 
@@ -152,14 +153,14 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
         mend += f"; what was refused before {', '.join(told)} was trimmed" if told else ""
         raise AskedError("no malformed record like that is left", where=pipeline, mend=mend)
     asked = {**asked, "topics": list(found)}
-    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, requeues=asked)
+    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"requeues": asked})
     return carry_out(spark, pipeline, planned.run)
 
 
 def upgrade(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A run that brings a table to today's store format (upkeep/upgrade.py), and nothing else; returns its report."""
+    """A run that brings a table to today's store format (upkeep/upgrading/), and nothing else; its report."""
     contract, now = find(settings().schemas, pipeline), settings()
-    planned = plans.plan(now.warehouse, now.kafka, contract, run_id, upgrade=asked)
+    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"upgrade": asked})
     return carry_out(spark, pipeline, planned.run)
 
 

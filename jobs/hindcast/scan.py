@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast import tables, widened
+from hindcast import store_formats, tables, widened
 from hindcast.questions import Bound
-from hindcast.upkeep import store_formats
 
 
 def engine() -> duckdb.DuckDBPyConnection:

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast import plans, registry, tables
+from hindcast import planning, plans, registry, tables
 from hindcast.contracts import Contract, Topic, avro
 from hindcast.contracts.formats import form
 from hindcast.errors import RecordError
@@ -143,7 +143,7 @@ def _written(contract: Contract, name: str, todo: Plan | None) -> str:
     chunks = todo.topics[name].chunks if todo else []
     log = plans.log(settings().warehouse, contract.pipeline, name)
     done = tables.published(log) - (todo.run - len(chunks)) if todo and chunks else 0
-    return plans.stays(settings().warehouse, contract, todo, max(done, 0), len(chunks))
+    return planning.stays(settings().warehouse, contract, todo, max(done, 0), len(chunks))
 
 
 def _fitting(topic: Topic, found: Writers) -> Writers:

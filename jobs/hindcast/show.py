@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hindcast.upkeep.store_formats import UNKNOWN
+from hindcast.store_formats import UNKNOWN
 
 
 def aligned(rows: pa.Table) -> str:

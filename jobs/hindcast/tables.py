@@ -34,14 +34,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DatetimeType, NumericType, StringType, StructField, StructType
 
-from hindcast import widened
+from hindcast import store_formats, widened
 from hindcast.columns import Difference, difference, shown
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.contracts.types import PERIOD_COLUMNS
 from hindcast.errors import HindcastError, PlatformError, TableError
-from hindcast.upkeep import store_formats
-from hindcast.upkeep.store_formats import Older
+from hindcast.store_formats import Older
 
 Kind = Literal[
     "log",

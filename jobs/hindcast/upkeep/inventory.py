@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hindcast import emitted, holds, journal, logs, plans, schemas, tables, verdicts
+from hindcast import base, emitted, holds, journal, logs, plans, schemas, tables, trimmed, verdicts
 from hindcast.contracts import Contract
 from hindcast.tables import Table
-from hindcast.upkeep import base, trimmed
 
 
 def behind(warehouse: str, contract: Contract, names: Iterable[str]) -> Iterator[Table]:

@@ -36,7 +36,7 @@ from hindcast.settings import Settings
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
 from hindcast.upkeep import retention as trimming
-from hindcast.upkeep.findings import several
+from hindcast.upkeep.verifying.findings import several
 
 SMALL, LARGE = 16 << 20, 64 << 20
 """Files of less bytes are small; those that become of them have at most so many. A merge writes whole files anew where

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, redating, tables
+from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, redating, tables, trimmed
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
 from hindcast.errors import AskedError, BusyError
@@ -30,7 +30,7 @@ from hindcast.questions import literal
 from hindcast.session import temporarily
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import counted, trimmed
+from hindcast.upkeep import counted
 
 
 class Slowest(NamedTuple):

@@ -15,11 +15,11 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast import gaps, horizon, logs, plans, tables, widened
+from hindcast import trimmed as counts
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep import trimmed as counts
-from hindcast.upkeep.findings import Finding, several
+from hindcast.upkeep.verifying.findings import Finding, several
 
 SCHEMA = StructType(
     [

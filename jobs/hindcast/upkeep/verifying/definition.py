@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import amounts, changes, derive, emitted, holds, horizon, logs, plane, schemas, tables
+from hindcast import amounts, base, changes, derive, emitted, holds, horizon, logs, plane, schemas, tables
 from hindcast.changes import compared, located
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import discreet, sensitive
@@ -26,8 +26,7 @@ from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.session import sized, sliced
 from hindcast.tables import Table
-from hindcast.upkeep import base
-from hindcast.upkeep.findings import Finding, rederive, restore, several
+from hindcast.upkeep.verifying.findings import Finding, rederive, restore, several
 
 SAMPLE = 1_000
 """About so many keys of a table are compared, unless all are asked for."""

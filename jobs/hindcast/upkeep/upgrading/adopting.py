@@ -18,14 +18,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast import commits, journal, plans, tables
+from hindcast import base, commits, journal, plans, store_formats, tables
 from hindcast.contracts import Contract, shapes
 from hindcast.errors import RunError, TableError
 from hindcast.plans import Plan
 from hindcast.settings import settings
+from hindcast.store_formats import OURS, PROPERTY, Older
 from hindcast.tables import Table
-from hindcast.upkeep import base, counted, roll_over, store_formats
-from hindcast.upkeep.store_formats import OURS, PROPERTY, Older
+from hindcast.upkeep import counted
+from hindcast.upkeep.upgrading import roll_over
 
 REWRITE = "rewrite"
 """The part of a table's commits by which it is written anew."""

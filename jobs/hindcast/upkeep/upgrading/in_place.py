@@ -12,10 +12,9 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, tables
+from hindcast import commits, store_formats, tables
 from hindcast.session import temporarily
 from hindcast.tables import Table
-from hindcast.upkeep import store_formats
 
 _PENDING = "t.systemFrom IS NULL"
 

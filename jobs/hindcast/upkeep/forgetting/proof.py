@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hindcast.upkeep import purge
-from hindcast.upkeep.folder import Folder
-from hindcast.upkeep.texts import pattern
+from hindcast.upkeep.forgetting import purge
+from hindcast.upkeep.forgetting.folder import Folder
+from hindcast.upkeep.forgetting.texts import pattern
 
 WORDS = (
     "null true false string long integer double decimal boolean binary timestamp date struct array nullable metadata "

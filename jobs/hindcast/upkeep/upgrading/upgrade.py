@@ -21,15 +21,15 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import journal, runs, tables
+from hindcast import journal, runs, store_formats, tables
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.types import column_type
 from hindcast.errors import AskedError, TableError
 from hindcast.settings import settings
+from hindcast.store_formats import Older
 from hindcast.tables import Table
-from hindcast.upkeep import adopting, in_place, roll_over, store_formats
-from hindcast.upkeep.store_formats import Older
+from hindcast.upkeep.upgrading import adopting, in_place, roll_over
 
 MODES = ("in-place", "roll-over", "offline")
 

@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from hindcast import commits, journal, tables
+from hindcast import commits, journal, store_formats, tables
 from hindcast.contracts import Contract
 from hindcast.errors import AskedError, BusyError
+from hindcast.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
 from hindcast.tables import Table
-from hindcast.upkeep import adopting, store_formats
-from hindcast.upkeep.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
-from hindcast.upkeep.upgrade import DOWNGRADED, of_topic
+from hindcast.upkeep.upgrading import adopting
+from hindcast.upkeep.upgrading.upgrade import DOWNGRADED, of_topic
 
 
 def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lose: bool = False) -> list[str]:

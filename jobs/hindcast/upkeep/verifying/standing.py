@@ -16,7 +16,7 @@ from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.tables import Table, notes
-from hindcast.upkeep.findings import Finding, restore, without_backup
+from hindcast.upkeep.verifying.findings import Finding, restore, without_backup
 
 
 class Numbers(NamedTuple):

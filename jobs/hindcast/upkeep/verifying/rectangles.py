@@ -16,10 +16,11 @@ from hindcast import scan, widened
 from hindcast.contracts.shapes import PERIODS
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep import counted, standing
+from hindcast.upkeep import counted
 from hindcast.upkeep.counted import Counted
-from hindcast.upkeep.findings import Finding, backup, rederive, restore, several
-from hindcast.upkeep.standing import Moments, rebuilt
+from hindcast.upkeep.verifying import standing
+from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore, several
+from hindcast.upkeep.verifying.standing import Moments, rebuilt
 
 
 class Rectangle(NamedTuple):

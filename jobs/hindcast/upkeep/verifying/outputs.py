@@ -12,8 +12,8 @@ from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
-from hindcast.upkeep.findings import Finding, backup, rederive, restore, several
-from hindcast.upkeep.standing import Moments
+from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore, several
+from hindcast.upkeep.verifying.standing import Moments
 
 
 def check(

@@ -23,18 +23,19 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import emitted, holds, journal, logs, page, plans, runs, tables, verdicts
+from hindcast import emitted, holds, journal, logs, page, planning, plans, runs, tables, verdicts
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
 from hindcast.errors import AskedError, HindcastError, RunError
 from hindcast.plans import Plan
 from hindcast.settings import settings
 from hindcast.tables import Table
-from hindcast.upkeep import counted, erase, proof, purge, records
-from hindcast.upkeep.folder import Folder
-from hindcast.upkeep.lineage import Lineage
-from hindcast.upkeep.records import Asked
-from hindcast.upkeep.texts import Texts
+from hindcast.upkeep import counted
+from hindcast.upkeep.forgetting import erase, proof, purge, records
+from hindcast.upkeep.forgetting.folder import Folder
+from hindcast.upkeep.forgetting.lineage import Lineage
+from hindcast.upkeep.forgetting.records import Asked
+from hindcast.upkeep.forgetting.texts import Texts
 
 
 def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
             return _proof(pipeline, same[-1].number)
     run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     told = {"topic": what.topic, "sha256": digest}
-    todo = plans.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, forgets=told)
+    todo = planning.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
     step = _Step(spark, contract, what, todo, past)
     step.remove()
     step.purge()

@@ -17,8 +17,8 @@ from hindcast.contracts import Contract
 from hindcast.decode import decode
 from hindcast.errors import AskedError, QueryError, nearest
 from hindcast.settings import settings
-from hindcast.upkeep.lineage import PLACE
-from hindcast.upkeep.texts import Texts, strings
+from hindcast.upkeep.forgetting.lineage import PLACE
+from hindcast.upkeep.forgetting.texts import Texts, strings
 
 
 @dataclass(frozen=True)

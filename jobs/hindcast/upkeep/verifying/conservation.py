@@ -20,7 +20,7 @@ from hindcast.journal import Run
 from hindcast.members import Members
 from hindcast.plans import Plan, Share
 from hindcast.tables import Table
-from hindcast.upkeep.findings import Finding, backup, restore, several
+from hindcast.upkeep.verifying.findings import Finding, backup, restore, several
 
 
 def offsets(

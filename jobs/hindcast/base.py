@@ -20,8 +20,8 @@ from hindcast import columns, commits, derive, increments, journal, tables
 from hindcast.contracts import Contract, Shape, shapes
 from hindcast.plans import Plan
 from hindcast.settings import settings
+from hindcast.store_formats import BASE, Older
 from hindcast.tables import Table
-from hindcast.upkeep.store_formats import BASE, Older
 
 COLUMNS = ("key", "value", "timestamp", "epoch", "partition", "offset", "run")
 """What versions are made of, in records of a log and of a base."""

@@ -14,7 +14,7 @@ from pyarrow.fs import FileSystem, FileType
 from hindcast import tables, widened
 from hindcast.errors import TableError
 from hindcast.tables import Table
-from hindcast.upkeep.findings import Finding, backup, several
+from hindcast.upkeep.verifying.findings import Finding, backup, several
 
 
 def marks(table: Table, found: DeltaTable) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from hindcast import tables
 from hindcast.errors import TableError
-from hindcast.upkeep.folder import LOG, Folder
+from hindcast.upkeep.forgetting.folder import LOG, Folder
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")

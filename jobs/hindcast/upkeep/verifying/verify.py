@@ -16,25 +16,15 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from hindcast import emitted, journal, logs, plans, tables
+from hindcast import base, emitted, journal, logs, plans, tables, trimmed
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.errors import HindcastError, TableError, UnknownError, nearest
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep import (
-    base,
-    conservation,
-    definition,
-    inventory,
-    outputs,
-    rectangles,
-    refused,
-    standing,
-    stored,
-    trimmed,
-)
-from hindcast.upkeep.findings import Finding, backup, several
+from hindcast.upkeep import inventory
+from hindcast.upkeep.verifying import conservation, definition, outputs, rectangles, refused, standing, stored
+from hindcast.upkeep.verifying.findings import Finding, backup, several
 
 Spark = Callable[[], SparkSession]
 

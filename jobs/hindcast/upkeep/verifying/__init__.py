@@ -1,0 +1,1 @@
+"""The invariants of tables, checked on the tables themselves (docs/verify.md)."""
