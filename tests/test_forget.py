@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+import upgrades
 from hindcast import cli, holds, journal, ledger, logs, page, requeue, runs, tables
 from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
@@ -366,6 +367,34 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert wrong(p) == []
         with pytest.raises(AskedError, match="no malformed record"):
             runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
+
+
+@pytest.mark.long
+def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """Curry is in the base and in the log, cake in the base alone; amid the upgrade both are refused."""
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        upgrades.taken_over(spark, p, "roll-over")
+        with pytest.raises(AskedError, match="not of today's store format"):
+            forgotten(p, "menu", "cake")
+        upgrades.upgraded(spark, p, "roll-over")
+        tell(p, upgrades.RECORDS)
+        p.run()
+        proven = forgotten(p, "menu", "curry")
+        assert proven["proven"]
+        assert (proven["rows"]["base/menu"], proven["rows"]["logs/menu"]) == (2, 1)
+        proven = forgotten(p, "menu", "cake")
+        assert proven["proven"]
+        assert (proven["rows"]["base/menu"], proven["rows"].get("logs/menu")) == (1, None)
+        assert {row[0] for row in upgrades.history(p)} == {"soup"}
+        for folder, text in ((f, t) for f in ("menu", "base", "rollover", "logs/menu") for t in ("curry", "cake")):
+            assert containing(Path(p.warehouse, p.name, folder), text) == []
+        assert containing(Path(p.warehouse, p.name, "base"), "soup")
+        assert wrong(p) == []
+        p.run()
+        assert {row[0] for row in upgrades.history(p)} == {"soup"}, "the base does not bring them back"
+        with pytest.raises(AskedError, match="no record like that"):
+            forgotten(p, "menu", "cakes")
 
 
 @pytest.mark.parametrize(

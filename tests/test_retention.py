@@ -19,6 +19,7 @@ from hindcast.pages import machine
 from hindcast.questions import Question
 from hindcast.settings import settings
 from hindcast.upkeep import maintenance, retention
+from hindcast.upkeep.forgetting import forget, records
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import T0, Pipeline, pipeline, wrong
 
@@ -296,8 +297,12 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
             read.query(p.warehouse, p.contract, "more", Question(as_of=moment(4)))
         assert ("dan", 10, 15) in p.believed("served")
         assert wrong(p) == []
+        anew = "served: would begin anew, and the log of orders was trimmed up to"
+        with pytest.raises(TableError, match=anew):
+            forget.forget(spark, p.contract, records.asked(p.contract, "orders", "eve"))
+        assert p.states()[-1][1] == "completed", "nothing was begun"
         p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
-        with pytest.raises(TableError, match="another definition, and the log of orders was trimmed up to"):
+        with pytest.raises(TableError, match=anew):
             p.run()
 
 

@@ -67,7 +67,7 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
         step = Step(spark, contract, todo, name)
     if step.past.kept_by < todo.run:
         if not step.past.emitted_by and after:
-            _refuse_anew(contract, name)
+            refuse_anew(contract, name)
         done = step.processed().localCheckpoint(eager=False)
         told = step.told(done)
         evolution.ensure(spark, log, tables.nullable(told.schema), todo.known_at)
@@ -78,14 +78,14 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
     return _emitted(spark, log, step.past.epoch, todo.run)
 
 
-def _refuse_anew(contract: Contract, name: str) -> None:
-    """TableError for another definition of a view where it cannot be processed from the beginning any more."""
+def refuse_anew(contract: Contract, name: str) -> None:
+    """TableError for a view that has to begin anew where it cannot be processed from the beginning any more."""
     for topic in (it for it in contract.upstream(name) if it in contract.topics):
         at = horizon.of(plans.log(settings().warehouse, contract.pipeline, topic))
         if at is not None:
             raise TableError(
-                f"has another definition, and the log of {topic} was trimmed up to {at.at.isoformat()}: what it would "
-                "have emitted before cannot be told",
+                f"would begin anew, and the log of {topic} was trimmed up to {at.at.isoformat()}: what it would have "
+                "emitted before cannot be told",
                 where=f"{contract.pipeline}.{name}",
                 mend="put the definition back, or give the view another name: it begins with what the logs have",
             )
@@ -107,7 +107,7 @@ def previewed(
     log, told = emitted_.log(settings().warehouse, contract, name), step.told(step.processed())
     if not step.past.emitted_by:
         if tables.published(log):
-            _refuse_anew(contract, name)
+            refuse_anew(contract, name)
         return told
     return _emitted(spark, log, step.past.epoch, step.past.kept_by).unionByName(told)
 

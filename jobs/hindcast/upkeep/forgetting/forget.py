@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import emitted, holds, journal, logs, page, planning, plans, runs, tables, verdicts
+from hindcast import base, emitted, emitting, holds, journal, logs, page, planning, plans, runs, tables, verdicts
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
 from hindcast.errors import AskedError, HindcastError, RunError
@@ -42,7 +42,8 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
     """Forgets, and returns the proof, which is also among the reports (`forget-RUN.json`).
 
     What was forgotten before and has not come again, gives the proof of then. AskedError if there was never anything
-    like that; or if the contract was changed since the last run: tables have to be what it says.
+    like that; if the contract was changed since the last run: tables have to be what it says; amid an upgrade of the
+    topic's table; or if a kafka view would have to begin anew that cannot.
     """
     now, pipeline = settings(), contract.pipeline
     past, digest = journal.runs(now.warehouse, pipeline), what.digest(spark, contract)
@@ -58,6 +59,8 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
         if same[-1].state == "completed":
             runs.finish(pipeline, same[-1].number)  # it may have died before its report was written
             return _proof(pipeline, same[-1].number)
+    if begun is None:
+        _refuse(contract, what.topic)
     run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     told = {"topic": what.topic, "sha256": digest}
     todo = planning.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
@@ -123,6 +126,20 @@ def besides(views: Sequence[str]) -> list[str]:
     ]
 
 
+def _refuse(contract: Contract, topic: str) -> None:
+    """AskedError where not all can be taken out now, or not put right afterwards."""
+    found = tables.opened(tables.located(settings().warehouse, contract, topic))
+    if found is not None and tables.older(found) is not None:
+        raise AskedError(
+            "its table is not of today's store format yet, or any more",
+            where=f"{contract.pipeline}.{topic}",
+            mend=f"hindcast upgrade {contract.pipeline}.{topic}, then forget",
+        )
+    for name in contract.below(topic):
+        if name in contract.views and contract.views[name].semantics == "kafka":
+            emitting.refuse_anew(contract, name)
+
+
 class _Step:
     """One forgetting under way."""
 
@@ -133,7 +150,9 @@ class _Step:
         same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == todo.forgets["sha256"]}
         self._records = records.records(spark, contract, what, {*same, todo.run}).localCheckpoint()
         self.lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), todo)
-        self.texts = records.texts(contract, what, self._records)
+        adopted = records.adopted(spark, contract, what)
+        self._adopted = adopted.localCheckpoint() if adopted is not None else None
+        self.texts = records.texts(contract, what, self._records, self._adopted)
         self._readers = readers(contract, self.lineage.tables)
         self._rows: dict[str, int] = {}
 
@@ -153,6 +172,9 @@ class _Step:
             if self._rows[name]:
                 counted.note(self._spark, table, self._todo.known_at - timedelta(microseconds=1))
         self._told()
+        if self._adopted is not None:
+            its = base.table(warehouse, pipeline, self._what.topic)
+            self._rows[its.name] = erase.remove(self._adopted, its, ["key", "timestamp"], run)
         places = {"partition": "partition", "offset": "offset"}
         erase.blank(self._records, plans.fates(warehouse, pipeline, self._what.topic), places, run)
         in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
@@ -233,7 +255,8 @@ class _Step:
         left = records.records(self._spark, self._contract, what, set()).count()
         if tables.opened(table) is not None:
             left += tables.load(self._spark, table).where(records.gone(self._contract, what)).count()
-        return left
+        adopted = records.adopted(self._spark, self._contract, what)
+        return left + (adopted.count() if adopted is not None else 0)
 
     def prove(self) -> dict[str, Any]:
         """Purges what deriving has left, then reads everything once more; the proof, put among the reports."""
@@ -279,6 +302,8 @@ def _counts(spark: SparkSession, contract: Contract, what: Asked, past: list[jou
         return {}
     lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), Plan.from_json(past[-1].plan))
     found = {name: lineage.rows(name).count() for name in lineage.tables if lineage.there(name)}
+    if (adopted := records.adopted(spark, contract, what)) is not None:
+        found[base.table(settings().warehouse, contract.pipeline, what.topic).name] = adopted.count()
     return {**found, f"logs/{what.topic}": records.records(spark, contract, what, set()).count()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import forgotten, plans, read, schemas, tables
+from hindcast import base, forgotten, plans, read, schemas, tables
 from hindcast.contracts import Contract
 from hindcast.decode import decode
 from hindcast.errors import AskedError, QueryError, nearest
@@ -47,6 +47,9 @@ class Asked:
         return str(row[0])
 
 
+_RECORD = "partition int, offset bigint, topic string, topicPartition int, said array<string>"
+
+
 def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] = ()) -> Asked:
     """What a user asks for; QueryError for what names nothing.
 
@@ -78,16 +81,16 @@ def records(spark: SparkSession, contract: Contract, what: Asked, marked: set[in
     name, topic = what.topic, contract.topics[what.topic]
     log = plans.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
-        raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
+        if tables.opened(tables.located(settings().warehouse, contract, name)) is None:
+            raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
+        return spark.createDataFrame([], _RECORD)  # its table was adopted
     rows = tables.load(spark, log)
     raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
     decoded = decode(rows.withColumns(raw), topic, writers=schemas.known(spark, contract, name))
     if what.places:
         wanted = reduce(Column.__or__, ((F.col("partition") == p) & (F.col("offset") == o) for p, o in what.places))
     else:
-        typed = ((c, _typed(str(topic.key[c]), value)) for c, value in zip(topic.key, what.key, strict=True))
-        same = (F.col(f"key.{c}").eqNullSafe(value) for c, value in typed)
-        ours = reduce(Column.__and__, same, F.col("key").isNotNull())
+        ours = F.col("key").isNotNull() & _of_key(contract, what, "key.")
         spelt = decoded.where(ours).select("_rawKey").distinct().collect()
         ways = {bytes(row[0]) for row in spelt if row[0] is not None} | {what.text.encode()}
         wanted = ours | F.col("_rawKey").isin(*(F.lit(way) for way in ways))
@@ -107,19 +110,35 @@ def gone(contract: Contract, what: Asked) -> Column:
     """The rows of the topic's own table that go."""
     if what.places:
         return reduce(Column.__or__, ((F.col(PLACE[0]) == p) & (F.col(PLACE[1]) == o) for p, o in what.places))
+    return _of_key(contract, what)
+
+
+def adopted(spark: SparkSession, contract: Contract, what: Asked) -> DataFrame | None:
+    """The records of the topic's base (base.py) that are to be forgotten; None if it has none, or they have places."""
+    it = base.table(settings().warehouse, contract.pipeline, what.topic)
+    if what.places or tables.opened(it) is None:
+        return None
+    return tables.load(spark, it).where(_of_key(contract, what, "key."))
+
+
+def _of_key(contract: Contract, what: Asked, struct: str = "") -> Column:
+    """Whether columns are those of the key; they may be fields of a struct."""
     types = contract.topics[what.topic].key
-    same = (F.col(f"`{c}`").eqNullSafe(_typed(str(types[c]), v)) for c, v in zip(types, what.key, strict=True))
-    return reduce(Column.__and__, same)
+    keys = zip(types, what.key, strict=True)
+    return reduce(Column.__and__, (F.col(f"{struct}`{c}`").eqNullSafe(_typed(str(types[c]), v)) for c, v in keys))
 
 
 def _typed(kind: str, value: Any) -> Column:
     return F.lit(value).try_cast(kind)
 
 
-def texts(contract: Contract, what: Asked, records: DataFrame) -> Texts:
-    """All texts that the records said, and the key."""
+def texts(contract: Contract, what: Asked, records: DataFrame, adopted: DataFrame | None) -> Texts:
+    """All texts that the records of log and base said, and the key."""
     keys = {str(value) for value in what.key if value is not None}
-    said = {it for row in records.select("said").collect() for text in row[0] if text for it in strings(text)}
+    told = records.select("said")
+    if adopted is not None:
+        told = told.unionByName(adopted.select(F.array(F.to_json("key"), F.to_json("value")).alias("said")))
+    said = {it for row in told.collect() for text in row[0] if text for it in strings(text)}
     below = contract.below(what.topic)
     return Texts(frozenset(keys), frozenset(said | keys), below)
 
