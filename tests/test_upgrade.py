@@ -148,6 +148,30 @@ def done(spark: SparkSession, p: Pipeline, mode: str) -> bool:
 
 
 @pytest.mark.long
+def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    def fail(place: str) -> None:
+        if place.startswith("after commits.append rollover/menu"):
+            raise StopError(place)
+
+    with pipeline(spark, broker, tmp_path) as p:
+        upgrades.put(p, "versioned")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HINDCAST_CHUNK", "2")
+            watched(fail, patch.setattr)
+            assert not done(spark, p, "roll-over")
+        tell(p, RECORDS)
+        p.run("second")
+        path = p.table("menu").path
+        spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+        assert DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        upgrades.upgraded(spark, p, "roll-over")
+        assert tables.older(upgrades.opened(p)) is None
+        assert upgrades.history(p) == ordered(HISTORY["versioned"])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["before commits.publish menu 2", "before in_place.chunk 0"])
 def test_runs_and_the_background_do_not_disturb_each_other(
     spark: SparkSession, broker: str, tmp_path: Path, place: str

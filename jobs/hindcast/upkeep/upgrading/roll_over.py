@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import FileType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, journal, tables
+from hindcast import commits, journal, tables, widened
 from hindcast.errors import TableError
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -35,11 +38,16 @@ def beside(table: Table) -> Table:
 
 
 def build(spark: SparkSession, table: Table) -> None:
-    """Builds the new table, or goes on where that was left; a commit for about HINDCAST_CHUNK rows each."""
+    """Builds the new table, or goes on where that was left; a commit for about HINDCAST_CHUNK rows each.
+
+    If VACUUM has taken the version that it was built from, it begins anew from the one there is.
+    """
     new, found = beside(table), tables.opened(table)
     if found is None or (older := tables.older(found)) is None:
         return
-    told = _begun(new) or _begin(spark, table, new)
+    told = _begun(new)
+    if told is None or not _readable(table, told["version"]):
+        told = _begin(spark, table, new)
     version = spark.read.format("delta").option("versionAsOf", told["version"]).load(table.path)
     rows = tables.proxied(version, older)
     share = F.pmod(F.xxhash64(*(F.col(f"`{column}`") for column in table.key)), F.lit(told["chunks"]))
@@ -104,6 +112,16 @@ def _begin(spark: SparkSession, table: Table, new: Table) -> dict[str, Any]:
     }
     _noted(DeltaTable(made.table_uri), new, told)
     return told
+
+
+def _readable(table: Table, version: int) -> bool:
+    """Whether all files of a version are still there: VACUUM removes those that later versions do not have."""
+    try:
+        then = DeltaTable(table.path, version=version)
+    except (DeltaError, OSError):
+        return False
+    paths = [unquote(it) for it in pa.table(then.get_add_actions(flatten=True)).column("path").to_pylist()]
+    return all(info.type != FileType.NotFound for info in widened.files(then).get_file_info(paths))
 
 
 def _begun(new: Table) -> dict[str, Any] | None:
