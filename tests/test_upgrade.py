@@ -306,6 +306,8 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     adopted = upgrades.history(p)
     downgrade.downgrade(spark, p.contract, "menu", form)
     after = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
+    [again] = downgrade.downgrade(spark, p.contract, "menu", form)
+    assert again.startswith(f"the store format is {form}"), "a repeat finds nothing to do"
     assert after.select(before.column_names) == before.cast(after.schema)
     assert after.column_names == before.column_names
     assert upgrades.asked(p) == NOW[form]

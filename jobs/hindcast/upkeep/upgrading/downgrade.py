@@ -27,6 +27,7 @@ from hindcast.upkeep.upgrading.upgrade import DOWNGRADED, of_topic
 def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lose: bool = False) -> list[str]:
     """Makes a topic's table one of an older store format, or goes on with that; what was done, in lines.
 
+    Of a table that is of that format already only that.
     AskedError for a table that has nothing to take away, or where it would lose something and `lose` is not set.
     BusyError if a run of the pipeline has not ended.
     """
@@ -39,7 +40,10 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
         mend = f"finish it: hindcast upgrade {table.pipeline}.{name} --mode {older.mode}"
         raise AskedError("is being upgraded", where=table.path, mend=mend)
     now, formats = older.format if older else TODAY, list(FORMATS)
-    if formats.index(to) > formats.index(now) or (to == now and store_formats.cut(to, there)):
+    done = f"the store format is {to}; runs refuse the table until it is upgraded"
+    if to == now and store_formats.cut(to, there):
+        return [done]
+    if formats.index(to) > formats.index(now):
         raise AskedError(f"has the store format {now}: there is nothing to take away", where=table.path)
     open_runs = [run for run in journal.runs(table.warehouse, table.pipeline) if not run.finished]
     if open_runs:
@@ -60,7 +64,7 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)
     mark(spark, table, Older(to, at), {store_formats.SINCE: at.isoformat()} if lost else {})
     rewrite(tables.load(spark, table), table, to)
-    return [*(f"lost: {it}" for it in lost), f"the store format is {to}; runs refuse the table until it is upgraded"]
+    return [*(f"lost: {it}" for it in lost), done]
 
 
 def losses(rows: DataFrame, to: str) -> list[str]:
