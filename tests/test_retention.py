@@ -362,13 +362,10 @@ MORE = """
     aggregate: {total: sum(price)}
     window: {tumbling: 4 seconds, grace: 8 seconds}
 """
-SEED = 1
 
 
-@pytest.mark.parametrize(
-    ("seed", "times", "more"),
-    [(SEED, 2, False), *(pytest.param(SEED + n, 5, True, marks=pytest.mark.long) for n in range(1, 4))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "times", "more"), [(1, 2, False), (2, 5, True)])
 def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
     spark: SparkSession, broker: str, tmp_path: Path, seed: int, times: int, more: bool
 ) -> None:
@@ -420,12 +417,22 @@ def _record(dice: random.Random, topic: str, begun: datetime, number: int) -> tu
 
 
 def _same(p: Pipeline, twin: Pipeline, name: str, where: str) -> None:
-    since = horizon.frozen(p.warehouse, p.contract, name)
+    since = _promised(p, name)
     known = journal.completed(p.warehouse, p.name)
     for run, following in zip(known, [*known[1:], None], strict=True):
         # Known at a moment from the horizon on, at which the run was the last one.
         if since is None or following is None or following.known_at > since:
             assert state(p, name, run.number, since) == state(twin, name, run.number, since), where
+
+
+def _promised(p: Pipeline, name: str) -> datetime | None:
+    """From when on a table tells what it would if nothing had been trimmed: neither it nor what it is made of is frozen."""
+    found = [horizon.frozen(p.warehouse, p.contract, name)]
+    if name in p.contract.views:
+        view = p.contract.views[name]
+        made_of = (_promised(p, i) for i in view.inputs)
+        found += [at + horizon.looks_back(view) for at in made_of if at is not None]
+    return max((at for at in found if at is not None), default=None)
 
 
 def state(p: Pipeline, name: str, run: int, since: datetime | None) -> list[tuple[Any, ...]]:

@@ -258,12 +258,6 @@ def test_an_upgrade_whose_process_is_killed_is_finished_by_the_same_command(
         assert upgrades.asked(p) == NOW["timestamped"]
 
 
-@pytest.mark.parametrize("form", ["latest"])
-def test_there_and_back_loses_nothing(spark: SparkSession, broker: str, tmp_path: Path, form: str) -> None:
-    with pipeline(spark, broker, tmp_path) as p:
-        there_and_back(spark, p, form, "offline")
-
-
 @pytest.mark.long
 def test_a_downgrade_that_is_stopped_is_finished_by_the_same_command_or_undone_by_an_upgrade(
     spark: SparkSession, broker: str, tmp_path: Path

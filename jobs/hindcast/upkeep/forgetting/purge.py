@@ -42,11 +42,17 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
         found = DeltaTable(path)
     # VACUUM would do this in seconds for each table; here nobody reads what it spares.
     sums = {file.path for file in folder.of(name) if _last(file.path).startswith(".")}
-    for it in set(data(folder, name)) - {f"{name}/{it}" for it in live(found)}:
-        folder.remove(it)
-        place, _, last = it.rpartition("/")
+
+    def without_sum(path: str) -> str:
+        """Removes the checksum that Hadoop keeps of a file on a disk: with that of before nobody reads a new one."""
+        place, _, last = path.rpartition("/")
         if (checksum := f"{place}/.{last}.crc") in sums:
+            sums.remove(checksum)
             folder.remove(checksum)
+        return path
+
+    for it in set(data(folder, name)) - {f"{name}/{it}" for it in live(found)}:
+        folder.remove(without_sum(it))
     there, latest = live(found), found.version()
     needed = _checkpointed(found, [_last(file.path) for file in folder.files(f"{name}/{LOG}")], path)
     for file in list(folder.files(f"{name}/{LOG}")):
@@ -55,14 +61,15 @@ def purge(spark: SparkSession, folder: Folder, name: str, path: str, scrub: Call
         if _COMMIT.fullmatch(last):
             commit = folder.read(file.path).decode()
             if (kept := told(commit, there, scrub)) != commit:
-                folder.write(file.path, kept.encode())
+                folder.write(without_sum(file.path), kept.encode())
+        elif last.startswith("."):
+            continue
         elif (
             (checkpoint and int(checkpoint[1]) < needed)
             or (last == "_last_checkpoint" and needed > latest)
-            or last.endswith((".crc", ".compacted.json"))
+            or last.endswith((".crc", ".compacted.json"))  # Delta's checksums of a version hold statistics too
         ):
-            # Checksums hold statistics too, and those of a disk (.name.crc) are of files as they were.
-            folder.remove(file.path)
+            folder.remove(without_sum(file.path))
 
 
 def told(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
