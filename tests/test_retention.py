@@ -426,7 +426,7 @@ def _same(p: Pipeline, twin: Pipeline, name: str, where: str) -> None:
 
 
 def _promised(p: Pipeline, name: str) -> datetime | None:
-    """From when on neither a table nor what it is made of is frozen: it tells what it would had nothing been trimmed."""
+    """From when on neither a table nor what it is made of is frozen: it tells what is true."""
     found = [horizon.frozen(p.warehouse, p.contract, name)]
     if name in p.contract.views:
         view = p.contract.views[name]

@@ -242,6 +242,8 @@ def _vacuumed(spark: SparkSession, table: Table, kept: timedelta) -> None:
         "spark.databricks.delta.vacuum.logging.enabled": "false",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+        # As many tasks list the files: 10,000 by default, nearly all of them with nothing to do.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
     }
     with temporarily(spark, confs):
         spark.sql(f"VACUUM delta.`{table.path}` RETAIN {math.ceil(kept / timedelta(hours=1))} HOURS").collect()
