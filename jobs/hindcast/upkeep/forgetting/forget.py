@@ -148,6 +148,7 @@ class _Step:
     ) -> None:
         self._spark, self._contract, self._what, self._todo = spark, contract, what, todo
         same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == todo.forgets["sha256"]}
+        self._again = todo.run in same
         self._records = records.records(spark, contract, what, {*same, todo.run}).localCheckpoint()
         self.lineage = Lineage(spark, contract, what.topic, records.gone(contract, what), todo)
         adopted = records.adopted(spark, contract, what)
@@ -169,7 +170,7 @@ class _Step:
                 self._rows[name] = self._anew(name)
             else:
                 self._rows[name] = erase.remove(self.lineage.rows(name), table, [*table.identity, "systemFrom"], run)
-            if self._rows[name]:
+            if self._rows[name] or self._again:  # it may have died between the two
                 counted.note(self._spark, table, self._todo.known_at - timedelta(microseconds=1))
         self._told()
         if self._adopted is not None:
