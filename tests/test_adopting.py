@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from hindcast import base, tables
 from hindcast.contracts import Contract, load, shapes
-from hindcast.errors import AskedError, TableError
+from hindcast.errors import AskedError, TableError, UnknownError
 from hindcast.store_formats import UNKNOWN, Older
 from hindcast.upkeep.upgrading import upgrade
 from pipelines import RESTAURANT, at
@@ -48,9 +48,10 @@ def test_a_plain_table_is_adopted_as_it_is_at_one_version(tmp_path: Path) -> Non
     [
         ({"item": LATEST["item"]}, {}, "no column price"),
         ({**LATEST, "price": pa.array([8])}, {}, r"price is bigint, not decimal\(8,2\)"),
-        ({**LATEST, "seen": pa.array([1])}, {}, "beside the contract's it has seen"),
+        ({**LATEST, "seen": pa.array([1])}, {}, "beside the contract's columns it has seen; a format may have"),
         (LATEST, {"partition_by": ["item"]}, "it has partitions, by item"),
         ({**LATEST, "timestamp": pa.array([1])}, {}, "timestamp is bigint, not timestamp"),
+        (LATEST, {"configuration": {"delta.appendOnly": "true"}}, "rows can only be added to it"),
     ],
 )
 def test_a_table_of_other_columns_is_refused(
@@ -59,6 +60,16 @@ def test_a_table_of_other_columns_is_refused(
     with pytest.raises(TableError, match=f"cannot be adopted: .*{told}") as caught:
         asked(tmp_path, columns, **how)
     assert caught.value.where == str(tmp_path / "warehouse/restaurant/menu")
+
+
+def test_a_table_that_demands_something_of_its_rows_is_refused(tmp_path: Path) -> None:
+    it = contract(tmp_path)
+    table = tables.located(str(tmp_path / "warehouse"), it, "menu")
+    full = pa.schema([pa.field(name, column.type, name != "item") for name, column in LATEST.items()])
+    write_deltalake(table.path, pa.table(LATEST, schema=full))
+    DeltaTable(table.path).alter.add_constraint({"cheap": "price < 100"})
+    with pytest.raises(TableError, match=r"it has constraints \(cheap\); columns may not be null \(item\)"):
+        upgrade.beginning(it, table, "in-place")
 
 
 def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(tmp_path: Path) -> None:
@@ -71,9 +82,11 @@ def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(t
 
 def test_what_is_no_topics_table_has_no_store_format(tmp_path: Path) -> None:
     it = contract(tmp_path)
-    for name in ("orders", "bills", "nothing"):
+    for name in ("orders", "bills"):
         with pytest.raises(AskedError, match=f"'{name}' is not a topic that is read as a table"):
             upgrade.of_topic(it, name)
+    with pytest.raises(UnknownError, match="no topic 'menus'\n  what to do: did you mean 'menu'"):
+        upgrade.of_topic(it, "menus")
     with pytest.raises(AskedError, match="there is no table"):
         upgrade.beginning(it, tables.located(str(tmp_path), it, "menu"), "offline")
 
@@ -97,9 +110,9 @@ def test_rows_of_another_hand_since_a_downgrade_are_refused(tmp_path: Path) -> N
 
 WRONG: list[tuple[str, list[tuple[Any, ...]], list[tuple[str, str]]]] = [
     ("latest", [("a", 1), ("b", 2)], []),
-    ("latest", [("a", 1), ("a", 2), ("b", 1)], [("rows whose key has another", "a")]),
+    ("latest", [("a", 1), ("a", 2), ("b", 1)], [("rows of a key that has another", "a")]),
     ("latest", [(None, 1), ("b", 2)], [("rows without a key", "None")]),
-    ("timestamped", [("a", 1, 0), ("a", 2, 1)], [("rows whose key has another", "a")]),
+    ("timestamped", [("a", 1, 0), ("a", 2, 1)], [("rows of a key that has another", "a")]),
     ("versioned", [("a", 1, 0, 1), ("a", 2, 1, 2), ("a", 3, 5, None)], []),
     ("versioned", [("a", 1, 0, 3), ("a", 2, 1, None)], [("versions that overlap the key's next", "a")]),
     ("versioned", [("a", 1, 0, None), ("a", 2, 1, None)], [("versions that overlap the key's next", "a")]),

@@ -128,6 +128,12 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         assert [tuple(row) for row in spark.sql(asked.format(4)).collect()] == [("curry", 7), ("rice", 1), ("soup", 5)]
         with pytest.raises(Exception, match="is not kept: the history of menu was trimmed"):
             spark.sql(asked.format(3)).collect()
+        during = "SELECT item FROM restaurant_menu_between({}, {}) WHERE validTo IS NULL"
+        assert spark.sql(during.format("TIMESTAMP '1970-01-01'", "NULL")).count()
+        before = "TIMESTAMP '2026-01-01 00:00:03 UTC'"
+        for times in ((before, "NULL"), ("NULL", before), ("NULL", "TIMESTAMP '1960-01-01'")):
+            with pytest.raises(Exception, match="is not kept: the history of menu was trimmed"):
+                spark.sql(during.format(*times)).collect()
 
         # the late ones are trimmed like any other, and the ledger adds up
         p.send("menu", ("soup", {"price": 8}, 20))

@@ -27,6 +27,9 @@ def day(n: int | None) -> datetime | None:
     return None if n is None else datetime(2026, 1, n, tzinfo=UTC)
 
 
+MAY = "latest: none; timestamped: timestamp; versioned: validFrom and validTo"
+
+
 @pytest.mark.parametrize(
     ("there", "form", "wrong"),
     [
@@ -39,7 +42,7 @@ def day(n: int | None) -> datetime | None:
         (
             {**LATEST, "validFrom": "timestamp"},
             "bitemporal",
-            ["beside the contract's it has validFrom; an older format has none; timestamp; validFrom, validTo"],
+            [f"beside the contract's columns it has validFrom; a format may have ({MAY})"],
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from hindcast import cli, functions, journal, planning, tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.upkeep.upgrading import downgrade, upgrade
 from hindcast.upkeep.verifying.verify import verify
-from pipelines import Pipeline, at, pipeline, tell, wrong
+from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
 if TYPE_CHECKING:
@@ -136,6 +137,34 @@ def test_an_upgrade_that_fails_at_every_boundary_is_finished_by_the_same_command
 
 PLACES = {"in-place": 10, "roll-over": 17, "offline": 10}
 """At least so many commits an upgrade makes: it is stopped before and after each."""
+
+
+TWO = RESTAURANT.replace(
+    "  orders:\n",
+    '  costs:\n    read: table\n    key: {item: string}\n    value: {price: "decimal(8,2)"}\n  orders:\n',
+).replace(
+    "views:\n",
+    "views:\n  gains:\n    table: menu\n    join: {table: costs}\n    select: {gain: menu.price - costs.price}\n",
+)
+
+
+@pytest.mark.long
+def test_of_several_plain_tables_each_is_adopted_by_an_upgrade_of_its_own(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, TWO) as p:
+        upgrades.put(p, "latest", [("curry", 8)])
+        shutil.copytree(p.table("menu").path, p.table("costs").path)
+        told = upgrade.upgrade(spark, p.contract, "menu", "offline")
+        assert "but costs is to be upgraded too, before runs go on" in told
+        assert upgrades.asked(p) == [("curry", 8, "?")]
+        assert tables.opened(p.table("gains")) is None
+        with pytest.raises(TableError, match="costs: is a Delta table that Hindcast did not make"):
+            p.run()
+        assert not any("to be upgraded too" in line for line in upgrade.upgrade(spark, p.contract, "costs", "in-place"))
+        assert [(row["item"], int(row["gain"])) for row in p.raw("gains")] == [("curry", 0)]
+        assert p.states() == [(1, "completed"), (2, "completed")]
+        assert wrong(p) == []
 
 
 def done(spark: SparkSession, p: Pipeline, mode: str) -> bool:

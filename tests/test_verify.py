@@ -430,6 +430,12 @@ def test_findings_are_told_with_place_and_mend(copy: Pipeline, capsys: pytest.Ca
     assert told["notChecked"] == ["whether tables are what the log makes of them: that takes Spark"]
 
 
+def test_where_there_is_no_table_nothing_can_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Pipeline(None, "", tmp_path, CONTRACT).here():
+        assert cli.main(["verify", "verified", "--quick"]) == 2
+    assert "warehouse/verified: there is no table: nothing can be told" in capsys.readouterr().err
+
+
 def test_without_a_session_the_rest_is_told(copy: Pipeline) -> None:
     def no_jars() -> SparkSession:
         raise PlatformError("Spark's extra jars are not there", mend="run `make setup`")

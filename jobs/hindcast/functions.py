@@ -46,31 +46,33 @@ def _functions(table: Table) -> list[str]:
     name, at = f"{table.pipeline}_{table.name}", horizon.of(table)
     made = [_closed_up_to(f"{name}__closed_up_to", table)] if table.kind == "windows" else []
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
-    as_of, start, end = (_kept(table, at, moment, asked) for moment, asked in _ASKED.items())
+    true, during = questions.as_of(table.kind, _AS_OF), questions.during(table.kind, _FROM, _TO)
+    at_one = _kept(table, at, "true", ":as_of")
+    at_each = [_REVERSED, *(_kept(table, at, "true", asked) for asked in (":from_time", ":to_time"))]
     return [
         *made,
         _asking(table, at, name, {}, "true"),
-        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, questions.as_of(table.kind, as_of)),
-        _asking(table, at, f"{name}_between", times, questions.during(table.kind, start, end)),
+        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, f"{at_one} AND {true}"),
+        _asking(table, at, f"{name}_between", times, f"{' AND '.join(at_each)} AND {during}"),
     ]
 
 
 def _kept(table: Table, at: Horizon | None, moment: str, asked: str) -> str:
-    """A moment (an SQL expression) that fails if what is `asked` lies before the table's horizon."""
+    """A moment, or a condition (an SQL expression), that fails if what is `asked` lies before the table's horizon."""
     if at is None:
         return moment
     told = str(horizon.beyond(table, "what is asked for", at)).replace("'", "")
-    early = f"{asked} > TIMESTAMP '1970-01-01 00:00:00 UTC' AND {asked} < {horizon.moment(at.at)}"
+    early = f"{asked} < {horizon.moment(at.at)}"
+    if asked == ":from_time":  # from the beginning on: all that is kept
+        early += f" AND {asked} > {horizon.moment(questions.BEGINNING)}"
     return f"if({early}, raise_error('{told}'), {moment})"
 
 
 _AS_OF = "coalesce(:as_of, current_timestamp())"
-_FROM = (
-    "if(:from_time > :to_time, raise_error('the times are reversed: from_time is after to_time'), "
-    "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00'))"
-)
+_FROM = "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00')"
 _TO = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
-_ASKED = {_AS_OF: ":as_of", _FROM: ":from_time", _TO: ":to_time"}
+_REVERSED = "if(:from_time > :to_time, raise_error('the times are reversed: from_time is after to_time'), true)"
+"""What refuses a question is a condition of its own: within another one, rows that need not ask would pass by it."""
 
 
 def _asking(table: Table, at: Horizon | None, function: str, parameters: dict[str, str], condition: str) -> str:
@@ -81,7 +83,7 @@ def _asking(table: Table, at: Horizon | None, function: str, parameters: dict[st
     if table.kind == "windows":
         shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))
     every = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
-    condition = f"{questions.known_at(moment)} AND {condition}".replace('"timestamp"', "`timestamp`")
+    condition = f"{condition} AND {questions.known_at(moment)}".replace('"timestamp"', "`timestamp`")
     selected = ", ".join(shown)
     for parameter in every:
         place = f"{function}.{parameter}"

@@ -122,7 +122,8 @@ class Plan:
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
     `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
     `forgets`: of which topic it forgets what (upkeep/forgetting/forget.py); such a run brings none either.
-    `upgrade`: which table it brings to today's store format, and how (upkeep/upgrading/); such a run brings none.
+    `upgrade`: which table it brings to today's store format, and how (upkeep/upgrading/), `without` which others; such
+    a run brings none.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -154,8 +155,16 @@ class Plan:
         """The table that the run begins to bring to today's store format."""
         return self.upgrade["table"] if self.upgrade.get("step") == "begin" else None
 
+    @property
+    def without(self) -> list[str]:
+        """The tables that the run leaves alone: each waits for an upgrade of its own."""
+        named: list[str] = self.upgrade.get("without", [])
+        return named
+
     def concerns(self, contract: Contract, name: str) -> bool:
         """Whether the run has anything to do with a table."""
+        if any(name in contract.below(it) for it in self.without):
+            return False
         return self.only is None or name in contract.below(self.only)
 
     def as_json(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     """
     topics = {}
     for name, share in plan.topics.items():
-        if name not in contract.topics:
+        if name not in contract.topics or name in plan.without:
             continue
         try:
             partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
@@ -69,7 +69,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     judged = of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
-        notes = tables.notes(tables.located(warehouse, contract, name))
+        # A table that the run was made without may be none of ours yet.
+        notes = {} if name in plan.without else tables.notes(tables.located(warehouse, contract, name))
         changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in held:

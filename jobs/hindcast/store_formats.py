@@ -96,8 +96,10 @@ def recognised(there: Mapping[str, str], key: Mapping[str, Any], value: Mapping[
     wrong += [f"{n} is {there[n]}, not {kind}" for n, kind in wanted.items() if n in there and there[n] != kind]
     found = next((name for name, periods in FORMATS.items() if {*periods} == {*rest} and name != TODAY), None)
     if found is None:
-        known = "; ".join(", ".join(periods) or "none" for name, periods in FORMATS.items() if name != TODAY)
-        wrong.append(f"beside the contract's it has {', '.join(rest)}; an older format has {known}")
+        known = "; ".join(
+            f"{name}: {' and '.join(periods) or 'none'}" for name, periods in FORMATS.items() if name != TODAY
+        )
+        wrong.append(f"beside the contract's columns it has {', '.join(rest)}; a format may have ({known})")
     wrong += [
         f"{name} is {rest[name]}, not timestamp" for name in FORMATS[found or "latest"] if rest[name] != "timestamp"
     ]

@@ -12,7 +12,7 @@ Whatever is killed is finished by the same command: what was committed is found.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from hindcast import journal, runs, store_formats, tables
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.types import column_type
-from hindcast.errors import AskedError, TableError
+from hindcast.errors import AskedError, TableError, UnknownError, nearest
 from hindcast.settings import settings
 from hindcast.store_formats import Older
 from hindcast.tables import Table
@@ -56,8 +56,9 @@ def upgrade(spark: SparkSession, contract: Contract, name: str, mode: str) -> li
     if asked is not None:
         if "version" in asked:
             _refuse(spark, contract, table, asked)
-        done = _run(spark, pipeline, asked)
+        done = _run(spark, contract, asked)
         told.append(f"run {done['run']}: {asked['from']} rows are read as today's, and runs go on")
+        told += [f"but {other} is to be upgraded too, before runs go on" for other in _others(contract, name)]
     found = tables.opened(table)
     if found is None or tables.older(found) is None:
         return [*told, f"the store format is {store_formats.TODAY}"]
@@ -66,10 +67,10 @@ def upgrade(spark: SparkSession, contract: Contract, name: str, mode: str) -> li
             told.append(f"{fill(spark, table):,} rows brought to today's form where they lie")
         case "roll-over":
             roll_over.build(spark, table)
-            done = _run(spark, pipeline, {"table": name, "mode": mode, "step": "end"})
+            done = _run(spark, contract, {"table": name, "mode": mode, "step": "end"})
             told.append(f"run {done['run']}: swapped by the table that was built beside")
         case _:
-            done = _run(spark, pipeline, {"table": name, "mode": mode, "step": "end"})
+            done = _run(spark, contract, {"table": name, "mode": mode, "step": "end"})
             told.append(f"run {done['run']}: written anew")
     return [*told, f"the store format is {store_formats.TODAY}"]
 
@@ -90,8 +91,10 @@ _WRITES = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", "CREATE OR REPLACE 
 
 
 def of_topic(contract: Contract, name: str) -> Table:
-    """The table of a topic that is read as a table; AskedError for another."""
-    if name not in contract.topics or contract.topics[name].read != "table":
+    """The table of a topic that is read as a table; AskedError for another table, UnknownError for none."""
+    if name not in contract.topics and name not in contract.views:
+        raise UnknownError(f"no topic '{name}'", where=contract.pipeline, mend=nearest(name, contract.topics))
+    if name in contract.views or contract.topics[name].read != "table":
         raise AskedError(
             f"'{name}' is not a topic that is read as a table: only those have store formats",
             where=contract.pipeline,
@@ -148,6 +151,7 @@ def _recognised(contract: Contract, table: Table, found: DeltaTable) -> str:
         wrong.append(f"it has partitions, by {', '.join(found.metadata().partition_columns)}")
     if found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         wrong.append("its columns are mapped (delta.columnMapping.mode)")
+    wrong += _rules(found)
     if topic.ttl is not None:
         wrong.append("the topic has a ttl: rows would end that the table has not ended")
     if wrong:
@@ -166,6 +170,24 @@ def _recognised(contract: Contract, table: Table, found: DeltaTable) -> str:
             mend="write it with semantics: corrected; or move the table away and let Kafka's records tell",
         )
     return form
+
+
+def _rules(found: DeltaTable) -> Iterator[str]:
+    """What a plain table demands of its rows, or forbids: a later run could not write it."""
+    settings, fields = found.metadata().configuration, found.schema().fields
+    if settings.get("delta.appendOnly") == "true":
+        yield "rows can only be added to it (delta.appendOnly)"
+    checks = [name.removeprefix(_CHECK) for name in sorted(settings) if name.startswith(_CHECK)]
+    if checks:
+        yield f"it has constraints ({', '.join(checks)})"
+    if full := [field.name for field in fields if not field.nullable]:
+        yield f"columns may not be null ({', '.join(full)})"
+    if computed := [field.name for field in fields if {*field.metadata} & _COMPUTED]:
+        yield f"columns are computed ({', '.join(computed)})"
+
+
+_CHECK = "delta.constraints."
+_COMPUTED = {"delta.generationExpression", "delta.identity.start"}
 
 
 def _type(kind: str) -> str:
@@ -201,7 +223,7 @@ def wrong_rows(rows: DataFrame, key: tuple[str, ...], form: str) -> DataFrame:
     ordered = Window.partitionBy(of_key).orderBy(F.col("validFrom"), F.col("validTo").asc_nulls_last())
     following = F.lead("validFrom").over(ordered)
     unended = F.col("_next").isNotNull() & F.coalesce(F.col("validTo") > F.col("_next"), F.lit(True))
-    twice = "rows whose key has another" if form != "versioned" else "versions that overlap the key's next"
+    twice = "rows of a key that has another" if form != "versioned" else "versions that overlap the key's next"
     wrong = (
         F.when(absent, "rows without a key")
         .when(unended, twice)
@@ -211,5 +233,21 @@ def wrong_rows(rows: DataFrame, key: tuple[str, ...], form: str) -> DataFrame:
     return told.where("wrong IS NOT NULL")
 
 
-def _run(spark: SparkSession, pipeline: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    return runs.upgrade(spark, pipeline, f"{RUN}{datetime.now(UTC).isoformat(timespec='milliseconds')}", asked)
+def _others(contract: Contract, name: str) -> list[str]:
+    """The other topics whose tables runs cannot write: each waits for an upgrade of its own."""
+    found = []
+    for other, topic in contract.topics.items():
+        if topic.read != "table" or other == name:
+            continue
+        try:
+            tables.writable(tables.located(settings().warehouse, contract, other))
+        except TableError:
+            found.append(other)
+    return found
+
+
+def _run(spark: SparkSession, contract: Contract, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A run for the table alone and what is made of it; without tables that wait for their upgrade."""
+    without = _others(contract, asked["table"])
+    asked = {**asked, **({"without": without} if without else {})}
+    return runs.upgrade(spark, contract.pipeline, f"{RUN}{datetime.now(UTC).isoformat(timespec='milliseconds')}", asked)

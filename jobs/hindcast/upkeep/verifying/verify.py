@@ -51,7 +51,7 @@ def verify(
     """What is wrong with the tables of a pipeline, or with that of the topic or view `name` and what stands behind it.
 
     Without `spark` it is not asked whether tables are what the log makes of them; with `whole` that is asked of all
-    keys. UnknownError for a `name` that is none.
+    keys. UnknownError for a `name` that is none, and where there is no table at all.
     """
     names = [*contract.topics, *contract.views]
     if name is not None and name not in names:
@@ -99,6 +99,12 @@ class _Verification:
             self._open(table)
         for name in self._names:
             self._open_kept(name)
+        if not (self._found or self._told.findings or self._told.left):
+            raise UnknownError(
+                "there is no table: nothing can be told",
+                where=f"{warehouse}/{pipeline}",
+                mend=f"set HINDCAST_WAREHOUSE to where the tables are; hindcast run {pipeline} makes them",
+            )
         for table in [table for table in self._found if table != book]:
             self._look(table)
             self._older(table)
