@@ -88,7 +88,7 @@ def text(pipeline: str, told: Mapping[str, Any]) -> str:
     lines = [f"{pipeline}, run {told['run']}: {told['table']}, key of sha256 {told['sha256']}", ""]
     lines += [f"  {name:<28} {n:>8,} rows" for name, n in told["rows"].items()]
     lines += ["", f"  searched: {told['files']:,} files, {told['bytes']:,} bytes, {told['texts']:,} texts"]
-    lines += [f"  {told['shared']:,} texts are other records' too"] if told["shared"] else []
+    lines += [f"  of the texts other records have {told['shared']:,} too"] if told["shared"] else []
     if told["proven"]:
         lines.append("  found: nothing")
     lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
