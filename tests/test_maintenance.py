@@ -51,9 +51,10 @@ def no_spark() -> SparkSession:
 
 
 def own(p: Pipeline) -> Callable[[], SparkSession]:
-    """A session of its own, as another process has one."""
-    assert p.spark is not None
-    return p.spark.newSession
+    """A session of its own, as another process has one; over Spark Connect the one there is."""
+    spark = p.spark
+    assert spark is not None
+    return spark.newSession if hasattr(spark, "newSession") else lambda: spark
 
 
 def answers(p: Pipeline) -> dict[str, Any]:
