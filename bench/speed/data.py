@@ -1,10 +1,10 @@
 """The inputs, the same every time: records drawn by numpy, and the tables that Hindcast makes of them, laid out as its
 runs lay them out. What is there is taken again.
 
-Three pipelines differ in how often keys come: `uniform`; `zipf`, by Zipf's law with exponent 1 (of 100,000 keys the most
-frequent one has 8% of all records); `hot`, where one key has a tenth of the events, and the versions are uniform. Of a
-hundred records one is late, by an exponential delay whose mean is a hundredth of the history; of a hundred records of a
-table one is a tombstone.
+Three pipelines differ in how often keys come: `uniform`; `zipf`, by Zipf's law with exponent 1 (of 100,000 keys the
+most frequent one has 8% of all records); `hot`, where one key has a tenth of the events, and the versions are uniform.
+Of a hundred records one is late, by an exponential delay whose mean is a hundredth of the history; of a hundred records
+of a table one is a tombstone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.speed.names import KINDS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from hindcast.contracts import Contract
+    from hindcast.tables import Table
 
-KINDS = ("uniform", "zipf", "hot")
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SPAN = timedelta(days=90)
 """How long the history is, whatever its records."""
@@ -129,7 +131,9 @@ def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     contract = place.contract(kind)
     sides = [
-        derive.relation(tables.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name])
+        derive.relation(
+            tables.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name]
+        )
         for name in ("events", "prices")
     ]
     with sliced(spark, place.sizes.events):
@@ -171,29 +175,36 @@ def keys(chance: np.random.Generator, kind: str, count: int, of: int) -> Any:
 
 
 def _publish(spark: SparkSession, place: Inputs, kind: str, name: str) -> None:
+    """The table of a topic of these inputs."""
+    from hindcast import tables
+
+    drawn = place.folder / "records.parquet"
+    some = records(place, kind, name)
+    pq.write_table(some, drawn, row_group_size=250_000)
+    table = tables.located(str(place.warehouse), place.contract(kind), name)
+    publish(spark, spark.read.parquet(str(drawn)), table, name, some.num_rows)
+    drawn.unlink()
+
+
+def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, count: int) -> None:
     """The table of a topic, as its first run publishes it."""
     from pyspark.sql import functions as F
 
     from hindcast import changes, commits, derive, tables
     from hindcast.session import temporarily
 
-    drawn = place.folder / "records.parquet"
-    pq.write_table(records(place, kind, name), drawn, row_group_size=250_000)
-    value = F.struct(*VALUES[name])
-    known: DataFrame = spark.read.parquet(str(drawn)).select(
+    known = drawn.select(
         F.struct("item").alias("key"),
-        F.when(F.col(VALUES[name][0]).isNotNull(), value).alias("value"),
+        F.when(F.col(VALUES[name][0]).isNotNull(), F.struct(*VALUES[name])).alias("value"),
         "timestamp",
         F.lit(0).alias("partition"),
         "offset",
     )
     rows = derive.events(known) if name == "events" else derive.versions(known)
-    table = tables.located(str(place.warehouse), place.contract(kind), name)
     tables.ensure(table, changes.table_schema(rows))
     with temporarily(spark, {"spark.sql.shuffle.partitions": "16"}):
-        note = {"run": 1, "opened": place.sizes.events if name == "events" else place.sizes.versions}
-        commits.publish(rows.withColumn("change", F.lit("open")), table, 1, KNOWN, closing=None, note=note)
-    drawn.unlink()
+        opened = rows.withColumn("change", F.lit("open"))
+        commits.publish(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
 
 
 def _plan(place: Inputs, kind: str) -> None:

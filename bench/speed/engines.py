@@ -62,8 +62,8 @@ def scan(listed: Sequence[str]) -> str:
 
 
 def engine() -> duckdb.DuckDBPyConnection:
-    """DuckDB with as many threads as there are cores, in UTC."""
-    return duckdb.connect(config={"memory_limit": MEMORY, "preserve_insertion_order": "false", "TimeZone": "UTC"})
+    """DuckDB with as many threads as there are cores."""
+    return duckdb.connect(config={"memory_limit": MEMORY, "preserve_insertion_order": "false"})
 
 
 def by_duckdb(query: str, **tables: Path) -> Callable[[Path], None]:
@@ -98,7 +98,9 @@ def by_spark(spark: SparkSession, query: Callable[..., DataFrame] | str, **table
 
     def run(output: Path) -> None:
         if isinstance(query, str):
-            rows = spark.sql(query.format(**{n: f"delta.`{path}`" for n, path in tables.items()}, system=SYSTEM_OF_SPARK))
+            rows = spark.sql(
+                query.format(**{n: f"delta.`{path}`" for n, path in tables.items()}, system=SYSTEM_OF_SPARK)
+            )
         else:
             rows = query(**{name: spark.read.format("delta").load(str(path)) for name, path in tables.items()})
         rows.write.format("delta").save(str(output))

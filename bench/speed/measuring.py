@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.speed import engines
-
-OURS = "Hindcast"
+from bench.speed.names import OURS
 
 
 @dataclass(frozen=True)
 class Contestant:
     """One way to do an operation. `run` writes the operation's output into a folder that is not there yet.
 
-    `output`: where the output lies instead, if not there. `units`: how much of the operation's input it gets through,
-    of one that is given less than the others (1: all).
+    `output`: where the output lies instead, if not there. `before`: what is done each time before it is timed.
     """
 
     name: str
@@ -46,7 +44,7 @@ class Operation:
 
 @dataclass
 class Measured:
-    """The seconds of a contestant by round; why it has none, or fewer than rounds."""
+    """The seconds of a contestant by round, or why it has none. `share`: of the input that it was given, 1 for all."""
 
     operation: str
     data: str
@@ -54,6 +52,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     why: str | None = None
     writes: str = ""
+    share: float = 1
 
     @property
     def median(self) -> float | None:
@@ -80,7 +79,7 @@ def measure(operation: Operation, rounds: int, folder: Path, say: Callable[[str]
             try:
                 took = _timed(it, output)
                 content = engines.content(it.output or output, operation.columns)
-            except Exception as error:  # noqa: BLE001  # a peer may fail as it likes
+            except Exception as error:  # a peer may fail as it likes
                 measured.why, measured.seconds = f"failed: {_first_line(error)}", []
                 if it.name == OURS:
                     raise

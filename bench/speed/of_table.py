@@ -9,12 +9,12 @@ from bench.speed import views
 from bench.speed.data import CATEGORIES, Inputs
 from bench.speed.engines import by_duckdb, by_polars
 from bench.speed.measuring import Contestant, Operation
+from bench.speed.names import DUCKDB_SUMS, NOT_INSTALLED, POLARS_SUMS, SPARK_SUMS
 from bench.speed.table_table import ROWS, belief
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAIVE, DUCKDB, POLARS = "Spark: running sums", "DuckDB: running sums", "Polars: running sums"
 COLUMNS = (
     "category::BIGINT",
     "items::BIGINT",
@@ -44,12 +44,12 @@ def operation(spark: SparkSession, place: Inputs, kind: str, *, full: bool) -> O
     contestants = [views.ours(spark, place, kind, "categories"), views.copy(spark, place, kind, "categories")]
     absent: dict[str, str] = {}
     if full:
-        contestants.append(views.on_spark(spark, NAIVE, RUNNING, **inputs))
-    contestants.append(Contestant(DUCKDB, by_duckdb(RUNNING, **inputs)))
+        contestants.append(views.on_spark(spark, SPARK_SUMS, RUNNING, **inputs))
+    contestants.append(Contestant(DUCKDB_SUMS, by_duckdb(RUNNING, **inputs)))
     if full and find_spec("polars"):
-        contestants.append(Contestant(POLARS, by_polars(running_sums, **inputs)))
+        contestants.append(Contestant(POLARS_SUMS, by_polars(running_sums, **inputs)))
     elif full:
-        absent[POLARS] = "not installed (pip install 'hindcast[bench]')"
+        absent[POLARS_SUMS] = NOT_INSTALLED
     told = f"aggregate of a table over time, {place.sizes.versions:,} versions, {CATEGORIES:,} groups"
     return Operation("d", kind, told, COLUMNS, contestants, absent)
 

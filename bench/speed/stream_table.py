@@ -12,12 +12,11 @@ from bench.speed import views
 from bench.speed.data import KNOWN, Inputs, marked
 from bench.speed.engines import by_duckdb, by_polars
 from bench.speed.measuring import Contestant, Operation
+from bench.speed.names import DUCKDB_ASOF, EQUI, HOT, NOT_INSTALLED, POLARS_ASOF, RANGE, TEMPO, WINDOW, ZIPF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EQUI, RANGE, WINDOW = "Spark: equi-join", "Spark: range join", "Spark: union and window"
-TEMPO, DUCKDB, POLARS = "tempo 0.1.30 on Spark", "DuckDB: ASOF JOIN", "Polars: join_asof"
 COLUMNS = (
     "item",
     "quantity::BIGINT",
@@ -51,9 +50,9 @@ def operation(spark: SparkSession, place: Inputs, kind: str, *, full: bool) -> O
     inputs = views.sides(spark, place, kind, "events", "prices")
     both = views.ours(spark, place, kind, "priced"), views.copy(spark, place, kind, "priced")
     peers, absent = _peers(spark, place, kind, inputs) if full else ([], {})
-    peers.append(Contestant(DUCKDB, by_duckdb(ASOF, **inputs)))
+    peers.append(Contestant(DUCKDB_ASOF, by_duckdb(ASOF, **inputs)))
     told = f"{place.sizes.events:,} events with {place.sizes.versions:,} versions of {place.sizes.keys:,} keys"
-    return Operation("b" if kind == "hot" else "a", kind, f"stream-table join, {told}", COLUMNS, [*both, *peers], absent)
+    return Operation("b" if kind == HOT else "a", kind, f"stream-table join, {told}", COLUMNS, [*both, *peers], absent)
 
 
 def _peers(
@@ -65,18 +64,18 @@ def _peers(
         views.on_spark(spark, WINDOW, union_and_window, **inputs),
     ]
     absent: dict[str, str] = {}
-    if kind == "zipf":
+    if kind == ZIPF:
         absent[RANGE] = "not run: of the most frequent key all versions with all events are 10^11 pairs"
     else:
         peers.append(views.on_spark(spark, RANGE, BY_RANGE, **inputs))
     if find_spec("tempo"):
         peers.append(views.on_spark(spark, TEMPO, by_tempo, **inputs))
     else:
-        absent[TEMPO] = "not installed (pip install 'hindcast[bench]')"
+        absent[TEMPO] = NOT_INSTALLED
     if find_spec("polars"):
-        peers.append(Contestant(POLARS, by_polars(join_asof, **inputs)))
+        peers.append(Contestant(POLARS_ASOF, by_polars(join_asof, **inputs)))
     else:
-        absent[POLARS] = "not installed (pip install 'hindcast[bench]')"
+        absent[POLARS_ASOF] = NOT_INSTALLED
     return peers, absent
 
 
@@ -131,5 +130,3 @@ def _whole(met: DataFrame, at: Any, price: Any, until: Any) -> DataFrame:
         F.lit(KNOWN).alias("systemFrom"),
         F.lit(None).cast("timestamp").alias("systemTo"),
     )
-
-

@@ -9,11 +9,11 @@ from bench.speed import views
 from bench.speed.data import Inputs
 from bench.speed.engines import by_duckdb, by_polars
 from bench.speed.measuring import Contestant, Operation
+from bench.speed.names import DUCKDB_TWO, NOT_INSTALLED, POLARS_TWO, RANGE, ZIPF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAIVE, DUCKDB, POLARS = "Spark: range join", "DuckDB: two ASOF JOINs", "Polars: two join_asof"
 COLUMNS = (
     "item",
     "price::BIGINT",
@@ -44,15 +44,15 @@ def operation(spark: SparkSession, place: Inputs, kind: str, *, full: bool) -> O
     inputs = views.sides(spark, place, kind, "prices", "stock")
     contestants = [views.ours(spark, place, kind, "stocked"), views.copy(spark, place, kind, "stocked")]
     absent: dict[str, str] = {}
-    if full and kind == "zipf":
-        absent[NAIVE] = "not run: of the most frequent key all versions with all are 10^10 pairs"
+    if full and kind == ZIPF:
+        absent[RANGE] = "not run: of the most frequent key all versions with all are 10^10 pairs"
     elif full:
-        contestants.append(views.on_spark(spark, NAIVE, BY_RANGE, **inputs))
-    contestants.append(Contestant(DUCKDB, by_duckdb(ASOF, **inputs)))
+        contestants.append(views.on_spark(spark, RANGE, BY_RANGE, **inputs))
+    contestants.append(Contestant(DUCKDB_TWO, by_duckdb(ASOF, **inputs)))
     if full and find_spec("polars"):
-        contestants.append(Contestant(POLARS, by_polars(two_join_asof, **inputs)))
+        contestants.append(Contestant(POLARS_TWO, by_polars(two_join_asof, **inputs)))
     elif full:
-        absent[POLARS] = "not installed (pip install 'hindcast[bench]')"
+        absent[POLARS_TWO] = NOT_INSTALLED
     versions = f"{place.sizes.versions:,}"
     told = f"table-table join, {versions} versions with {versions}"
     return Operation("c", kind, told, COLUMNS, contestants, absent)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from bench.speed.data import Inputs, ensure
 from bench.speed.engines import by_spark, cold
-from bench.speed.measuring import OURS, Contestant
+from bench.speed.measuring import Contestant
+from bench.speed.names import COPY, OURS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-COPY = "Spark: copy of the same rows"
 
 
 def ours(spark: SparkSession, place: Inputs, kind: str, view: str) -> Contestant:
