@@ -98,7 +98,8 @@ def by_tempo(events: DataFrame, prices: DataFrame) -> DataFrame:
     from tempo import TSDF
 
     left = TSDF(events.select("item", "timestamp", "quantity", *_PLACE), "timestamp", ["item"])
-    right = TSDF(prices.select("item", "validFrom", "validTo", "price"), "validFrom", ["item"])
+    starts = F.col("validFrom").alias("timestamp")  # tempo wants one name
+    right = TSDF(prices.select("item", starts, "validTo", "price"), "timestamp", ["item"])
     met = left.asofJoin(right, right_prefix="v", skipNulls=False).df
     return _whole(met, F.col("timestamp"), F.col("v_price"), F.col("v_validTo"))
 
