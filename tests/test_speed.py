@@ -121,14 +121,14 @@ def test_keys_come_as_often_as_their_kind_says() -> None:
     assert all(counts.keys() == set(range(100)) for counts in drawn.values())
 
 
-def test_records_are_the_same_each_time_and_one_in_a_hundred_is_late(tmp_path: Path) -> None:
-    place = data.Inputs(tmp_path, data.Sizes(events=20_000, versions=5_000, keys=50))
-    one, again = (data.records(place, "uniform", "events") for _ in range(2))
+def test_records_are_the_same_each_time_and_one_in_a_hundred_is_late() -> None:
+    sizes = data.Sizes(events=20_000, versions=5_000, keys=50)
+    one, again = (data.records(sizes, "uniform", "events") for _ in range(2))
     assert one.equals(again)
     times = np.asarray(one["timestamp"].cast("int64"))
     late = times[1:] < np.maximum.accumulate(times)[:-1]
     assert 0.008 < late.mean() < 0.012
-    assert 0.005 < data.records(place, "uniform", "prices")["price"].null_count / 5_000 < 0.015
+    assert 0.005 < data.records(sizes, "uniform", "prices")["price"].null_count / 5_000 < 0.015
 
 
 def test_every_goal_is_of_an_operation_that_has_a_title() -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.speed import data, measuring, plot, profiling, quick, table
+from bench.speed import data, inputs, measuring, plot, profiling, quick, table
 from bench.speed.measuring import Measured
 from bench.speed.names import HOT, UNIFORM, ZIPF
 
@@ -53,7 +53,7 @@ def main() -> int:
     sizes = data.Sizes(*map(int, asked.sizes.split(","))) if asked.sizes else data.FULL
     spark = _session(asked)
     if asked.profile:
-        place = data.inputs(asked.folder, sizes)
+        place = inputs.inputs(asked.folder, sizes)
         for code in asked.operations:
             for kind in asked.data.split(","):
                 print("\n".join(profiling.profile(spark, place, code, kind, asked.folder / "events")), flush=True)
@@ -94,7 +94,7 @@ def _measured(spark: SparkSession, asked: argparse.Namespace, sizes: data.Sizes)
         if code in over_views:
             module, of = over_views[code]
             for kind in of:
-                place = data.inputs(asked.folder, sizes)
+                place = inputs.inputs(asked.folder, sizes)
                 operation = module.operation(spark, place, kind, full=full)
                 print(f"{operation.code} {kind}: {operation.told}", flush=True)
                 yield measuring.measure(operation, asked.rounds, place.folder)

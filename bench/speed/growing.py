@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.speed import data
+from bench.speed import data, inputs
 from bench.speed.measuring import Measured
 from bench.speed.names import LARGE, MERGE, OURS, SMALL, UNIFORM
 
@@ -106,7 +106,7 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     (it.folder / "schemas").mkdir(parents=True, exist_ok=True)
     (it.folder / "schemas" / "growing.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
     contract = _use(it)
-    every = data.records(data.Inputs(it.folder, data.Sizes(0, count + RUNS * RECORDS, 100_000)), UNIFORM, "prices")
+    every = data.records(data.Sizes(0, count + RUNS * RECORDS, 100_000), UNIFORM, "prices")
     reached = np.maximum.accumulate(np.asarray(every["timestamp"].cast(pa.int64())))
     before = pa.array(np.concatenate([[0], reached[:-1]]), pa.timestamp("ms", "UTC"))
     every = every.append_column("streamTime", before)
@@ -115,7 +115,7 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
         pq.write_table(every.slice(start, end - start), it.brought(run), row_group_size=250_000)
     first = spark.read.parquet(str(it.brought(1)))
     _log(spark, it, contract, 1)
-    data.publish(spark, first, tables.located(it.warehouse, contract, "prices"), "prices", count)
+    inputs.publish(spark, first, tables.located(it.warehouse, contract, "prices"), "prices", count)
     journal.write(it.warehouse, _entry(it, contract, 1, "completed"))
     rows = spark.read.format("delta").load(f"{it.warehouse}/growing/prices")
     rows.select("item", "price", "category", "validFrom", "validTo").write.format("delta").save(str(it.merged))

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from bench.speed import views
-from bench.speed.data import CATEGORIES, Inputs
+from bench.speed.data import CATEGORIES
 from bench.speed.engines import by_duckdb, by_polars
+from bench.speed.inputs import Inputs
 from bench.speed.measuring import Contestant, Operation
 from bench.speed.names import DUCKDB_SUMS, NOT_INSTALLED, POLARS_SUMS, SPARK_SUMS
 from bench.speed.table_table import ROWS, belief

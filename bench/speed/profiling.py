@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.speed import views
-from bench.speed.data import Inputs
 from bench.speed.engines import cold
+from bench.speed.inputs import Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

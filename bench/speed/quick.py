@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.speed import data, engines, views
+from bench.speed import data, engines, inputs, views
 from bench.speed.names import HOT, UNIFORM, ZIPF
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main(folder: Path, *, record: bool) -> int:
 
     spark = session("hindcast-bench-quick", {"spark.driver.memory": MEMORY})
     spark.sparkContext.setLogLevel("ERROR")
-    ratios = measured(spark, data.inputs(folder, data.QUICK))
+    ratios = measured(spark, inputs.inputs(folder, data.QUICK))
     if record or not BASELINE.exists():
         kept = {name: [round(it, 3) for it in of] for name, of in ratios.items()}
         BASELINE.write_text(json.dumps({"sizes": data.QUICK.text, "ratios": kept}, indent=1) + "\n", encoding="utf-8")
@@ -65,7 +65,7 @@ def told(before: Ratios, now: Ratios) -> list[str]:
     return lines
 
 
-def measured(spark: SparkSession, place: data.Inputs) -> dict[str, list[float]]:
+def measured(spark: SparkSession, place: inputs.Inputs) -> dict[str, list[float]]:
     """The ratios of all operations; the first round warms up, and its results are checked against DuckDB's."""
     from bench.speed import of_table, stream_table, table_table
 

@@ -71,7 +71,7 @@ def _scan(_: Any, warehouse: str, first: int, last: int, moment: Any) -> tuple[i
     with engines.engine() as it:
         text = f"SELECT * FROM {listed} WHERE id BETWEEN ? AND ? AND validFrom <= ? AND systemTo IS NULL"  # noqa: S608
         at = moment.isoformat()
-        rows = it.execute(f"{text} AND (validTo IS NULL OR validTo > ?)", [first, last, at, at])
+        rows = it.sql(f"{text} AND (validTo IS NULL OR validTo > ?)", params=[first, last, at, at])
         return _told(rows.to_arrow_table())
 
 

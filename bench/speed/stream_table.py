@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from bench.speed import views
-from bench.speed.data import KNOWN, Inputs, marked
+from bench.speed.data import KNOWN
 from bench.speed.engines import by_duckdb, by_polars
+from bench.speed.inputs import Inputs, marked
 from bench.speed.measuring import Contestant, Operation
 from bench.speed.names import DUCKDB_ASOF, EQUI, HOT, NOT_INSTALLED, POLARS_ASOF, RANGE, TEMPO, WINDOW, ZIPF
 

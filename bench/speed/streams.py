@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.speed.data import SPAN, T0, Inputs, records
+from bench.speed.data import SPAN, T0, records
+from bench.speed.inputs import Inputs
 from bench.speed.measuring import Measured
 from bench.speed.names import STREAMS
 
@@ -59,7 +60,7 @@ def _send(servers: str, prefix: str, place: Inputs, kind: str, share: float) -> 
     end = pa.scalar(T0 + SPAN * share, pa.timestamp("ms", "UTC"))
     sent = {}
     for topic, name in (("table", "prices"), ("stream", "events")):
-        every = records(place, kind, name)
+        every = records(place.sizes, kind, name)
         count = int(every.num_rows * share)
         some = every.slice(0, count).filter(pc.less_equal(every.slice(0, count)["timestamp"], end))
         sent[topic] = produce.send(servers, f"{prefix}{topic}", _records(some))

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from bench.speed import views
-from bench.speed.data import Inputs
 from bench.speed.engines import by_duckdb, by_polars
+from bench.speed.inputs import Inputs
 from bench.speed.measuring import Contestant, Operation
 from bench.speed.names import DUCKDB_TWO, NOT_INSTALLED, POLARS_TWO, RANGE, ZIPF
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.speed.data import Inputs, ensure
 from bench.speed.engines import by_spark, cold
+from bench.speed.inputs import Inputs, ensure
 from bench.speed.measuring import Contestant
 from bench.speed.names import COPY, OURS
 
