@@ -47,6 +47,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="with --quick: record the baseline")
     asked = parser.parse_args()
     asked.operations = asked.operations or list(CODES)
+    if asked.sizes and asked.out == RESULTS and not asked.profile:
+        parser.error("--sizes is for a try: say with --out where its results go")
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.quick:
         return quick.main(asked.folder, record=asked.record)

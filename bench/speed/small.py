@@ -52,10 +52,9 @@ def measure(spark: SparkSession, folder: Path, rounds: int) -> list[Measured]:
             value = b'{"item": "curry", "quantity": 1}'
             return [Record(b"guest-%d-%d" % (number, n), value, 1_767_225_720_000 + number) for n in range(count)]
 
-        produce.send(servers, "orders", orders(BEFORE, 0))
-        for warm in range(2):
+        for warm, count in enumerate((BEFORE, RECORDS)):
+            produce.send(servers, "orders", orders(count, warm))
             runs.run(spark, "small", f"warm-{warm}")
-            produce.send(servers, "orders", orders(RECORDS, warm + 1))
         for number in range(2 * rounds):
             produce.send(servers, "orders", orders(RECORDS, number + 3))
             run = runs.plan("small", f"run-{number}")
