@@ -95,6 +95,9 @@ def _measured(spark: SparkSession, asked: argparse.Namespace, sizes: data.Sizes)
     for code in asked.operations:
         if code in over_views:
             module, of = over_views[code]
+            if sizes == data.FULL and asked.rounds:  # warms up: nothing of it counts
+                place = inputs.inputs(asked.folder, data.QUICK)
+                measuring.measure(module.operation(spark, place, of[0], full=full), 1, place.folder, lambda _: None)
             for kind in of:
                 place = inputs.inputs(asked.folder, sizes)
                 operation = module.operation(spark, place, kind, full=full)
