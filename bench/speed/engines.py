@@ -63,7 +63,9 @@ def scan(listed: Sequence[str]) -> str:
 
 def engine() -> duckdb.DuckDBPyConnection:
     """DuckDB with as many threads as there are cores."""
-    return duckdb.connect(config={"memory_limit": MEMORY, "preserve_insertion_order": "false"})
+    made = duckdb.connect(config={"memory_limit": MEMORY, "preserve_insertion_order": "false"})
+    made.execute("SET enable_progress_bar = false")
+    return made
 
 
 def by_duckdb(query: str, **tables: Path) -> Callable[[Path], None]:
