@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser mutate bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
+.PHONY: help setup demo up down test test-long test-connect test-browser mutate bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +37,13 @@ test-browser: setup ## those that work Airflow's UI in a browser; installs Chrom
 
 mutate: setup ## wrong readings of every operator, and what catches each
 	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
+
+bench: setup ## each operation beside its peers, and the goals of speed: met or not (two hours; nothing else should run)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[bench]'
+	@PYTHONPATH=jobs:scripts $(BIN)/python -m bench.speed
+
+bench-quick: setup ## a tenth of it without peers, against the recorded baseline (three minutes)
+	@PYTHONPATH=jobs:scripts $(BIN)/python -m bench.speed --quick
 
 bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
 	@PYTHONPATH=jobs $(BIN)/python bench/increment.py

@@ -1,0 +1,55 @@
+"""What the issue of speed asks for: at most so many times as long as a peer takes, or at most so many seconds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bench.speed import names
+from bench.speed.names import OURS
+
+
+class Goal(NamedTuple):
+    """Of an operation on some data: `most` times the seconds of `peer`, or, where that is Hindcast, `most` seconds."""
+
+    operation: str
+    data: str
+    peer: str
+    most: float
+
+    @property
+    def text(self) -> str:
+        return f"at most {self.most:g} s" if self.peer == OURS else f"at most {self.most:g}x {self.peer}"
+
+    def met(self, seconds: float | None, ratio: float | None) -> bool | None:
+        """Whether it is met; None where it was not measured."""
+        measured = seconds if self.peer == OURS else ratio
+        return None if measured is None else measured <= self.most
+
+
+ACROSS = {
+    ("b", "hot"): ("a", "uniform", "Hindcast: uniform keys (a)"),
+    ("f", names.LARGE): ("f", names.SMALL, f"Hindcast: {names.SMALL}"),
+}
+"""Hindcast beside itself: what an operation on some data is compared with, and what that is called."""
+
+_AHEAD = 1.0
+GOALS = (
+    *(Goal("a", kind, names.EQUI, 0.6) for kind in ("uniform", "zipf")),
+    *(Goal("a", kind, names.STREAMS, 0.05) for kind in ("uniform", "zipf")),
+    Goal("a", "uniform", names.RANGE, _AHEAD),
+    *(Goal("a", kind, peer, _AHEAD) for kind in ("uniform", "zipf") for peer in (names.WINDOW, names.TEMPO)),
+    *(Goal("a", kind, names.DUCKDB_ASOF, 1.5) for kind in ("uniform", "zipf")),
+    Goal("b", "hot", ACROSS["b", "hot"][2], 1.5),
+    *(Goal(code, kind, names.COPY, _AHEAD) for code in ("c", "d") for kind in ("uniform", "zipf")),
+    *(Goal("c", kind, names.DUCKDB_TWO, 1.5) for kind in ("uniform", "zipf")),
+    *(Goal("d", kind, names.DUCKDB_SUMS, 1.5) for kind in ("uniform", "zipf")),
+    Goal("e", names.RECORDS, names.BYTES, 1.6),
+    Goal("f", names.LARGE, ACROSS["f", names.LARGE][2], 1.3),
+    Goal("f", names.LARGE, names.MERGE, 0.2),
+    Goal("g", names.SUBMIT, OURS, 10),
+    Goal("g", names.SHARED, OURS, 1),
+    Goal("g", names.BUILD, OURS, 1),
+    Goal("g", names.DAG, names.EMPTY, 1.5),
+    Goal("h", names.POINT, OURS, 0.050),
+    Goal("h", names.SPAN, OURS, 0.300),
+)

@@ -1,0 +1,164 @@
+"""The inputs: the tables that Hindcast makes of drawn records, laid out as its runs lay them out.
+
+What is there is taken again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from bench.speed.data import KNOWN, VALUES, Sizes, records
+from bench.speed.names import KINDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from hindcast.contracts import Contract
+    from hindcast.tables import Table
+
+CONTRACT = """
+pipeline: {kind}
+start: 2026-01-01
+topics:
+  prices: {{read: table, key: {{item: string}}, value: {{price: int, category: int}}}}
+  stock: {{read: table, key: {{item: string}}, value: {{n: int}}}}
+  events: {{read: stream, key: {{item: string}}, value: {{quantity: int}}}}
+views:
+  priced:
+    stream: events
+    join: {{table: prices, how: left}}
+    select: {{quantity: events.quantity, price: prices.price}}
+  stocked: {{table: prices, join: {{table: stock, how: inner}}, select: {{price: prices.price, n: stock.n}}}}
+  categories: {{table: prices, aggregate: {{items: count(*), worth: sum(price)}}, group_by: {{category: category}}}}
+"""
+_FORM = 1
+"""Goes up when what is drawn changes: then nothing that is there is taken."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the tables of all kinds lie, and what is made of them."""
+
+    folder: Path
+    sizes: Sizes
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse"
+
+    def table(self, kind: str, name: str) -> Path:
+        """The folder of a table, as `hindcast.tables.located` has it."""
+        return self.warehouse / kind / name
+
+    def contract(self, kind: str) -> Contract:
+        from hindcast.contracts import load
+
+        return load(self.folder / "schemas" / f"{kind}.yaml")
+
+    def use(self) -> None:
+        """Makes them the settings of this process."""
+        places = {"WAREHOUSE": self.warehouse, "SCHEMAS": self.folder / "schemas", "VAR": self.folder / "var"}
+        os.environ |= {f"HINDCAST_{name}": str(path) for name, path in places.items()}
+
+
+def inputs(folder: Path, sizes: Sizes) -> Inputs:
+    """The place of inputs of these sizes, with the contracts."""
+    made = Inputs(folder / f"{_FORM}-{sizes.events}-{sizes.versions}-{sizes.keys}", sizes)
+    (made.folder / "schemas").mkdir(parents=True, exist_ok=True)
+    for kind in KINDS:
+        path = made.folder / "schemas" / f"{kind}.yaml"
+        path.write_text(CONTRACT.format(kind=kind).lstrip(), encoding="utf-8")
+    made.use()
+    return made
+
+
+def ensure(spark: SparkSession, place: Inputs, kind: str, *names: str) -> None:
+    """Makes the tables of a kind that are not there, and the plan of the run that derives views of them."""
+    for name in names:
+        done = place.folder / "done" / f"{kind}.{name}"
+        if not done.exists():
+            shutil.rmtree(place.table(kind, name), ignore_errors=True)
+            _publish(spark, place, kind, name)
+            done.parent.mkdir(exist_ok=True)
+            done.touch()
+    _plan(place, kind)
+
+
+def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
+    """The events with `validFrom` of the version that they meet, null where there is none: for the equi-join."""
+    from hindcast import derive, joins, tables
+    from hindcast.contracts import shapes
+    from hindcast.session import sliced
+
+    path, done = place.table(kind, "marked"), place.folder / "done" / f"{kind}.marked"
+    if done.exists():
+        return path
+    shutil.rmtree(path, ignore_errors=True)
+    contract = place.contract(kind)
+    sides = [
+        derive.relation(
+            tables.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name]
+        )
+        for name in ("events", "prices")
+    ]
+    with sliced(spark, place.sizes.events):
+        met = joins.stream_table(sides[0], sides[1], "left")
+        flat = met.select("left.*", "timestamp", "position.partition", "position.offset", "right_from")
+        names = {"partition": "_partition", "offset": "_offset", "right_from": "validFrom"}
+        rows = flat.withColumnsRenamed(names).repartitionByRange(max(place.sizes.events // 250_000, 1), "timestamp")
+        rows.sortWithinPartitions("timestamp").write.format("delta").save(str(path))
+    done.touch()
+    return path
+
+
+def _publish(spark: SparkSession, place: Inputs, kind: str, name: str) -> None:
+    """The table of a topic of these inputs."""
+    from hindcast import tables
+
+    drawn = place.folder / "records.parquet"
+    some = records(place.sizes, kind, name)
+    pq.write_table(some, drawn, row_group_size=250_000)
+    table = tables.located(str(place.warehouse), place.contract(kind), name)
+    publish(spark, spark.read.parquet(str(drawn)), table, name, some.num_rows)
+    drawn.unlink()
+
+
+def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, count: int) -> None:
+    """The table of a topic, as its first run publishes it."""
+    from pyspark.sql import functions as F
+
+    from hindcast import changes, commits, derive, tables
+    from hindcast.session import temporarily
+
+    known = drawn.select(
+        F.struct("item").alias("key"),
+        F.when(F.col(VALUES[name][0]).isNotNull(), F.struct(*VALUES[name])).alias("value"),
+        "timestamp",
+        F.lit(0).alias("partition"),
+        "offset",
+    )
+    rows = derive.events(known) if name == "events" else derive.versions(known)
+    tables.ensure(table, changes.table_schema(rows))
+    with temporarily(spark, {"spark.sql.shuffle.partitions": "16"}):
+        opened = rows.withColumn("change", F.lit("open"))
+        commits.publish(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
+
+
+def _plan(place: Inputs, kind: str) -> None:
+    """The one run of a pipeline, planned: what `runs.build` asks for."""
+    from hindcast import journal
+    from hindcast.plans import Plan, Share
+    from hindcast.topics import Offsets
+
+    contract, warehouse = place.contract(kind), str(place.warehouse)
+    if journal.runs(warehouse, kind):
+        return
+    shares = {name: Share(name, 0, 0, {0: 0}, {0: Offsets(0, 1)}, {}) for name in contract.topics}
+    plan = Plan(kind, 1, "bench", KNOWN, None, contract.hash, shares).as_json()
+    journal.write(warehouse, journal.Run(1, "bench", KNOWN, "planned", plan, plan))

@@ -1,0 +1,22 @@
+"""What peers and data are called: in results, goals and docs alike."""
+
+OURS = "Hindcast"
+COPY = "Spark: copy of the same rows"
+EQUI, RANGE, WINDOW = "Spark: equi-join", "Spark: range join", "Spark: union and window"
+TEMPO = "tempo 0.1.30 on Spark"
+DUCKDB_ASOF, POLARS_ASOF = "DuckDB: ASOF JOIN", "Polars: join_asof"
+DUCKDB_TWO, POLARS_TWO = "DuckDB: two ASOF JOINs", "Polars: two join_asof"
+SPARK_SUMS, DUCKDB_SUMS, POLARS_SUMS = "Spark: running sums", "DuckDB: running sums", "Polars: running sums"
+STREAMS = "Kafka Streams 4.3, versioned store"
+BYTES = "Spark: raw bytes to Delta"
+MERGE = "Delta: MERGE (SCD2)"
+SCAN = "DuckDB: scan of all files"
+EMPTY = "the same DAG, empty tasks"
+
+UNIFORM, ZIPF, HOT = KINDS = ("uniform", "zipf", "hot")
+RECORDS = "5 million"
+SMALL, LARGE = "2 million", "20 million"
+SUBMIT, SHARED, BUILD, DAG = "spark-submit", "shared session", "shared, a view", "DAG run"
+POINT, SPAN = "point", "range"
+
+NOT_INSTALLED = "not installed (pip install 'hindcast[bench]')"

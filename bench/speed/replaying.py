@@ -1,0 +1,80 @@
+"""Operation e: JSON records from a real broker into log and bitemporal table, beside copying their bytes to Delta."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.speed.measuring import Measured
+from bench.speed.names import BYTES, OURS, RECORDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hindcast.produce import Record
+
+COUNT, KEYS, PARTITIONS = 5_000_000, 100_000, 4
+CONTRACT = """
+pipeline: replayed
+start: 2026-01-01
+topics:
+  prices: {read: table, key: {item: string}, value: {price: int, category: int, note: string}}
+"""
+
+
+def measure(spark: SparkSession, folder: Path, rounds: int, count: int = COUNT) -> list[Measured]:
+    """Both in turns, in warehouses of their own; that all offsets are there is checked each time.
+
+    Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
+    """
+    from hindcast import produce
+    from hindcast.local.broker import running
+
+    ours, raw = Measured("e", RECORDS, OURS, writes="Delta"), Measured("e", RECORDS, BYTES, writes="Delta")
+    with tempfile.TemporaryDirectory(dir=folder) as made, running(Path(made) / "broker") as servers:
+        place = Path(made)
+        (place / "schemas").mkdir()
+        (place / "schemas" / "replayed.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
+        os.environ |= {"HINDCAST_SCHEMAS": str(place / "schemas"), "HINDCAST_KAFKA": servers}
+        produce.create(servers, "prices", partitions=PARTITIONS)
+        produce.send(servers, "prices", _records(count))
+        for number in range(rounds):
+            for it, work in ((ours, _replayed), (raw, _copied)):
+                output = place / "output"
+                shutil.rmtree(output, ignore_errors=True)
+                begun = time.monotonic()
+                rows = work(spark, output, servers)
+                it.seconds.append(time.monotonic() - begun)
+                assert rows() == count, f"{rows()} of {count} records"
+                print(f"e {RECORDS} round {number + 1}  {it.peer:34} {it.seconds[-1]:7.2f} s", flush=True)
+    return [ours, raw]
+
+
+def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: ARG001  # as the other one
+    from hindcast import plans, runs, tables
+
+    os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
+    runs.replay(spark, "replayed", runs.plan("replayed", f"bench-{time.time_ns()}"), "prices")
+    return lambda: tables.size(plans.log(str(output), "replayed", "prices"))
+
+
+def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", "prices")
+    source.load().write.format("delta").save(str(output))
+    return lambda: spark.read.format("delta").load(str(output)).count()
+
+
+def _records(count: int) -> Iterator[Record]:
+    """Prices of 100,000 items over 90 days, a hundredth of them up to a minute late."""
+    from hindcast.produce import Record
+
+    start, step = 1_767_225_660_000, 90 * 86_400_000 / count
+    for n in range(count):
+        late = n * 7919 % 60_000 if n % 100 == 0 else 0
+        value = b'{"price":%d,"category":%d,"note":"%080d"}' % (n % 100, n % 1000, n)
+        yield Record(b"item-%06d" % (n * 2_654_435_761 % KEYS), value, int(start + n * step) - late)
