@@ -48,12 +48,12 @@ def _functions(table: Table) -> list[str]:
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
     true, during = questions.as_of(table.kind, _AS_OF), questions.during(table.kind, _FROM, _TO)
     at_one = _kept(table, at, "true", ":as_of")
-    at_each = [_REVERSED, *(_kept(table, at, "true", asked) for asked in (":from_time", ":to_time"))]
+    at_each = " AND ".join([_REVERSED, *(_kept(table, at, "true", asked) for asked in (":from_time", ":to_time"))])
     return [
         *made,
-        _asking(table, at, name, {}, "true"),
-        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, f"{at_one} AND {true}"),
-        _asking(table, at, f"{name}_between", times, f"{' AND '.join(at_each)} AND {during}"),
+        _asking(table, at, name, {}, "true", "true"),
+        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, at_one, true),
+        _asking(table, at, f"{name}_between", times, at_each, during),
     ]
 
 
@@ -75,15 +75,20 @@ _REVERSED = "if(:from_time > :to_time, raise_error('the times are reversed: from
 """What refuses a question is a condition of its own: within another one, rows that need not ask would pass by it."""
 
 
-def _asking(table: Table, at: Horizon | None, function: str, parameters: dict[str, str], condition: str) -> str:
-    """The table function `function`; `:name` in the condition is a parameter, which no column can hide."""
+def _asking(
+    table: Table, at: Horizon | None, function: str, parameters: dict[str, str], allowed: str, condition: str
+) -> str:
+    """The table function `function`; `:name` in a condition is a parameter, which no column can hide.
+
+    What is `allowed` is asked before anything else, also of a row that the question is not about.
+    """
     moment = f"{table.pipeline}__moment(:known_at, :run)"
     moment = _kept(table, at, moment, moment)
     shown = [f"`{column}`" for column in tables.columns(table)]
     if table.kind == "windows":
         shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))
     every = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
-    condition = f"{condition} AND {questions.known_at(moment)}".replace('"timestamp"', "`timestamp`")
+    condition = f"{allowed} AND {questions.known_at(moment)} AND {condition}".replace('"timestamp"', "`timestamp`")
     selected = ", ".join(shown)
     for parameter in every:
         place = f"{function}.{parameter}"
