@@ -35,7 +35,7 @@ def svg(every: Sequence[Row]) -> str:
         )
         top += HEAD
         for row in bars:
-            parts += _bar(row, top, (WIDTH - LEFT - 110) / most)
+            parts += _bar(row, top, (WIDTH - LEFT - 160) / most)
             top += BAR + GAP
         top += 10
     style = 'font-family="sans-serif" font-size="12" fill="#24292f"'
