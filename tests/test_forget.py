@@ -402,8 +402,8 @@ def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSessio
     [
         ("bills", "anna", (), "made of others"),
         ("menus", "anna", (), "no topic"),
-        ("orders", None, (), "a key, or records"),
-        ("orders", "anna", ("0/1",), "a key, or records"),
+        ("orders", None, (), "neither a key nor places"),
+        ("orders", "anna", ("0/1",), "both a key and places"),
         ("orders", None, ("one",), "no place"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 import upgrades
 from crashes import killed
@@ -352,6 +353,10 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     downgrade.downgrade(spark, p.contract, "menu", form, lose=True)
     with pytest.raises(QueryError, match="was given up by a downgrade"):
         upgrades.asked(p, known_at=known(p, 1))
+    functions.register(spark, p.warehouse, p.contract)
+    assert spark.sql("SELECT * FROM restaurant_menu()").count()
+    with pytest.raises(PySparkException, match="was given up by a downgrade"):
+        spark.sql("SELECT * FROM restaurant_menu(run => 1)").collect()
     upgrades.upgraded(spark, p, mode)
     assert wrong(p) == []
     believed = [row[:4] for row in HISTORY[form] if row[-1] is None]

@@ -15,6 +15,7 @@ before a table's horizon fails (horizon.py), as it was when the functions were m
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hindcast import horizon, journal, questions, store_formats, tables
@@ -68,6 +69,16 @@ def _kept(table: Table, at: Horizon | None, moment: str, asked: str) -> str:
     return f"if({early}, raise_error('{told}'), {moment})"
 
 
+def _still_known(table: Table, moment: str) -> str:
+    """A moment (an SQL expression) that fails if what was believed then was given up by a downgrade."""
+    found = tables.opened(table)
+    since = found.metadata().configuration.get(store_formats.SINCE) if found is not None else None
+    if since is None:
+        return moment
+    early = f"{moment} < {horizon.moment(datetime.fromisoformat(since))}"
+    return f"if({early}, raise_error('what was believed before {since} was given up by a downgrade'), {moment})"
+
+
 _AS_OF = "coalesce(:as_of, current_timestamp())"
 _FROM = "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00')"
 _TO = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
@@ -83,7 +94,7 @@ def _asking(
     What is `allowed` is asked before anything else, also of a row that the question is not about.
     """
     moment = f"{table.pipeline}__moment(:known_at, :run)"
-    moment = _kept(table, at, moment, moment)
+    moment = _still_known(table, _kept(table, at, moment, moment))
     shown = [f"`{column}`" for column in tables.columns(table)]
     if table.kind == "windows":
         shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))

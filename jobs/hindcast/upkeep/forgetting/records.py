@@ -64,9 +64,8 @@ def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] 
     if name not in contract.topics:
         raise QueryError(f"no topic '{name}'", where=contract.pipeline, mend=nearest(name, contract.topics))
     if (key is None) == (not places):
-        raise QueryError(
-            "a key, or records by their places", mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O"
-        )
+        given = "both a key and places were given" if places else "neither a key nor places were given"
+        raise QueryError(given, mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O")
     if key is None:
         return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
     table = tables.located(settings().warehouse, contract, name)
