@@ -195,12 +195,14 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
             place = f"{owner.__name__.rpartition('.')[2]}.{name}"
             if owner is journal:
                 place += f" {args[1].state} {args[1].number}"
+            elif name == "describe":
+                place += f": {'mark' if 'comment' in args[2] else 'properties'}"
             elif owner is commits:
                 place += f" {args[1].name} {args[2]}"
             elif name == "chunk":
                 place += f" {args[2]}"
             elif name == "_altered":
-                place += f": {'mark' if 'comment' in args[2] else args[2].partition('(')[0]}"
+                place += f": {args[2].partition('(')[0]}"
             elif name == "_noted":
                 place += f": {'begun' if args[2] else 'ended'}"
             stop(f"before {place}")
@@ -210,7 +212,7 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
 
         patch(owner, name, wrapped)
 
-    for name in ("append", "replace", "rewrite", "publish"):
+    for name in ("append", "replace", "rewrite", "publish", "describe"):
         wrap(commits, name)
     wrap(adopting, "own_name")
     wrap(adopting, "_altered")

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import tables
+from hindcast import questions, tables
 from hindcast.errors import RunError
 from hindcast.session import temporarily
 from hindcast.tables import Table
@@ -181,7 +181,10 @@ def repeatable(commit: Callable[[], object]) -> None:
 
 
 def describe(spark: SparkSession, table: Table, properties: Mapping[str, str], found: DeltaTable | None = None) -> None:
-    """Sets properties of a table that is there, in one commit; none where it has them."""
+    """Sets properties of a table that is there, in one commit; none where it has them.
+
+    `comment` is Delta's own description, where our mark is: it is always set.
+    """
     found = found or DeltaTable(table.path)
     there = found.metadata().configuration
     new = {name: value for name, value in properties.items() if there.get(name) != value}
@@ -254,10 +257,10 @@ def _reached(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> st
 def _moment(micros: int | None) -> str | None:
     """A moment as an SQL literal; None where there is none that Python knows."""
     try:
-        moment = datetime(1970, 1, 1) + timedelta(microseconds=micros or 0)  # noqa: DTZ001  # the literal says UTC
+        at = questions.BEGINNING + timedelta(microseconds=micros or 0)
     except OverflowError:
         return None
-    return None if micros is None else f"TIMESTAMP '{moment.isoformat(sep=' ')} UTC'"
+    return None if micros is None else questions.moment(at)
 
 
 def mark_rows_only(spark: SparkSession, table: Table) -> None:

@@ -63,9 +63,9 @@ def _kept(table: Table, at: Horizon | None, moment: str, asked: str) -> str:
     if at is None:
         return moment
     told = str(horizon.beyond(table, "what is asked for", at)).replace("'", "")
-    early = f"{asked} < {horizon.moment(at.at)}"
+    early = f"{asked} < {questions.moment(at.at)}"
     if asked == ":from_time":  # from the beginning on: all that is kept
-        early += f" AND {asked} > {horizon.moment(questions.BEGINNING)}"
+        early += f" AND {asked} > {questions.moment(questions.BEGINNING)}"
     return f"if({early}, raise_error('{told}'), {moment})"
 
 
@@ -75,7 +75,7 @@ def _still_known(table: Table, moment: str) -> str:
     since = found.metadata().configuration.get(store_formats.SINCE) if found is not None else None
     if since is None:
         return moment
-    early = f"{moment} < {horizon.moment(datetime.fromisoformat(since))}"
+    early = f"{moment} < {questions.moment(datetime.fromisoformat(since))}"
     return f"if({early}, raise_error('what was believed before {since} was given up by a downgrade'), {moment})"
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Window
@@ -27,7 +27,7 @@ from hindcast import inputs, plane, plans, tables
 from hindcast.contracts import Contract, View
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError, TableError
-from hindcast.questions import BEGINNING, Question
+from hindcast.questions import BEGINNING, Question, moment
 from hindcast.tables import Table
 
 PROPERTY = "hindcast.horizon"
@@ -104,11 +104,6 @@ def gone(kind: str, at: datetime) -> str:
     """The condition of the rows of a table that answer no question from a horizon on, on either axis (Spark SQL)."""
     ended = f"validTo <= {moment(at)}" if kind == "versions" else f"`{PERIODS[kind][0]}` < {moment(at)}"
     return f"systemTo <= {moment(at)} OR {ended}"
-
-
-def moment(at: datetime) -> str:
-    """A moment as Spark SQL."""
-    return f"TIMESTAMP '{at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=' ')} UTC'"
 
 
 def begun(rows: DataFrame, kind: str, since: datetime | None) -> DataFrame:

@@ -73,6 +73,11 @@ def table(warehouse: str, pipeline: str) -> Table:
     return Table(warehouse, pipeline, "runs", "runs")
 
 
+def run_id(by: str) -> str:
+    """The id of a run that a command begins now: `requeue__2026-01-01T00:00:00.000+00:00`."""
+    return f"{by}__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+
+
 def runs(warehouse: str, pipeline: str) -> list[Run]:
     """All runs of a pipeline, oldest first."""
     found = opened(table(warehouse, pipeline))

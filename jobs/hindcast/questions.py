@@ -177,6 +177,11 @@ def ordering(kind: str, key: Sequence[str], lineage: Sequence[str], order: Seque
     return [*told.items(), *((column, False) for column in lineage)]
 
 
+def moment(at: datetime) -> str:
+    """A moment as Spark SQL."""
+    return f"TIMESTAMP '{at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=' ')} UTC'"
+
+
 def literal(value: Any) -> str:
     """A value as SQL."""
     match value:

@@ -35,23 +35,27 @@ def files(found: DeltaTable) -> FileSystem:
     return SubTreeFileSystem(unquote(place), LocalFileSystem())
 
 
+def paths(found: DeltaTable) -> list[str]:
+    """The paths in a table of the files that it has."""
+    return [unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()]
+
+
 def rows(
-    found: DeltaTable, paths: Sequence[str] | None = None, columns: Container[str] | None = None
+    found: DeltaTable, some: Sequence[str] | None = None, columns: Container[str] | None = None
 ) -> pa.RecordBatchReader:
     """All rows as a stream, to be read once, without the partition columns.
 
-    Only those of some files (by their `paths` in the table), and only some `columns`, where these are given.
+    Only those of `some` files (by their paths in the table), and only some `columns`, where these are given.
     """
     schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
     fields = [f for f in schema if f.name not in partitions and (columns is None or f.name in columns)]
     told = pa.schema([field.remove_metadata() for field in fields])
-    if paths is None:
-        paths = [unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()]
-    place, gone = files(found), vectors(found, {*paths}) if _marks_rows(found) else {}
+    read_from = paths(found) if some is None else some
+    place, gone = files(found), vectors(found, {*read_from}) if _marks_rows(found) else {}
     options = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for path in paths:
+        for path in read_from:
             read = ds.dataset([path], schema=told, format=options, filesystem=place).to_table()
             if path in gone:
                 kept = np.ones(read.num_rows, dtype=bool)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from hindcast.commands.shared import contract_of, moment_of, runs_of, show, table_of
 from hindcast.errors import QueryError
 from hindcast.settings import settings
 from hindcast.words import counted
-
-if TYPE_CHECKING:
-    pass
 
 
 def runs(arguments: argparse.Namespace) -> int:

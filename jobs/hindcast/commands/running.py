@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from hindcast.commands.shared import contract_of, moment_of, runs_of, session_of
 from hindcast.errors import QueryError
 from hindcast.settings import settings
 from hindcast.words import counted
 
-if TYPE_CHECKING:
-    pass
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a pipeline here, all steps; what a run of this command left behind it finishes."""
-    from hindcast import report, runs
+    from hindcast import journal, report, runs
 
     past = runs_of(arguments.pipeline)
     mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
-    run_id = mine[-1] if mine else f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    run_id = mine[-1] if mine else journal.run_id("cli")
     until = moment_of(arguments.pipeline, arguments.until) if arguments.until else None
     # What is wrong with the contract, the broker or the topics shows before Spark starts.
     number = runs.plan(arguments.pipeline, run_id, until, arguments.only, arguments.reason)
@@ -43,7 +39,7 @@ def preview(arguments: argparse.Namespace) -> int:
 
 def requeue(arguments: argparse.Namespace) -> int:
     """Decode malformed records anew, by the contract as it is now, in a run of its own; or say what that would give."""
-    from hindcast import report, requeue, runs
+    from hindcast import journal, report, requeue, runs
 
     pipeline, warehouse = arguments.pipeline, settings().warehouse
     contract = contract_of(pipeline)
@@ -52,7 +48,7 @@ def requeue(arguments: argparse.Namespace) -> int:
     if mine and not arguments.dry_run:  # one of this command that was left behind is finished as it was asked for
         asked, run_id = mine[-1].plan["requeues"], mine[-1].run_id
     else:
-        run_id = f"requeue__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        run_id = journal.run_id("requeue")
         if not requeue.waiting(warehouse, contract, asked):
             print(f"{pipeline}: nothing to requeue: no malformed record like that is left; nothing was done")
             return 0
@@ -72,7 +68,7 @@ def release(arguments: argparse.Namespace) -> int:
     """Publish changes that a gate has held back, in a run of its own; or say that they stay held."""
     import getpass
 
-    from hindcast import holds, report, runs
+    from hindcast import holds, journal, report, runs
 
     pipeline, _, table = arguments.table.partition(".")
     contract_of(pipeline)
@@ -93,7 +89,7 @@ def release(arguments: argparse.Namespace) -> int:
             holds.reject(warehouse, pipeline, name, some, by)
             print(f"{pipeline}.{name}: {counted(len(some), 'key')} held, rejected by {by}")
         return 0
-    run_id = f"release__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    run_id = journal.run_id("release")
     told = runs.release(session_of(pipeline), pipeline, run_id, keys, by, looked_at)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0

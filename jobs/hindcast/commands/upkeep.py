@@ -5,23 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hindcast.commands.shared import contract_of, session_of, table_of
 from hindcast.settings import settings
-
-if TYPE_CHECKING:
-    pass
 
 
 def verify(arguments: argparse.Namespace) -> int:
     """Check the invariants on a pipeline's tables; exit code 0: they hold, 1: findings, 2: cannot tell."""
     from hindcast.upkeep.verifying import verify
 
-    contract, given = (
-        contract_of(arguments.pipeline),
-        None if arguments.quick else partial(session_of, arguments.pipeline),
-    )
+    contract = contract_of(arguments.pipeline)
+    given = None if arguments.quick else partial(session_of, arguments.pipeline)
     told = verify.verify(settings().warehouse, contract, arguments.table, given, whole=arguments.whole)
     print(json.dumps(told.as_json(), indent=2) if arguments.format == "json" else verify.text(told))
     return 1 if told.findings else 0

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -36,7 +35,7 @@ from hindcast.settings import Settings
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
 from hindcast.upkeep import retention as trimming
-from hindcast.upkeep.verifying.findings import several
+from hindcast.words import counted
 
 SMALL, LARGE = 16 << 20, 64 << 20
 """Files of less bytes are small; those that become of them have at most so many. A merge writes whole files anew where
@@ -150,12 +149,12 @@ def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_r
             done.left.append(f"{what}: left, as a run came first")
     count = _unneeded(found, kept)
     if count and dry_run:
-        done.steps.append(f"vacuum at most {several(count, 'file')}")
+        done.steps.append(f"vacuum at most {counted(count, 'file')}")
     elif count:
         there = _on_disk(found)[0]
         _vacuumed(spark(), table, kept)
         gone = there - _on_disk(found)[0]
-        done.steps += [f"vacuum {several(gone, 'file')}"] if gone else []
+        done.steps += [f"vacuum {counted(gone, 'file')}"] if gone else []
     if done.steps and not dry_run:
         found = DeltaTable(table.path)
         after = _size(found)
@@ -270,7 +269,7 @@ def _on_disk(found: DeltaTable) -> tuple[int, int]:
 
 def _unneeded(found: DeltaTable, kept: timedelta) -> int:
     """How many files the table as it stands does not have that are older than what is kept; VACUUM decides."""
-    live = {unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()}
+    live = set(widened.paths(found))
     since = datetime.now(UTC) - kept
     return sum(path not in live and at is not None and at < since for path, _, at in _stored(found))
 

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, redating, tables, trimmed
+from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, questions, redating, tables, trimmed
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
 from hindcast.errors import AskedError, BusyError
 from hindcast.horizon import Horizon
-from hindcast.questions import literal
 from hindcast.session import temporarily
 from hindcast.settings import settings
 from hindcast.tables import Table
@@ -305,7 +304,7 @@ def _remove(
 def _trim_refused(spark: SparkSession, contract: Contract, name: str, at: Horizon, *, dry_run: bool) -> int:
     """Removes what was refused of a topic too long ago: its rows in the quarantine, and its bytes in `fates`."""
     warehouse, pipeline = settings().warehouse, contract.pipeline
-    moment, told = horizon.moment(at.refused or at.at), {"trimmed": at.at.isoformat()}
+    moment, told = questions.moment(at.refused or at.at), {"trimmed": at.at.isoformat()}
     entered = plans.fates(warehouse, pipeline, name)
     if tables.opened(entered) is not None and not dry_run:
         there = f"systemFrom < {moment} AND (key IS NOT NULL OR value IS NOT NULL)"
@@ -318,7 +317,7 @@ def _trim_refused(spark: SparkSession, contract: Contract, name: str, at: Horizo
     names = [row[0] for row in rows.select("topic").distinct().collect() if contract.entry(row[0]) == name]
     if not names:
         return 0
-    listed = ", ".join(map(literal, names))
+    listed = ", ".join(map(questions.literal, names))
     gone = f"systemFrom < {moment} AND topic IN ({listed})"
     refused = rows.where(gone).count()
     if refused and not dry_run:

@@ -59,7 +59,7 @@ def empty(spark: SparkSession, table: Table, run: int) -> int:
     if count:
         with temporarily(spark, _noted(run)):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
-            commits.once(lambda: spark.sql(statement).collect(), lambda: 0, run, None, table.path)
+            commits.repeatable(lambda: spark.sql(statement).collect())
     return count
 
 
@@ -89,7 +89,7 @@ def _merge(rows: DataFrame, table: Table, by: Sequence[str], clause: str, run: i
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with temporarily(spark, _noted(run)):
-            commits.once(lambda: spark.sql(statement).collect(), lambda: 0, run, None, table.path)
+            commits.repeatable(lambda: spark.sql(statement).collect())
     finally:
         spark.catalog.dropTempView(view)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
             return _proof(pipeline, same[-1].number)
     if begun is None:
         _refuse(contract, what.topic)
-    run_id = begun.run_id if begun else f"forget__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    run_id = begun.run_id if begun else journal.run_id("forget")
     told = {"topic": what.topic, "sha256": digest}
     todo = planning.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
     step = _Step(spark, contract, what, todo, past)

@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
-from hindcast import tables
+from hindcast import tables, widened
 from hindcast.errors import TableError
 from hindcast.upkeep.forgetting.folder import LOG, Folder
 
@@ -100,7 +99,7 @@ def told(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
 
 def live(found: DeltaTable) -> frozenset[str]:
     """The paths of a table's files."""
-    return frozenset(unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist())
+    return frozenset(widened.paths(found))
 
 
 def _checkpointed(found: DeltaTable, log: list[str], path: str) -> int:

@@ -128,7 +128,7 @@ def mark(spark: SparkSession, table: Table, older: Older) -> None:
         tables.EVOLUTION: json.dumps({"dropped": gone} if gone else {}),
         tables.STATISTICS: ",".join(tables.sought(table, tables.spark_schema(found))),
     }
-    set_properties(spark, table, properties)
+    commits.describe(spark, table, properties)
 
 
 def rewrite(rows: DataFrame, table: Table, run: int) -> None:
@@ -141,14 +141,8 @@ def finish(spark: SparkSession, table: Table) -> None:
     found = DeltaTable(table.path)
     there = {field.name for field in found.schema().fields}
     gone = {name: at.isoformat() for name, at in tables.dropped(found).items() if name in there}
-    set_properties(spark, table, {tables.EVOLUTION: json.dumps({"dropped": gone} if gone else {})})
+    commits.describe(spark, table, {tables.EVOLUTION: json.dumps({"dropped": gone} if gone else {})})
     _altered(spark, table, f"UNSET TBLPROPERTIES IF EXISTS ('{PROPERTY}')")
-
-
-def set_properties(spark: SparkSession, table: Table, properties: dict[str, str]) -> None:
-    """One commit of properties of a table; `comment` is Delta's own description, where our mark is."""
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    _altered(spark, table, f"SET TBLPROPERTIES ({listed})")
 
 
 def _altered(spark: SparkSession, table: Table, change: str) -> None:

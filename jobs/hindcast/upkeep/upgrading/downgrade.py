@@ -20,7 +20,6 @@ from hindcast.contracts import Contract
 from hindcast.errors import AskedError, BusyError
 from hindcast.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
 from hindcast.tables import Table
-from hindcast.upkeep.upgrading import adopting
 from hindcast.upkeep.upgrading.upgrade import DOWNGRADED, of_topic
 
 
@@ -96,7 +95,7 @@ def mark(spark: SparkSession, table: Table, older: Older, besides: Mapping[str, 
     kept += [StructField(name, TimestampType()) for name in FORMATS[older.format]]
     statistics = ",".join(tables.sought(table, StructType([f for f in kept if f.name in {it.name for it in fields}])))
     properties = {"comment": table.mark(0), PROPERTY: older.as_json(), tables.STATISTICS: statistics}
-    adopting.set_properties(spark, table, {**properties, **besides})
+    commits.describe(spark, table, {**properties, **besides})
 
 
 def rewrite(rows: DataFrame, table: Table, to: str) -> None:

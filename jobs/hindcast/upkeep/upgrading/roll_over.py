@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileType
@@ -120,8 +118,8 @@ def _readable(table: Table, version: int) -> bool:
         then = DeltaTable(table.path, version=version)
     except (DeltaError, OSError):
         return False
-    paths = [unquote(it) for it in pa.table(then.get_add_actions(flatten=True)).column("path").to_pylist()]
-    return all(info.type != FileType.NotFound for info in widened.files(then).get_file_info(paths))
+    found = widened.files(then).get_file_info(widened.paths(then))
+    return all(info.type != FileType.NotFound for info in found)
 
 
 def _begun(new: Table) -> dict[str, Any] | None:

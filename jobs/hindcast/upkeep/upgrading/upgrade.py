@@ -250,4 +250,4 @@ def _run(spark: SparkSession, contract: Contract, asked: Mapping[str, Any]) -> d
     """A run for the table alone and what is made of it; without tables that wait for their upgrade."""
     without = _others(contract, asked["table"])
     asked = {**asked, **({"without": without} if without else {})}
-    return runs.upgrade(spark, contract.pipeline, f"{RUN}{datetime.now(UTC).isoformat(timespec='milliseconds')}", asked)
+    return runs.upgrade(spark, contract.pipeline, journal.run_id("upgrade"), asked)

@@ -20,7 +20,8 @@ from hindcast.journal import Run
 from hindcast.members import Members
 from hindcast.plans import Plan, Share
 from hindcast.tables import Table
-from hindcast.upkeep.verifying.findings import Finding, backup, restore, several
+from hindcast.upkeep.verifying.findings import Finding, backup, restore
+from hindcast.words import counted
 
 
 def offsets(
@@ -37,17 +38,17 @@ def offsets(
         odd = f"fate IS NULL OR fate NOT IN ({listed})"
         row = engine.execute(f"SELECT *, count(*) OVER () {_FIRST.format(odd)}").fetchone()
         if row:
-            told = f"{several(row[-1], 'offset')} with no fate that there is: {row[3]}"
+            told = f"{counted(row[-1], 'offset')} with no fate that there is: {row[3]}"
             yield _finding(contract, name, table, found, "offsets", told, known, row)
         twice = engine.execute(_TWICE).fetchall()
         holes = [row for row in engine.execute(_HOLES).fetchall() if not _left(runs, name, *row)]
         lost = engine.execute(_LOST).fetchall()
     if twice:
-        told = f"{several(len(twice), 'offset')} twice in the log"
+        told = f"{counted(len(twice), 'offset')} twice in the log"
         yield _finding(contract, name, table, found, "offsets", told, known, twice[0])
     if holes:
         partition, start, end = holes[0]
-        told = f"{several(len(holes), 'hole')}: offsets {start} to {end - 1} have no fate"
+        told = f"{counted(len(holes), 'hole')}: offsets {start} to {end - 1} have no fate"
         yield _finding(contract, name, table, found, "offsets", told, known, (partition, start))
     if lost and not twice:
         partition, start, end, there, gone = lost[0]
@@ -129,7 +130,7 @@ def stream_time(
         if not had and len(dated) <= 1 and run in shares:
             wrong.append((partition, offset))
     if wrong:
-        told = f"{several(len(wrong), 'record')} with another stream time than the accepted ones before had reached"
+        told = f"{counted(len(wrong), 'record')} with another stream time than the accepted ones before had reached"
         yield _finding(contract, name, table, found, "stream time", told, known, min(wrong))
 
 

@@ -26,7 +26,8 @@ from hindcast.journal import Run
 from hindcast.plans import Plan
 from hindcast.session import sized, sliced
 from hindcast.tables import Table
-from hindcast.upkeep.verifying.findings import Finding, rederive, restore, several
+from hindcast.upkeep.verifying.findings import Finding, rederive, restore
+from hindcast.words import counted
 
 SAMPLE = 1_000
 """About so many keys of a table are compared, unless all are asked for."""
@@ -93,7 +94,7 @@ def _differences(
         sides = _sides(change, table, sensitive(contract)[name])
         mend = restore(table, found)
         mend = f"{mend}; or {rederive(contract.pipeline, name)}" if mend else rederive(contract.pipeline, name)
-        more, less = several(counts.get("close", 0), "row"), counts.get("open", 0)
+        more, less = counted(counts.get("close", 0), "row"), counts.get("open", 0)
         told = f"{more} that the log does not say, {less:,} that it says and the table lacks; {sides[0]}"
         yield Finding("definition", name, told, mend, *sides[1:])
 

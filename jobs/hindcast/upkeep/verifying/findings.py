@@ -41,11 +41,6 @@ class Finding:
         return asdict(self)
 
 
-def several(n: int, what: str, more: str = "s") -> str:
-    """`1 row`, `3 rows`."""
-    return f"{n:,} {what}{'' if n == 1 else more}"
-
-
 def rederive(pipeline: str, name: str) -> str:
     """The command that derives a table whole and closes and opens what differs."""
     return f"hindcast run {pipeline} --only {name}"

@@ -12,8 +12,9 @@ from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
-from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore, several
+from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore
 from hindcast.upkeep.verifying.standing import Moments
+from hindcast.words import counted
 
 
 def check(
@@ -31,7 +32,7 @@ def check(
     if moved:
         partition, offset, wanted = moved[0]
         what = f"offset {wanted} is missing" if offset > wanted else f"offset {offset} is there twice"
-        told = f"{several(len(moved), 'place')} where the output does not go on: {what}"
+        told = f"{counted(len(moved), 'place')} where the output does not go on: {what}"
         yield Finding("emitted", log.name, told, mend, None, partition, min(offset, wanted))
     orphans = [moment for (moment,) in known if not moments.has(moment)]
     if orphans:

@@ -12,14 +12,14 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import scan, widened
+from hindcast import scan, widened, words
 from hindcast.contracts.shapes import PERIODS
 from hindcast.journal import Run
 from hindcast.tables import Table
 from hindcast.upkeep import counted
 from hindcast.upkeep.counted import Counted
 from hindcast.upkeep.verifying import standing
-from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore, several
+from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore
 from hindcast.upkeep.verifying.standing import Moments, rebuilt
 
 
@@ -131,7 +131,7 @@ class _Held:
             text = f"SELECT {self._first} FROM held WHERE {_WHOLE} QUALIFY {later} < coalesce(systemTo, 'infinity')"  # noqa: S608
             rows = self._engine.execute(text).fetchall()
             if rows:
-                told = f"{several(len(rows), 'row')} believed twice at the same time"
+                told = f"{words.counted(len(rows), 'row')} believed twice at the same time"
                 yield self._finding("tiling", told, rows[0], closed=True)
             return
         found: list[tuple[str, tuple[Rectangle, Rectangle]]] = []
@@ -143,7 +143,7 @@ class _Held:
             if not some:
                 continue
             what = "two open rows" if open_ else "rows that overlap: true and believed at the same time"
-            yield self._finding("tiling", f"{several(len(some), 'key')} with {what}", (some[0][0], None, None))
+            yield self._finding("tiling", f"{words.counted(len(some), 'key')} with {what}", (some[0][0], None, None))
 
     def _planes(self) -> Iterator[tuple[str, list[Rectangle]]]:
         """The rectangles of each key that has several, in the order of systemFrom."""
@@ -192,7 +192,7 @@ class _Held:
             for what, column in (("opened", "systemFrom"), ("closed", "systemTo")):
                 there, wanted = counts[column].get(run.known_at, 0), told.get(what, 0)
                 if there != wanted:
-                    wrong.append(f"run {run.number} {what} {several(wanted, 'row')}, and {there:,} are there")
+                    wrong.append(f"run {run.number} {what} {words.counted(wanted, 'row')}, and {there:,} are there")
         if wrong:
             yield self._finding("published", "; ".join(wrong), (None, None, None), closed=True)
 
@@ -204,7 +204,7 @@ class _Held:
             there = self._engine.execute(asked, [noted.known_at]).fetchall()[0][0]
             if there != wanted:
                 wrong.append(
-                    f"{several(wanted, 'row')} {what} at {noted.known_at.isoformat()}, and {there:,} are there"
+                    f"{words.counted(wanted, 'row')} {what} at {noted.known_at.isoformat()}, and {there:,} are there"
                 )
         if wrong:
             told = f"had {'; '.join(wrong)}, of those that are kept"
@@ -216,7 +216,7 @@ class _Held:
         text = f"SELECT {self._first}, count(*) OVER () FROM held WHERE {condition} ORDER BY {order} LIMIT 1"  # noqa: S608
         row = self._engine.execute(text).fetchone()
         if row:
-            yield self._finding(check, f"{several(row[3], 'row')} with {what}", row, closed=closed)
+            yield self._finding(check, f"{words.counted(row[3], 'row')} with {what}", row, closed=closed)
 
     def _finding(self, check: str, found: str, row: tuple[Any, ...], *, closed: bool = False) -> Finding:
         table = self._table

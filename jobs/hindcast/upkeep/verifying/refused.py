@@ -19,7 +19,8 @@ from hindcast import trimmed as counts
 from hindcast.contracts import Contract
 from hindcast.journal import Run
 from hindcast.tables import Table
-from hindcast.upkeep.verifying.findings import Finding, several
+from hindcast.upkeep.verifying.findings import Finding
+from hindcast.words import counted
 
 SCHEMA = StructType(
     [
@@ -56,7 +57,7 @@ def check(
             if rows:
                 topic, partition, offset, fate = rows[0][:4]
                 mend = f"hindcast quarantine {contract.pipeline} --rebuild"
-                text = f"{several(len(rows), 'record')} {told}; the first: {fate}, topic {topic}"
+                text = f"{counted(len(rows), 'record')} {told}; the first: {fate}, topic {topic}"
                 yield Finding("quarantine", quarantine.name, text, mend, None, partition, offset)
                 return
 

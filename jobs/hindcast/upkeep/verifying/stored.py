@@ -14,7 +14,8 @@ from pyarrow.fs import FileSystem, FileType
 from hindcast import tables, widened
 from hindcast.errors import TableError
 from hindcast.tables import Table
-from hindcast.upkeep.verifying.findings import Finding, backup, several
+from hindcast.upkeep.verifying.findings import Finding, backup
+from hindcast.words import counted
 
 
 def marks(table: Table, found: DeltaTable) -> Iterator[Finding]:
@@ -44,7 +45,7 @@ def files(table: Table, found: DeltaTable) -> Iterator[Finding]:
             wrong.setdefault(how[0], []).append((path, how[1]))
     for what, some in wrong.items():
         path, told = some[0]
-        text = f"{several(len(some), 'file')} {'is' if len(some) == 1 else 'are'} {what}: {told}"
+        text = f"{counted(len(some), 'file')} {'is' if len(some) == 1 else 'are'} {what}: {told}"
         yield Finding("files", table.name, text, backup(table), file=path)
     if not wrong and tables.VECTORS in found.metadata().configuration:
         yield from _vectors(table, found)
@@ -69,9 +70,8 @@ def _wrong(place: FileSystem, path: str, file: dict[str, Any]) -> tuple[str, str
 
 def _vectors(table: Table, found: DeltaTable) -> Iterator[Finding]:
     """Whether the deletion vectors of a table can be read."""
-    paths = {unquote(path) for path in pa.table(found.get_add_actions(flatten=True)).column("path").to_pylist()}
     try:
-        widened.vectors(found, paths)
+        widened.vectors(found, widened.paths(found))
     except (OSError, ValueError) as error:
         told = f"a deletion vector cannot be read: {str(error).splitlines()[0]}"
         yield Finding("files", table.name, told, backup(table))

@@ -24,7 +24,8 @@ from hindcast.journal import Run
 from hindcast.tables import Table
 from hindcast.upkeep import inventory
 from hindcast.upkeep.verifying import conservation, definition, outputs, rectangles, refused, standing, stored
-from hindcast.upkeep.verifying.findings import Finding, backup, several
+from hindcast.upkeep.verifying.findings import Finding, backup
+from hindcast.words import counted
 
 Spark = Callable[[], SparkSession]
 
@@ -61,8 +62,8 @@ def verify(
 
 def text(told: Verified) -> str:
     """What was found, as lines for a terminal."""
-    counted = f"{several(told.tables, 'table')}, {several(told.files, 'file')}"
-    lines = [f"{told.pipeline}: {counted} looked at, {_many(told)}"]
+    looked_at = f"{counted(told.tables, 'table')}, {counted(told.files, 'file')}"
+    lines = [f"{told.pipeline}: {looked_at} looked at, {_many(told)}"]
     for it in told.findings:
         lines += ["", f"{it.check}: {it.where}", f"  found: {it.found}", f"  what to do: {it.mend}"]
     lines += [f"not checked: {why}" for why in told.left]
@@ -70,7 +71,7 @@ def text(told: Verified) -> str:
 
 
 def _many(told: Verified) -> str:
-    return several(len(told.findings), "finding") if told.findings else "nothing wrong"
+    return counted(len(told.findings), "finding") if told.findings else "nothing wrong"
 
 
 class _Verification:
