@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 VECTORS = Path(__file__).parent / "conformance"
 Vector = dict[str, Any]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 from hindcast.emits.measures import Part, evaluate, parts
 

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.places import at_or_above, at_or_below, first, is_taken, leave, ranked, take, taken_at
 
 

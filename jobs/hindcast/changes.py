@@ -7,6 +7,7 @@ do is told in `increments`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.errors import TableError
 from hindcast.journal import Run
+from hindcast.kernels.staged import Staged, stage
 from hindcast.plans import Plan
 from hindcast.refresh import Refreshed
 from hindcast.session import sliced
@@ -55,13 +57,15 @@ WHOLE = 500_000
 class Found(NamedTuple):
     """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
 
-    `after`: the last run that had published the table when it was looked at.
+    `after`: the last run that had published the table when it was looked at. `staged`: the files in which a kernel has
+    written what is opened already.
     """
 
     changes: DataFrame
     after: int
     left_out: DataFrame | None = None
     before: dict[str, Any] | None = None
+    staged: Staged | None = None
 
     def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
         """What was counted of `left_out` and what there was before, as one."""
@@ -152,6 +156,8 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
         anew = _requeued(contract, name, seen.number)
         found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
     if seen is None or found is None:
+        if frozen is None and waiting is None and (staged := _staged(spark, contract, todo, name, inputs, believed)):
+            return Found(staged.changes(spark), after, staged=staged)
         with sliced(spark, sum(map(tables.size, inputs.values()))):
             whole = _whole(spark, table, derive.view(contract, name, believed), todo, frozen)
         since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
@@ -161,6 +167,23 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if found.left_out is None or before is None:
         return Found(changes, after, derive.left_out(contract, name, believed))
     return Found(changes, after, found.left_out, before)
+
+
+def _staged(
+    spark: SparkSession,
+    contract: Contract,
+    todo: Plan,
+    name: str,
+    inputs: Mapping[str, Table],
+    believed: Mapping[str, DataFrame],
+) -> Staged | None:
+    """What a kernel makes of a view that has no rows yet; None if it has none."""
+    table = located(contract, name)
+    if tables.size(table):
+        return None
+    derived = derive.view(contract, name, believed)
+    evolution.ensure(spark, table, table_schema(derived), todo.known_at)
+    return stage(spark, contract, name, inputs, table, todo.known_at)
 
 
 def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:

@@ -11,11 +11,13 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
@@ -25,6 +27,9 @@ from hindcast import questions, tables
 from hindcast.errors import RunError
 from hindcast.session import temporarily
 from hindcast.tables import Table
+
+if TYPE_CHECKING:
+    from hindcast.kernels.writing import Written
 
 TRIES = 8
 """How often a commit is tried that conflicts with others."""
@@ -45,6 +50,32 @@ def append(
     # Rows come in the order of their time, or nearly: files of their own.
     writer = _writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _PER_FILE)
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
+
+
+def add(files: Iterable[Written], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
+    """Adds files that are written already (kernels/), as `append` adds rows."""
+
+    def commit() -> None:
+        found = DeltaTable(table.path)
+        if (found.transaction_version(table.app()) or 0) >= run:
+            return
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(it.path, it.size, {"_belief": it.belief}, _now(), data_change=True, stats=it.statistics)
+            for it in files
+        ]
+        # It is made upon this very version, in which the run has not committed yet, or not at all.
+        told = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps(note)},
+            max_commit_retries=0,
+            app_transactions=[Transaction(table.app(), run)],
+        )
+        found.create_write_transaction(actions, "append", found.schema(), ["_belief"], commit_properties=told)
+
+    return once(commit, lambda: tables.published(table), run, after, table.path)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
@@ -159,7 +190,7 @@ def once(commit: Callable[[], object], published: Callable[[], int], run: int, a
             )
         try:
             commit()
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JJavaError, CommitFailedError) as error:
             if tried == TRIES or not conflicting(error):
                 raise
             _wait(tried)
@@ -210,7 +241,7 @@ def blank(spark: SparkSession, table: Table, columns: Sequence[str], where: str,
 
 def conflicting(error: Exception) -> bool:
     """Whether a commit failed only because another one came first."""
-    return _CONFLICT.search(str(error)) is not None
+    return isinstance(error, CommitFailedError) or _CONFLICT.search(str(error)) is not None
 
 
 def _wait(tried: int) -> None:

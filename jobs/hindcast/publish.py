@@ -30,10 +30,10 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
     has no rows.
     """
     table, note = located(contract, name), nothing(todo)
-    change = found.changes.persist()
+    change = found.changes if found.staged else found.changes.persist()
     try:
         told = _counted(change, table, todo, found)
-        closing = told.pop("closing")
+        closing = told.pop("closing", None)
         note |= told
         expected = contract.expectations(name)
         settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
@@ -42,11 +42,15 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
         candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"])
         with candidate, _audited(candidate, expected, found) as passed:
             if passed is not candidate:
+                found = found._replace(staged=None)
                 told = _counted(passed.change, table, todo, found)
                 closing = told.pop("closing")
                 note |= told
             if not note["opened"] + note["closed"]:
                 return _left_out_alone(contract, todo, table, passed.change, note, found)
+            if found.staged is not None:
+                commits.add(found.staged.files, table, todo.run, note, after=found.after)
+                return note
             met = closing if note["closed"] else None
             if met is not None:
                 in_place.touch(passed.change, table)
@@ -63,6 +67,8 @@ def nothing(todo: Plan) -> dict[str, Any]:
 
 def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[str, Any]:
     """How many rows are opened and closed, how old past answers among these are, where they lie; what is left out."""
+    if found.staged is not None:
+        return found.staged.told
     past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counted = change.agg(
         F.count_if(F.col("change") == "open").alias("opened"),

@@ -15,6 +15,7 @@
 | HINDCAST_SPARK        | connect                         | how Airflow runs Spark work: `connect` or `submit`        |
 | HINDCAST_SPARK_MEMORY | a third of the machine's memory | heap of a Spark driver, as `4g` or `900m`                 |
 | HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
+| HINDCAST_KERNELS      | on                              | whether kernels derive views where they can: `on` or `off` |
 | HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
 | HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
 | HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
@@ -55,6 +56,7 @@ class Settings:
     spark: Literal["connect", "submit"]
     spark_memory: str
     chunk: int
+    kernels: bool
     pool: str
     users: str
     maintenance: str
@@ -83,6 +85,7 @@ class Settings:
             "HINDCAST_SPARK": self.spark,
             "HINDCAST_SPARK_MEMORY": self.spark_memory,
             "HINDCAST_CHUNK": str(self.chunk),
+            "HINDCAST_KERNELS": "on" if self.kernels else "off",
             "HINDCAST_POOL": self.pool,
             "HINDCAST_USERS": self.users,
             "HINDCAST_MAINTENANCE": self.maintenance,
@@ -112,6 +115,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         spark=_spark(env),
         spark_memory=_memory(env),
         chunk=_chunk(env),
+        kernels=_on(env, "HINDCAST_KERNELS"),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
         maintenance=_maintenance(env),
@@ -153,6 +157,13 @@ def _spark(env: Mapping[str, str]) -> Literal["connect", "submit"]:
                 f"HINDCAST_SPARK is '{other}', not a way to run Spark work",
                 mend="set it to 'connect' (one shared Spark Connect server) or 'submit' (spark-submit for each task)",
             )
+
+
+def _on(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name) or "on"
+    if text not in ("on", "off"):
+        raise SettingsError(f"{name} is '{text}'", mend=f"set {name} to 'on' or 'off'")
+    return text == "on"
 
 
 def _memory(env: Mapping[str, str]) -> str:

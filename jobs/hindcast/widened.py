@@ -17,6 +17,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -41,26 +42,39 @@ def paths(found: DeltaTable) -> list[str]:
 
 
 def rows(
-    found: DeltaTable, some: Sequence[str] | None = None, columns: Container[str] | None = None
+    found: DeltaTable,
+    some: Sequence[str] | None = None,
+    columns: Container[str] | None = None,
+    where: pc.Expression | None = None,
+    packed: Container[str] = (),
 ) -> pa.RecordBatchReader:
     """All rows as a stream, to be read once, without the partition columns.
 
-    Only those of `some` files (by their paths in the table), and only some `columns`, where these are given.
+    Only those of `some` files (by their paths in the table), only some `columns`, and only rows that pass `where` (over
+    these columns), where these are given. The columns `packed` come as dictionaries.
     """
     schema, partitions = pa.schema(found.schema().to_arrow()), found.metadata().partition_columns
     fields = [f for f in schema if f.name not in partitions and (columns is None or f.name in columns)]
-    told = pa.schema([field.remove_metadata() for field in fields])
+    kinds = {f.name: pa.dictionary(pa.int32(), f.type) if f.name in packed else f.type for f in fields}
+    told = pa.schema(list(kinds.items()))
     read_from = paths(found) if some is None else some
     place, gone = files(found), vectors(found, {*read_from}) if _marks_rows(found) else {}
-    options = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+    own = {name for name, kind in kinds.items() if pa.types.is_dictionary(kind)}
+    options = ds.ParquetFileFormat(
+        read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us", dictionary_columns=own)
+    )
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in read_from:
-            read = ds.dataset([path], schema=told, format=options, filesystem=place).to_table()
+            file = ds.dataset([path], schema=told, format=options, filesystem=place)
             if path in gone:
+                read = file.to_table()
                 kept = np.ones(read.num_rows, dtype=bool)
                 kept[gone[path]] = False
                 read = read.filter(pa.array(kept))
+                read = read if where is None else read.filter(where)
+            else:
+                read = file.to_table(filter=where)
             yield from read.to_batches()
 
     return pa.RecordBatchReader.from_batches(told, batches())

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hindcast.compiled import NOTHING
 from hindcast.conformance.vectors import Declined, Json
 from hindcast.emits import stores, versioned
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.stores import GET, GET_AT, PUT, Asked
 from hindcast.emits.versioned import REJECTED, UNLIMITED, Versions
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hindcast.compiled import NOTHING
 from hindcast.conformance.storing import Steps, versions
 from hindcast.conformance.vectors import Declined, Json, Vector, join_of, understanding
 from hindcast.emits import (
@@ -25,7 +26,6 @@ from hindcast.emits import (
     versioned,
     windowed,
 )
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 from hindcast.emits.records import Records
 from hindcast.emits.session_windows import SessionWindows

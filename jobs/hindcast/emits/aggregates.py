@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled, room
+from hindcast.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD, KEPT, SUBTRACT
 from hindcast.emits.tables import Changes
 from hindcast.emits.versioned import REJECTED, UNLIMITED, Versions, get, held, opened, put
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
     from hindcast.emits.versioned import Store
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from hindcast.compiled import NOTHING
 from hindcast.emits import aggregates, closing, measures, windowed
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.form import Form, Out, Store, clock_of, kept_of, merged
 from hindcast.emits.joining import table
 from hindcast.emits.records import Records
@@ -16,7 +16,7 @@ from hindcast.emits.rows import Rows
 from hindcast.emits.tables import INSISTS
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 
 def aggregate(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.places import ranked
 from hindcast.emits.records import Records
 from hindcast.emits.windowed import Kept, Results, Task, Waiting, Windows, running, taken_up
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 class Emit(StrEnum):

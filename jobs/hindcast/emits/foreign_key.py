@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled, room
+from hindcast.compiled import NOTHING, compiled, room
 from hindcast.emits.places import at_or_above, leave, take, taken_at
 from hindcast.emits.table_table import Joined
 from hindcast.emits.tables import Changes, Side, looked_up
 from hindcast.emits.versioned import Slots, slots
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 class Subscriptions(NamedTuple):

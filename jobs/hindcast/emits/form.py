@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from hindcast.compiled import NOTHING
 from hindcast.emits.closing import Emit
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.rows import Rows
 from hindcast.emits.stream_stream import Window
 from hindcast.emits.versioned import UNLIMITED
 from hindcast.emits.windowed import Windows
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 @dataclass(frozen=True)

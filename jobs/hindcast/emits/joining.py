@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hindcast.compiled import NOTHING
 from hindcast.emits import buffer, foreign_key, stream_stream, stream_table, table_table, tables, time_limit
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.form import Form, Out, clock_of, kept_of, merged
 from hindcast.emits.records import Records
 from hindcast.emits.rows import Rows
@@ -16,7 +16,7 @@ from hindcast.emits.tables import INSISTS, Changes, Kept, Side, Step
 from hindcast.emits.versioned import empty
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 NULL_KEY = "a null key in a left join with grace"
 """What a task fails with, before the place of the record: the number of its topic, partition, offset."""

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 PARTS = {
     "rows": ("rows",),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hindcast.emits.compiled import compiled
+from hindcast.compiled import compiled
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 
 def partitions(keys: pa.Array, count: int) -> pa.Array:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 def ranked(*columns: Integers) -> tuple[Integers, Integers]:

@@ -30,11 +30,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.versioned import Versions
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 STRUCTS = ("order", "key", "first", "second", "numbers", "measures")
 

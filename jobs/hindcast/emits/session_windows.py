@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled, room
+from hindcast.compiled import NOTHING, compiled, room
 from hindcast.emits.folds import ADD, MERGE
 from hindcast.emits.places import at_or_above, first, leave, ranked, take, taken_at
 from hindcast.emits.windowed import Fold, Rows, results
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
     from hindcast.emits.windowed import Task
 
 

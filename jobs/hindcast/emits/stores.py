@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 from hindcast.emits.versioned import REJECTED, Versions, get, held, look_up, opened, put
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
     from hindcast.emits.versioned import Store
 
 PUT, PUT_UNLESS_ABSENT, GET, GET_AT = 0, 1, 2, 3

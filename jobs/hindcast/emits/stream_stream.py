@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled, room
+from hindcast.compiled import NOTHING, compiled, room
 from hindcast.emits.places import at_or_above, at_or_below, free, leave, take
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 RIGHT, LEFT = 0, 1
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.records import Records
 from hindcast.emits.tables import Side, looked_up
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 
 class Met(NamedTuple):

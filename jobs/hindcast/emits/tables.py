@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hindcast.compiled import NOTHING
 from hindcast.emits import stores
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.stores import GET, GET_AT, LEFT_OUT, PUT, PUT_UNLESS_ABSENT, Asked
 from hindcast.emits.versioned import REJECTED, Versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 class Changes(NamedTuple):

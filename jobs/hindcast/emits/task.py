@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from hindcast.compiled import NOTHING
 from hindcast.emits import aggregating, joining
-from hindcast.emits.compiled import NOTHING
 from hindcast.emits.form import Form, Out
 from hindcast.emits.rows import Rows
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 
 def process(form: Form, table: pa.Table) -> pa.Table:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 from hindcast.emits.records import Records
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Integers
+    from hindcast.compiled import Integers
 
 
 class Kept(NamedTuple):

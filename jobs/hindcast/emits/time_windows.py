@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 from hindcast.emits.folds import ADD
 from hindcast.emits.places import ranked
 from hindcast.emits.windowed import Fold, Results, Rows
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
     from hindcast.emits.windowed import Task
 
 

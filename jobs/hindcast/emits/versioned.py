@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING, compiled
+from hindcast.compiled import NOTHING, compiled
 from hindcast.emits.places import at_or_above, at_or_below, free, is_taken, ranked, take
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 REJECTED = -(2**63)
 """What a put answers that came too late."""

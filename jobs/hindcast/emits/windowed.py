@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from hindcast.emits.compiled import NOTHING
+from hindcast.compiled import NOTHING
 from hindcast.emits.folds import KEPT
 from hindcast.emits.records import Records
 
 if TYPE_CHECKING:
-    from hindcast.emits.compiled import Booleans, Integers
+    from hindcast.compiled import Booleans, Integers
 
 
 class Rows(NamedTuple):

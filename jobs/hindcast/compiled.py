@@ -1,4 +1,6 @@
-"""Loops over records, compiled: what a live topology does one record after the other (docs/adr/0015-compiled.md)."""
+"""Loops over records, compiled: what a live topology does one record after the other (docs/adr/0015-compiled.md), and
+the sweeps of kernels.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ NOTHING = -1
 
 def _cache() -> str:
     """A folder for the machine code of these very sources: numba does not see that a called function has changed."""
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    here = Path(__file__)
+    loops = sorted([here, *here.parent.glob("emits/*.py"), *here.parent.glob("kernels/*.py")])
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in loops))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
     for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.getuid()}"):
         its_own = folder / "compiled" / sources.hexdigest()[:16]
