@@ -23,12 +23,13 @@ def batches(form: Form, parts: list[Span]) -> Callable[[Iterator[pa.RecordBatch]
     def mapped(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             for number in batch.column(0).to_pylist():
-                yield from _part(form, parts, number)
+                yield from part(form, parts, number)
 
     return mapped
 
 
-def _part(form: Form, parts: list[Span], number: int) -> Iterator[pa.RecordBatch]:
+def part(form: Form, parts: list[Span], number: int) -> Iterator[pa.RecordBatch]:
+    """What one part of a kernel writes, as rows of `WRITTEN`."""
     span = parts[number]
     none: dict[str, object] = {"no_key": 0, "no_value": 0, "refused": None}
     try:

@@ -1,0 +1,187 @@
+"""The operators of `joins` and `aggregates` done by kernels: for the vectors and histories that those are held to.
+
+Relations are written to Delta tables with rows that nobody believes among them; keys become texts, values the numbers
+of rows. A kernel does its parts one after the other, in slices that begin at the relations' own moments, and its
+numbers become rows again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast import aggregates, joins
+from hindcast.aggregates import Measure
+from hindcast.kernels import task
+from hindcast.kernels.form import Form, Side, Span
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MOMENT = pa.timestamp("us", "UTC")
+SYSTEM = [("systemFrom", MOMENT), ("systemTo", MOMENT)]
+SLICES = 3
+done: list[str] = []
+"""The operators that kernels have done."""
+
+
+@contextmanager
+def instead() -> Iterator[list[str]]:
+    """Kernels in place of the operators, where there is one; gives the names of those that were done."""
+    done.clear()
+    with (
+        patch.object(joins, "stream_table", stream_table),
+        patch.object(joins, "table_table", table_table),
+        patch.object(aggregates, "of_table", of_table),
+    ):
+        yield done
+
+
+def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | None = None) -> DataFrame:
+    """`joins.stream_table`."""
+    left = _kept(events.where("value IS NOT NULL"), F.col("key") if on is None else on)
+    right = _kept(versions, F.col("key"))
+    columns = {"event": (0, "_id"), "version": (1, "_id"), "timestamp": (0, "timestamp")}
+    types = [("event", pa.int64()), ("version", pa.int64()), ("timestamp", MOMENT), *SYSTEM]
+    sides = [(left, "events", ("timestamp",)), (right, "versions", ("validFrom", "validTo"))]
+    met = _made("stream_table", sides, columns, {}, types, "events", inner=how == "inner")
+    lineage = [F.col("_v.position").alias("right_position")] if "position" in versions.columns else []
+    return _back(events, met, left, right).select(
+        "_e.key",
+        "_e.timestamp",
+        "_e.position",
+        F.col("_e.value").alias("left"),
+        F.col("_v.value").alias("right"),
+        F.col("_v.validFrom").alias("right_from"),
+        *lineage,
+    )
+
+
+def table_table(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
+    """`joins.table_table`; what is not inner as it is."""
+    if how != "inner":
+        return _TABLE_TABLE(left, right, how)  # type: ignore[arg-type]
+    one, other = _kept(left, F.col("key")), _kept(right, F.col("key"))
+    columns = {"event": (0, "_id"), "version": (1, "_id")}
+    types = [("event", pa.int64()), ("version", pa.int64()), ("validFrom", MOMENT), ("validTo", MOMENT), *SYSTEM]
+    sides = [(side, "versions", ("validFrom", "validTo")) for side in (one, other)]
+    met = _made("table_table", sides, columns, {}, types, "versions", inner=True)
+    both = F.col("_e.value").alias("left"), F.col("_v.value").alias("right")
+    return _back(left, met, one, other).select("_e.key", *both, "validFrom", "validTo")
+
+
+def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
+    """`aggregates.of_table`: what is counted or summed exactly by a kernel, other measures as they are."""
+    right = _OF_TABLE(versions, group, measures)
+    versions = versions.where(aggregates.measurable(measures))
+    arguments = [measure.argument.alias(name) for name, measure in measures.items()]
+    rows = _kept(versions.select("validFrom", "validTo", group.alias("_group"), *arguments), "_group")
+    exact = {n: (it.function, n) for n, it in measures.items() if it.function == "count" or _is_whole(rows, n)}
+    exact = {n: told for n, told in exact.items() if told[0] in ("count", "sum", "avg")}
+    if not exact:
+        return right
+    kinds = {n: pa.float64() if function == "avg" else pa.int64() for n, (function, _) in exact.items()}
+    types = [("_key", pa.string()), *kinds.items(), ("validFrom", MOMENT), ("validTo", MOMENT), *SYSTEM]
+    counted = rows.select("*", F.lit(1).alias("_one"))  # so that all of them are measurable
+    sides = [(counted.drop("_group"), "versions", ("validFrom", "validTo"))]
+    told = {**exact, "_members": ("count", "_one")}
+    types.append(("_members", pa.int64()))
+    made = _made("of_table", sides, {"_key": (0, "_key")}, told, types, "versions", inner=False)
+    steps = versions.sparkSession.createDataFrame(made).drop("systemFrom", "systemTo")
+    named = rows.where("_key IS NOT NULL").groupBy("_key").agg(F.first("_group").alias("key"))
+    steps = steps.join(named, "_key").alias("made")
+    same = [F.col(f"made.{c}").eqNullSafe(F.col(f"plan.{c}")) for c in ("key", "validFrom", "validTo")]
+    both = steps.join(right.alias("plan"), same[0] & same[1] & same[2], "full_outer")
+    kind = right.schema["value"].dataType
+    value = [F.col(f"made.{n}" if n in exact else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures]
+    periods = [F.when(F.col("made._key").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")]
+    return both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *periods)
+
+
+def _is_whole(rows: DataFrame, name: str) -> bool:
+    kind = rows.schema[name].dataType.simpleString()
+    if kind == "double":
+        return rows.where(F.col(name) != F.floor(name)).isEmpty()
+    return kind in ("int", "bigint")
+
+
+_TABLE_TABLE, _OF_TABLE = joins.table_table, aggregates.of_table
+
+
+def _kept(rows: DataFrame, key: Column | str) -> DataFrame:
+    return rows.select(
+        "*", F.to_json(key).alias("_key"), F.monotonically_increasing_id().alias("_id")
+    ).localCheckpoint()
+
+
+def _back(like: DataFrame, met: pa.Table, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Numbers as rows again: structs `_e` and `_v`."""
+    numbers = like.sparkSession.createDataFrame(met.select([c for c in met.column_names if not c.startswith("system")]))
+    numbers = numbers.drop("timestamp")
+    events = left.select(F.col("_id").alias("event"), F.struct(*left.columns).alias("_e"))
+    versions = right.select(F.col("_id").alias("version"), F.struct(*right.columns).alias("_v"))
+    return numbers.join(events, "event").join(versions, "version", "left")
+
+
+def _made(
+    operator: Any,
+    relations: Sequence[tuple[DataFrame, str, tuple[str, ...]]],
+    columns: Mapping[str, tuple[int, str]],
+    measures: Mapping[str, tuple[str, str | None]],
+    types: Sequence[tuple[str, pa.DataType]],
+    kind: Any,
+    *,
+    inner: bool,
+) -> pa.Table:
+    """What the files have that a kernel writes."""
+    done.append(operator)
+    with tempfile.TemporaryDirectory() as folder:
+        sides, moments = [], set()
+        for n, (rows, of, periods) in enumerate(relations):
+            wanted = ["_key", "_id", *periods, *(column for _, column in measures.values() if column)]
+            whole = [F.col(c).cast("bigint") if measures.get(c, ("count",))[0] != "count" else F.col(c) for c in wanted]
+            table = rows.select(*(column.alias(c) for c, column in zip(wanted, whole, strict=True))).toArrow()
+            moments |= {at for period in periods for at in table.column(period).to_pylist() if at is not None}
+            uri = f"{folder}/{n}"
+            _store(uri, table, of)
+            taken = tuple(name for name in wanted if name not in periods)
+            sides.append(Side(uri, DeltaTable(uri).version(), of, ("_key",), taken, None))  # type: ignore[arg-type]
+        schema = pa.schema(list(types))
+        out = Path(folder, "out")
+        DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
+        form = Form(operator, tuple(sides), False, inner, columns, measures, schema, str(out), kind, NOW)
+        parts = [Span()] * SLICES if operator == "of_table" else _slices(sorted(moments))
+        told = [row for n in range(len(parts)) for batch in task.part(form, parts, n) for row in batch.to_pylist()]
+        assert not any(row["refused"] for row in told), told
+        files = [pq.ParquetFile(out / row["path"]).read() for row in told if row["path"]]
+        return pa.concat_tables(files) if files else schema.empty_table()
+
+
+def _store(uri: str, rows: pa.Table, kind: str) -> None:
+    """The rows as a table's, with their doubles as superseded ones, whose numbers are wrong."""
+    belief = (
+        ["open" if end is None else "past" for end in rows.column("validTo").to_pylist()] if kind == "versions" else []
+    )
+    belief = belief or ["past"] * rows.num_rows
+    known, gone = pa.scalar(NOW - timedelta(days=2), MOMENT), pa.scalar(NOW - timedelta(days=1), MOMENT)
+    stored = rows.append_column("systemFrom", pa.repeat(known, rows.num_rows))
+    own = stored.append_column("systemTo", pa.nulls(rows.num_rows, MOMENT)).append_column("_belief", [belief])
+    other = stored.set_column(1, "_id", [[-7] * rows.num_rows]).append_column(
+        "systemTo", pa.repeat(gone, rows.num_rows)
+    )
+    other = other.append_column("_belief", [["superseded"] * rows.num_rows])
+    write_deltalake(uri, pa.concat_tables([own, other.cast(own.schema)]), partition_by=["_belief"])
+
+
+def _slices(moments: Sequence[datetime]) -> list[Span]:
+    cuts = sorted({moments[len(moments) * n // SLICES] for n in range(1, SLICES)}) if moments else []
+    return [Span(start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
