@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.speed import views
 from bench.speed.data import KNOWN
@@ -20,8 +20,9 @@ from bench.speed.inputs import Inputs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 VIEWS = {"a": "priced", "b": "priced", "c": "stocked", "d": "categories"}
-SHOWN = 12
+SHOWN, LISTED = 12, 40
 
 
 def logged(folder: Path) -> dict[str, str]:
@@ -38,8 +39,6 @@ def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path)
     The parts: what a kernel does, one slice after the other on one core (reading, sweeping, writing); Spark's plan of
     the view, to nowhere; the whole step, which is the kernel in Spark tasks and the commit.
     """
-    if code not in VIEWS:
-        return [f"{code}: has no profile"]
     name = VIEWS[code]
     contract = place.contract(kind)
     views.sides(spark, place, kind, *contract.views[name].inputs)
@@ -62,6 +61,26 @@ def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path)
         spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # that takes it away
     time.sleep(2)  # the listener writes behind
     return [*lines, *stages(next(log.iterdir()), f"{code} {kind} the whole step")]
+
+
+def functions(of: str, work: Callable[[], T]) -> T:
+    """Prints which of Hindcast's functions a part of an operation waits in, with all that they call."""
+    import cProfile
+    import pstats
+
+    profile = cProfile.Profile()
+    begun = time.monotonic()
+    done = profile.runcall(work)
+    took = time.monotonic() - begun
+    told: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # not in typeshed
+    ours = [
+        (total, calls, f"{Path(file).stem}.{name}")
+        for (file, _, name), (_, calls, _, total, _) in told.items()
+        if "/hindcast/" in file and not name.startswith("<")
+    ]
+    lines = [f"  {total:7.2f} s {calls:5} {name}" for total, calls, name in sorted(ours, reverse=True)[:LISTED]]
+    print("\n".join([f"{of}: {took:.2f} s", *lines]), flush=True)
+    return done
 
 
 @dataclass
