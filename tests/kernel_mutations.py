@@ -66,13 +66,6 @@ WRONG = (
         "pc.field(first) >= _moment(span.start)",
         (*LOOKED_UP, *MET),
     ),
-    (
-        "kernel: what is superseded is believed",
-        "kernels.reading",
-        "told = [ended.is_null()]",
-        "told = [ended.is_null() | True]",
-        (*LOOKED_UP, *COUNTED),
-    ),
     ("kernel: files are read in no order", "kernels.reading", "if np.all(at[1:] >= at[:-1]):", "if True:", MET),
     (
         "kernel: right versions are met at their end",

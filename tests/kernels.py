@@ -103,7 +103,9 @@ def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]
     both = steps.join(right.alias("plan"), same[0] & same[1] & same[2], "full_outer")
     kind = right.schema["value"].dataType
     value = [F.col(f"made.{n}" if n in exact else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures]
-    periods = [F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")]
+    periods = [
+        F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")
+    ]
     return both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *periods)
 
 
