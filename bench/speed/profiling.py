@@ -169,7 +169,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
     inputs = {i: of[i] for i in contract.views[name].inputs}
     form = chosen.form(contract, name, inputs, found, of[name], KNOWN)
     assert form is not None, f"{name} has no kernel"
-    parts = cuts.parts(form, [found[i] for i in inputs])
+    parts = cuts.parts(form, [found[i] for i in inputs], cores=2)
     assert parts is not None, f"{name} has files without statistics"
     taken = dict.fromkeys(("reading", "sweeping", "writing"), 0.0)
     for number, span in enumerate(parts):
