@@ -1,7 +1,7 @@
 """Tables that questions ask of, kept open from one to the next for as long as nobody commits to them.
 
-To open a table reads its log, which takes longer than to find a key in it. Whether there is a newer commit is asked each
-time: by the names and the state of files in a local log. A table in an object store is opened each time.
+To open a table reads its log, which takes longer than to find a key in it. Whether there is a newer commit is asked
+each time: by the names and the state of files in a local log. A table in an object store is opened each time.
 """
 
 from __future__ import annotations
