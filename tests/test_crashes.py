@@ -82,9 +82,7 @@ SOME = [
     "after entering the verdicts on bills in run 2",
     "before noting completed of run 2",
 ]
-"""What comes next is to be done by a retry: the quarantine and all that follows; what is held, and the view; nothing but
-the end of the run.
-"""
+"""Left to a retry: the quarantine and all that follows; what is held, and the view; the end of the run alone."""
 
 
 @pytest.mark.slow
