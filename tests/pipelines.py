@@ -222,7 +222,7 @@ def restaurant(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPa
     return made
 
 
-def copied(p: Pipeline, folder: Path) -> Pipeline:
+def cloned(p: Pipeline, folder: Path) -> Pipeline:
     """A pipeline with the contract, the topics and the tables of another, to change or to break. It has to be used
     inside `here`, and to send nothing: the topics are those of the other.
     """
