@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONGEST = (
+    "test_verify.py",
+    "test_forget.py",
     "test_crashes.py",
-    "test_upgrade.py",
     "test_properties.py",
+    "test_retention.py",
     "test_envelopes.py",
     "test_security.py",
     "test_requeue.py",

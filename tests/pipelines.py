@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -218,6 +219,15 @@ def restaurant(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPa
         made.run("second")
         made.before = made.versions()
         made.run("third")
+    return made
+
+
+def cloned(p: Pipeline, folder: Path) -> Pipeline:
+    """A pipeline with the contract, the topics and the tables of another, to change or to break. It has to be used
+    inside `here`, and to send nothing: the topics are those of the other.
+    """
+    made = Pipeline(p.spark, p.servers, folder, p.path.read_text(encoding="utf-8"))
+    shutil.copytree(p.warehouse, made.warehouse)
     return made
 
 

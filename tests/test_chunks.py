@@ -122,7 +122,7 @@ EVERY = [
     for when in ("before", "after")
 ]
 """The boundaries of the story's commits to logs."""
-SOME = [EVERY[place] for place in (0, 3, 5, 6)]
+SOME = [EVERY[place] for place in (0, 3)]
 
 
 def brought(first: int, count: int) -> list[Any]:
@@ -137,7 +137,8 @@ def brought(first: int, count: int) -> list[Any]:
 
 def tell(p: Pipeline, first: int, count: int) -> None:
     p.send("prices", *brought(first, count))
-    p.send("orders", *((key, value, at) for key, value, at in brought(first, count // 2) if value != b"{"))
+    if "orders" in p.contract.topics:
+        p.send("orders", *((key, value, at) for key, value, at in brought(first, count // 2) if value != b"{"))
 
 
 @contextmanager
@@ -171,7 +172,7 @@ def told(p: Pipeline) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "story", "crashing"),
-    [(PRICES + ORDERS, STORY[:1], SOME), pytest.param(PRICES + ORDERS + BILLS, STORY, EVERY, marks=pytest.mark.long)],
+    [(PRICES, STORY[:1], SOME), pytest.param(PRICES + ORDERS + BILLS, STORY, EVERY, marks=pytest.mark.long)],
     ids=["some", "every"],
 )
 def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
@@ -264,8 +265,8 @@ topics:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [True, False])
 def test_offsets_before_the_anchor_are_gone_on_with_too(
     spark: SparkSession, broker: str, tmp_path: Path, lost: bool
 ) -> None:

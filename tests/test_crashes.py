@@ -77,29 +77,32 @@ TWO_RUNS: dict[str, Any] = {
     "states": [(1, "completed"), (2, "completed")],
 }
 """What the story says after its second run, worked out by hand; the runs that opened and closed a row are its last."""
+SOME = [
+    "after committing to logs/menu in run 2",
+    "after entering the verdicts on bills in run 2",
+    "before noting completed of run 2",
+]
+"""Left to a retry: the quarantine and all that follows; what is held, and the view; the end of the run alone."""
 
 
 @pytest.mark.slow
 def test_runs_that_die_are_finished_by_retries(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    """The first in a process that is killed between two commits, the second at every boundary of its own."""
+    """The second, three times: while a topic, a view and the journal are written. At every boundary: below."""
     seen: list[str] = []
 
     def fail(place: str) -> None:
-        if place not in seen:
+        if place in SOME and place not in seen:
             seen.append(place)
             raise CrashError(place)
 
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         prepare(p, 1, STORY[0])
-        place, spared = "after committing to logs/menu in run 1", tmp_path / "spared"
-        spared.write_text("\n".join([*boundaries(1), ""]).replace(f"{place}\n", ""))
-        assert killed(started(p, "run 1", spared))
-        assert spared.read_text().splitlines()[-1] == place
         p.run("run 1")
         prepare(p, 2, STORY[1])
         with pytest.MonkeyPatch.context() as patch:
             watched(fail, patch.setattr)
             _until_done(p, "run 2")
+        assert seen == SOME
         found = told(p)
         held = found.pop("held")
         assert found == TWO_RUNS
@@ -108,7 +111,6 @@ def test_runs_that_die_are_finished_by_retries(spark: SparkSession, broker: str,
         ]
         once = {name: version for name, version in p.versions().items() if version is not None}
         assert once == dict.fromkeys(once, 2) | {"failing": 1}, "made, and a commit in each run"
-    assert seen == boundaries(2)
 
 
 def _until_done(p: Pipeline, run_id: str) -> None:

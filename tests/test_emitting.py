@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from hindcast import emitting
+from hindcast.contracts.load import _Loader
 from hindcast.errors import RecordError
 from pipelines import Pipeline, _plain, pipeline, tell
 
@@ -130,11 +132,28 @@ def log(p: Pipeline, view: str) -> list[dict[str, Any]]:
     return sorted((row for row in rows if row["_epoch"] == last), key=lambda row: (row["_partition"], row["_offset"]))
 
 
-@pytest.fixture(scope="module")
-def live(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """All records in one run."""
-    with pipeline(spark, broker, tmp_path_factory.mktemp("live"), CONTRACT) as made:
-        tell(made, WITH_HEADERS)
+def of_views(*names: str) -> str:
+    """The contract with these views alone, and the topics that they are made of."""
+    told = yaml.load(CONTRACT, Loader=_Loader)  # noqa: S506  # a safe loader
+    told["views"] = {name: told["views"][name] for name in names}
+    said = str(told["views"])
+    told["topics"] = {name: topic for name, topic in told["topics"].items() if f"'{name}'" in said}
+    return str(yaml.safe_dump(told, sort_keys=False))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(of_views("bills", "both", "big"), id="some"),
+        pytest.param(CONTRACT, id="all", marks=pytest.mark.long),
+    ],
+)
+def live(
+    spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Pipeline:
+    """All records in one run. Some: a join, one of two tables, a view of a view."""
+    with pipeline(spark, broker, tmp_path_factory.mktemp("live"), request.param) as made:
+        tell(made, {topic: WITH_HEADERS[topic] for topic in made.contract.topics})
         made.run("first")
     return made
 
@@ -224,7 +243,9 @@ EMITTED: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.slow
 def test_what_each_operator_emits_in_order(live: Pipeline) -> None:
-    assert {view: emitted(live, view) for view in live.contract.views} == EMITTED
+    assert {view: emitted(live, view) for view in live.contract.views} == {
+        view: EMITTED[view] for view in live.contract.views
+    }
 
 
 @pytest.mark.slow
@@ -236,8 +257,10 @@ def test_what_is_emitted_has_the_headers_of_its_record_also_in_a_view_of_the_vie
         "minutes": ["orders 0", "orders 3", "orders 1"],
         "dear": [f"menu {n}" for n in (0, 1, 2, 3, 4, 5, 7)],
     }
-    assert {view: headers(live, view) for view in of} == {view: [[one] for one in its] for view, its in of.items()}
-    assert headers(live, "visits") == [None] * 7
+    there = [view for view in of if view in live.contract.views]
+    assert {view: headers(live, view) for view in there} == {view: [[one] for one in of[view]] for view in there}
+    if "visits" in live.contract.views:
+        assert headers(live, "visits") == [None] * 7
 
 
 @pytest.mark.slow
@@ -252,14 +275,15 @@ def test_the_tables_that_this_amounts_to(live: Pipeline) -> None:
         ("curry", 10, None, 8, 20),
         ("naan", 3, None, 1, 6),
     ]
-    assert live.believed("visits") == [
-        ("anna", 1, 1, 1),
-        ("anna", 2, 2, 4),
-        ("bob", 1, 15, 15),
-        ("bob", 1, 5, 5),
-        ("carl", 1, 3, 3),
-    ]
     assert sorted(live.believed("big")) == [("anna", 16, 1), ("bob", 50, 4), ("carl", 27, 3)]
+    if "visits" in live.contract.views:
+        assert live.believed("visits") == [
+            ("anna", 1, 1, 1),
+            ("anna", 2, 2, 4),
+            ("bob", 1, 15, 15),
+            ("bob", 1, 5, 5),
+            ("carl", 1, 3, 3),
+        ]
 
 
 FAILS = """

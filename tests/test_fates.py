@@ -87,7 +87,7 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
         }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, within(10)) as p:
         p.send("menu", ("curry", {"price": 8}, 30), ("tea", {"price": 2}, 15))

@@ -186,7 +186,7 @@ def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("read", ["table", "stream"])
+@pytest.mark.parametrize("read", ["table", pytest.param("stream", marks=pytest.mark.long)])
 def test_what_kafka_loses_after_the_log_has_it_does_not_matter(
     spark: SparkSession, broker: str, tmp_path: Path, read: str
 ) -> None:

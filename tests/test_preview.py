@@ -42,6 +42,13 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
         assert second["topics"]["menu"] == {"offsets": 1, "fates": {"accepted": 1}, "stops": None}
         assert "menu: 1 offset: 1 accepted\norders: 0 offsets: nothing new" in told
 
+
+@pytest.mark.long
+def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    """Records that do not decode; columns or an expression of a new definition."""
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        p.run()
         p.send("menu", ("naan", b"{", 9), ("curry", {"price": 9}, 9), ("soup", b"[", 9))
         stopped = preview.preview(spark, p.name)
         assert stopped["topics"]["menu"]["fates"] == {"accepted": 1, "malformed": 2}

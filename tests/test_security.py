@@ -724,21 +724,19 @@ def seen(broker: Secured, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, json.loads((folder / "seen.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 class TestRun:
     """A whole run through SASL_SSL in a process of its own, and what can be seen of it anywhere."""
 
-    @pytest.mark.slow
     def test_it_does_what_any_run_does(self, seen: tuple[Path, dict[str, Any]]) -> None:
         assert seen[1]["run"]["tables"]["bills"]["opened"] == 3
 
-    @pytest.mark.slow
     def test_spark_reads_by_every_way_in(self, seen: tuple[Path, dict[str, Any]]) -> None:
         assert {name: seen[1]["read"][name] for name in SPARK_READS} == {name: ["{}"] for name in SPARK_READS}
         # A task's environment is that of its JVM, so by environment there is one way in.
         handed = [name for name in SPARK_READS if name not in ("PLAIN", "OAUTHBEARER", "mutual TLS by environment")]
         assert {name: seen[1]["far"][name] for name in handed} == {name: ["{}"] for name in handed}
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("name", SPARK_REFUSED)
     def test_what_spark_is_refused_is_told_in_our_words(self, seen: tuple[Path, dict[str, Any]], name: str) -> None:
         said = seen[1]["read"][name]
@@ -747,7 +745,6 @@ class TestRun:
         assert told.found.startswith(SPARK_REFUSED[name][1])
         assert told.mend
 
-    @pytest.mark.slow
     def test_no_secret_is_seen_anywhere(self, seen: tuple[Path, dict[str, Any]]) -> None:
         folder, told = seen
         files = [path for path in folder.rglob("*") if path.is_file()]
@@ -762,7 +759,6 @@ class TestRun:
         assert all(told["ui"].values())
         assert any("org.apache.spark" in line for line in told["processes"])
 
-    @pytest.mark.slow
     def test_files_of_secrets_go_with_their_process(self, seen: tuple[Path, dict[str, Any]]) -> None:
         folder, told = seen
         assert told["secrets"]

@@ -32,8 +32,8 @@ NOW = {
 """What is true now, before run 2."""
 
 
-def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
-    """A table is adopted, read, and written by a run, before the rest is done."""
+def adopted(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
+    """A table is adopted, and read as if it were of today."""
     upgrades.put(p, form)
     with pytest.raises(TableError, match="is a Delta table that Hindcast did not make") as caught:
         p.run()
@@ -52,6 +52,11 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     functions.register(spark, p.warehouse, p.contract)
     rows = spark.sql("SELECT item, int(price) FROM restaurant_menu_as_of() ORDER BY item").collect()
     assert [tuple(row) for row in rows] == [row[:2] for row in NOW[form]]
+
+
+def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
+    """An adopted table is written by a run before the rest is done."""
+    adopted(spark, p, form, mode)
     tell(p, RECORDS)
     p.run("second")
     assert upgrades.history(p) == ordered(HISTORY[form])
@@ -90,11 +95,14 @@ def known(p: Pipeline, run: int) -> datetime:
     return next(it.known_at for it in journal.runs(p.warehouse, p.name) if it.number == run)
 
 
-def test_a_table_of_latest_values_becomes_todays_while_runs_go_on(
+def test_a_table_of_latest_values_is_adopted_and_read_and_takes_what_a_run_brings(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
-    with pipeline(spark, broker, tmp_path) as p:
-        upgraded_amid_runs(spark, p, "latest", "in-place")
+    with pipeline(spark, broker, tmp_path, RESTAURANT.partition("  orders:")[0]) as p:
+        adopted(spark, p, "latest", "in-place")
+        p.send("menu", *RECORDS["menu"])
+        p.run("second")
+        assert upgrades.history(p) == ordered(HISTORY["latest"])
 
 
 @pytest.mark.long
