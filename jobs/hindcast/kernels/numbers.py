@@ -55,8 +55,8 @@ def _dense(numbers: Integers) -> tuple[Integers, int]:
 
 def first_of(codes: Integers, count: int) -> Integers:
     """Of each number the place where it is first; NOTHING where it is nowhere."""
-    found = np.full(count, NOTHING)
-    found[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    found, places = np.full(count, NOTHING), np.flatnonzero(codes != NOTHING)[::-1]
+    found[codes[places]] = places
     return found
 
 
