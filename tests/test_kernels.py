@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast import changes, commits, read, runs, tables
 from hindcast.compiled import NOTHING
@@ -51,7 +52,14 @@ topics:
     read: table
     key: {shop: string, item: int}
     value:
-      {price: "decimal(8,2)", n: int, small: smallint, big: bigint, day: date, at: timestamp, flag: boolean, kind: string}
+      price: decimal(8,2)
+      n: int
+      small: smallint
+      big: bigint
+      day: date
+      at: timestamp
+      flag: boolean
+      kind: string
   stock:
     read: table
     key: {shop: string, item: int}
@@ -252,9 +260,12 @@ def stored(p: Pipeline, name: str) -> list[str]:
     """All rows of a table with all their columns, as Spark and as Arrow read them."""
     assert p.spark is not None
     found = tables.load(p.spark, p.table(name)).toArrow()
-    rows = sorted(map(repr, found.to_pylist()))
-    assert rows == sorted(repr({column: row[column] for column in found.column_names}) for row in p.raw(name))
-    return rows
+    own = p.raw(name)
+    read_by_both = [column for column in found.column_names if not own or column in own[0]]
+    assert sorted(map(repr, found.select(read_by_both).to_pylist())) == sorted(
+        repr({column: row[column] for column in read_by_both}) for row in own
+    )
+    return sorted(map(repr, found.to_pylist()))
 
 
 def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
@@ -282,11 +293,10 @@ def test_tables_made_by_kernels_are_those_of_sparks_plan(made: Pipeline, plain: 
         rows = stored(made, name)
         assert rows == stored(plain, name), name
         assert bool(rows) != (name in EMPTY), name
-    per_kind = note(made, "per_kind")
-    assert per_kind["leftOut"]["no_key"] > 0
-    assert note(made, "per_item")["leftOut"] == {"no_key": 0, "no_value": 0, "too_late": 0}
+    assert all(note(made, name)["leftOut"]["no_key"] for name in ("per_kind", "per_item"))
     assert len(live(made, "by_key_left")) > 2, "several tasks have made it"
-    assert wrong(made) == []
+    with made.here():
+        assert wrong(made) == []
 
 
 @pytest.mark.long
@@ -307,7 +317,8 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
         assert one.history(name) == other.history(name), name
         assert any(row[-1] for row in one.history(name)) != (name in EMPTY), name
         assert (note(one, name, 2).get("kernel") is not None) == (name in EMPTY), name
-    assert wrong(one) == []
+    with one.here():
+        assert wrong(one) == []
 
 
 @pytest.mark.slow
@@ -328,7 +339,8 @@ def test_delta_tells_of_a_kernels_files_what_they_hold_and_readers_find_every_ro
     for column in ("note", "price", "day", "at", "timestamp"):
         for value in {row[column] for row in every}:
             expected = sum(row[column] == value for row in every)
-            assert rows.where(rows[column].eqNullSafe(value)).count() == expected, (column, value)
+            literal = F.lit(None if value is None else str(value)).cast(rows.schema[column].dataType)
+            assert rows.where(rows[column].eqNullSafe(literal)).count() == expected, (column, value)
     asked = [[row[c] for c in ("note", "price", "day", "at", "none")] for row in every]
     with made.here():
         for key, row in zip(asked, every, strict=True):
@@ -354,10 +366,11 @@ def _checked(found: DeltaTable) -> set[str]:
             values = [row[name] for row in rows if row[name] is not None]
             assert nulls == len(rows) - len(values), name
             if name in file["minValues"]:
-                least, most = (_value(file[of][name], values[0]) for of in ("minValues", "maxValues"))
-                assert min(values) >= least, (path, name)
-                slack = timedelta(microseconds=999) if isinstance(most, datetime) else None
-                assert (max(values) - slack if slack else max(values)) <= most, (path, name)
+                assert min(values) >= _value(file["minValues"][name], values[0]), (path, name)
+            if name in file["maxValues"]:
+                slack = timedelta(microseconds=999) if isinstance(values[0], datetime) else None
+                most = max(values) - slack if slack else max(values)
+                assert most <= _value(file["maxValues"][name], values[0]), (path, name)
                 bounded.add(name)
     return bounded or set()
 
@@ -417,7 +430,7 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
         os.kill(os.getpid(), signal.SIGKILL)
 
     for view, death in (("by_kind", raising), ("per_item", killed)):
-        with in_tasks(after=death), pytest.raises(Exception, match="this task dies|exited unexpectedly|crashed"):
+        with in_tasks(after=death), pytest.raises(HindcastError, match="Spark failed"):
             build(p, view)
         assert files(p, view)
         assert not live(p, view)
@@ -462,7 +475,7 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
     def few() -> None:
         from hindcast.kernels import reading
 
-        reading.MOST = 40
+        reading.MOST = 20
 
     def many() -> None:
         from hindcast.kernels import reading
@@ -539,45 +552,72 @@ views:
 """
 
 
-@pytest.mark.slow
-def test_gates_and_sums_that_overflow(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    with pipeline(spark, broker, tmp_path / "first", GATED) as p:
+PASSING = ("held", "held_sums", "warned", "below")
+
+
+@contextmanager
+def gated(spark: SparkSession, broker: str, folder: Path) -> Iterator[tuple[Pipeline, Pipeline]]:
+    """What gates pass, made by kernels and not; cake is too dear, and of huge there is too much."""
+    with pipeline(spark, broker, folder / "first", GATED) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("cake", {"price": 30}, 0), ("tea", {}, 1))
         p.send("orders", *((name, {"item": item, "n": 1}, 5) for name, item in (("ann", "curry"), ("bob", "cake"))))
         p.send("orders", ("bob", {"item": "curry", "n": 1}, 6), ("cy", {"item": "rice", "n": 1}, 6))
         p.send("huge", *((name, {"amount": 2**62, "to": to}, 0) for name, to in (("a", "x"), ("b", "x"), ("c", "y"))))
         begin(p, "first")
-        one, other = twin(p, tmp_path / "a [b] *"), twin(p, tmp_path / "other")
-        passing = ("held", "held_sums", "warned", "below")
-        made, without = build(one, *passing), build(other, *passing, on=False)
+        one, other = twin(p, folder / "a {b} *"), twin(p, folder / "other")
+        made, without = build(one, *PASSING), build(other, *PASSING, on=False)
         assert [it.get("kernel") for it in made.values()] == ["stream_table", "of_table", *["stream_table"] * 2]
-        for view in passing:
+        for view in PASSING:
             assert {k: v for k, v in made[view].items() if k != "kernel"} == without[view], view
             assert stored(one, view) == stored(other, view)
         assert made["held"]["opened"] == 1, "bob's two are held"
         assert made["held_sums"]["leftOut"] == {"no_key": 0, "no_value": 1, "too_late": 0}
         assert _entered(one) == _entered(other) != []
+        yield one, other
+
+
+@pytest.mark.slow
+def test_what_gates_stop_and_sums_that_overflow_are_not_visible(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with gated(spark, broker, tmp_path) as (one, other):
+        for it, view, error, told in (
+            (one, "stopped", GateError, "1 gates stopped it"),
+            (other, "over", ContractError, "overflow"),
+        ):
+            with pytest.raises(error, match=told):
+                build(it, view)
+            assert it.states()[-1][1] == "stopped"
+            assert not live(it, view)
+        assert files(one, "stopped")
+        with one.here():
+            maintenance._vacuumed(spark, one.table("stopped"), timedelta(0))
+        assert not files(one, "stopped")
+
+
+@pytest.mark.long
+def test_what_was_stopped_or_held_is_published_when_it_is_mended(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with gated(spark, broker, tmp_path) as (one, other):
         for it, on in ((one, True), (other, False)):
             with pytest.raises(ContractError, match="overflow"):
                 build(it, "over", on=on)
-            assert it.states()[-1][1] == "stopped"
-            assert not live(it, "over")
-        # What stopped is given up; stopped is only now built, in a run that brings nothing.
-        for it, on in ((one, True), (other, False)):
             with it.here(), kernels(on=on), pytest.raises(GateError, match="1 gates stopped it"):
                 it.run("second")
         assert not live(one, "stopped")
-        assert files(one, "stopped")
-        p.send("menu", ("cake", {"price": 9}, 0))
-        p.send("huge", ("b", None, 0))
+        one.send("menu", ("cake", {"price": 9}, 0))
+        one.send("huge", ("b", None, 0))
         for it, on in ((one, True), (other, False)):
             with it.here(), kernels(on=on):
                 it.run("third")
-        assert note(one, "stopped", it.states()[-1][0])["kernel"] == "stream_table"
+        assert note(one, "stopped", 3)["kernel"] == "stream_table"
+        assert note(one, "over", 3)["kernel"] == "of_table"
         for view in one.contract.ordered:
             assert one.believed(view) == other.believed(view) != [], view
         assert _entered(one) == _entered(other)
-        assert wrong(one) == []
+        with one.here():
+            assert wrong(one) == []
 
 
 def _entered(p: Pipeline) -> list[Any]:
@@ -673,7 +713,7 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
             p.run("second")
         found = DeltaTable(p.table("menu").path)
         assert {"deletionVectors", "typeWidening"} <= {*found.protocol().reader_features}
-        assert any(row["_belief"] == "superseded" for row in p.raw("menu"))
+        assert any(row["systemTo"] is not None for row in p.raw("menu"))
         reader.send("tips", ("ann", {"item": "curry", "percent": 10}, 5), ("bob", {"item": "soup", "percent": 5}, 8))
         begin(reader, "first")
         p.write(EVOLVED + ANEW)
@@ -692,7 +732,7 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
             assert stored(one, view) == stored(other, view) != [], view
         with one.here():
             runs.finish(one.name, 3)
-        assert wrong(one) == []
+            assert wrong(one) == []
         pinned, apart = copy.copy(reader), copy.copy(reader)
         pinned.folder, apart.folder = one.folder, other.folder
         built, without = build(pinned), build(apart, on=False)
@@ -706,8 +746,8 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
 def _table(folder: Path) -> Table:
     """A table of a view, empty."""
     table = Table(str(folder), "shop", "made", "versions", ("k",))
-    moments = ", ".join(f"{name} timestamp" for name in ("validFrom", "validTo", "systemFrom", "systemTo"))
-    tables.ensure(table, StructType.fromDDL(f"k string, {moments}, _belief string"))
+    moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
+    tables.ensure(table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())]))
     return table
 
 
@@ -822,6 +862,8 @@ def test_keys_are_equal_numbers_where_they_are_equal() -> None:
     (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=True)
     assert [n == NOTHING for n in left] == [False, True, True, True, False]
     assert [n == NOTHING for n in right] == [False, False, False, True]
+    (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=None)
+    assert left[3] == right[3] not in {*left[:3], left[4], NOTHING}, "nothing is a value"
     none = kinds.empty_table()
     (left, right), count = numbers.keys([none, pa.Table.from_batches([], kinds)], [key, key], whole=True)
     assert len(left) == len(right) == 0
@@ -878,7 +920,7 @@ def test_a_sum_that_is_no_bigint_is_told(values: list[int]) -> None:
         numbers.sums(np.array([high.sum()]), np.array([low.sum()]), pa.int64(), np.array([False]))
 
 
-def test_texts_that_are_too_long_for_one_array_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """2.2 GB as Arrow counts them, in one piece of memory."""
     column = pa.chunked_array([pa.array(["x" * 1000] * 50_000)] * 44)
     moments = pa.array(np.arange(len(column))).cast(pa.timestamp("us", "UTC"))
