@@ -31,7 +31,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast import changes, commits, read, runs, tables
 from hindcast.compiled import NOTHING
-from hindcast.errors import ContractError, GateError, RunError
+from hindcast.errors import ContractError, GateError, HindcastError, RunError
 from hindcast.kernels import chosen, cuts, numbers, sweeps, task, writing
 from hindcast.kernels.form import Form, Side, Span
 from hindcast.kernels.sweeps import FOREVER
