@@ -98,12 +98,14 @@ def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]
     made = _made("of_table", sides, {"_key": (0, "_key")}, told, types, "versions", inner=False)
     steps = versions.sparkSession.createDataFrame(made).drop("systemFrom", "systemTo")
     named = rows.where("_key IS NOT NULL").groupBy("_key").agg(F.first("_group").alias("key"))
-    steps = steps.join(named, "_key").alias("made")
+    steps = steps.join(named, "_key", "left").alias("made")
     same = [F.col(f"made.{c}").eqNullSafe(F.col(f"plan.{c}")) for c in ("key", "validFrom", "validTo")]
     both = steps.join(right.alias("plan"), same[0] & same[1] & same[2], "full_outer")
     kind = right.schema["value"].dataType
     value = [F.col(f"made.{n}" if n in exact else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures]
-    periods = [F.when(F.col("made._key").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")]
+    periods = [
+        F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")
+    ]
     return both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *periods)
 
 

@@ -2,9 +2,9 @@
 
 `python tests/mutations.py [WORDS]` applies each (or those that WORDS are in) to the real code (a textual patch, loaded
 in place of the module) and prints what caught it. Those of the `kafka` reading (kafka_mutations.py) are held to its
-vectors and tests, those of when a record is true (valid_time_mutations.py) to theirs, those of `corrected` to the
-vectors of the operations concerned, then to generated histories. It exits with 1 if a wrong reading survives or if its
-text is no longer in the code.
+vectors and tests, those of when a record is true (valid_time_mutations.py) to theirs, those of `corrected` and of
+kernels (kernel_mutations.py) to the vectors of the operations concerned, then to generated histories. It exits with 1
+if a wrong reading survives or if its text is no longer in the code.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import importlib
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import numba
 from pyspark.sql import SparkSession
 
 import histories
+import kernel_mutations
+import kernels
 import trials
 from hindcast.conformance import Vector, load, outcomes
 from hindcast.session import ROWS_PER_SLICE, temporarily
@@ -502,6 +505,9 @@ MUTATIONS = (
 )
 
 
+OF_KERNELS = tuple(Mutation(*told) for told in kernel_mutations.WRONG)
+
+
 def main() -> int:
     """Try every mutation and print what caught it."""
     tried = [*_of_kafka(*sys.argv[1:]), *_of_corrected(*sys.argv[1:])]
@@ -520,10 +526,12 @@ def _of_kafka(words: str = "") -> Iterator[bool]:
 
 
 def _of_corrected(words: str = "") -> Iterator[bool]:
-    chosen = [mutation for mutation in MUTATIONS if words in mutation.reading]
+    chosen = [mutation for mutation in (*MUTATIONS, *OF_KERNELS) if words in mutation.reading]
     if not chosen:
         return
     from hindcast.session import session
+
+    numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]  # machine code would be a mutation's own each time
 
     spark = session("hindcast-mutate", small=True)
     spark.conf.set("spark.sql.maxPlanStringLength", "1000")
@@ -542,7 +550,8 @@ def _told(number: int, mutation: Mutation | trials.Wrong, caught: str | None) ->
 def _caught(spark: SparkSession, mutation: Mutation, vectors: list[Vector], cases: list[Vector]) -> str | None:
     """The first vector or history that fails under a mutation."""
     sliced = {ROWS_PER_SLICE: "1"} if mutation.reading.startswith("sliced") else {}
-    with _applied(mutation), temporarily(spark, sliced):
+    by_kernels = kernels.instead() if mutation in OF_KERNELS else nullcontext()
+    with _applied(mutation), temporarily(spark, sliced), by_kernels:
         for kind, candidates in (("vector", vectors), ("history", cases)):
             concerned = [one for one in candidates if one.operation["type"] in mutation.operations][:150]
             for outcome in outcomes(spark, concerned):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,3 +189,29 @@ def test_what_a_kafka_view_emitted_and_how_far_it_is_settled_in_words(table: dic
     assert f"  {'view':<20} {words}" in lines
     shown = html({**of_run, "tables": {"view": told}})
     assert all(note in shown for note in report.of_emitted(told))
+
+
+def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
+    topic = {"offsets": 0, "late": 0, "partitions": []}
+    of_run = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {"t": topic}, "again": "hindcast run p"}
+    tables = {
+        "joined": {"opened": 4, "closed": 0, "corrected": 0, "gates": [], "kernel": "stream_table"},
+        "counted": {
+            "opened": 2,
+            "closed": 0,
+            "corrected": 0,
+            "gates": [],
+            "kernel": "of_table",
+            "leftOut": {"no_key": 1},
+            "newlyLeftOut": {"no_key": 1},
+        },
+        "copied": {"opened": 3, "closed": 0, "corrected": 0, "gates": []},
+    }
+    lines = [" ".join(line.split()) for line in report.text({**of_run, "tables": tables}).splitlines()]
+    assert "joined 4 rows opened by a kernel" in lines
+    assert "counted 2 rows opened by a kernel; left out: 1 without a key" in lines
+    assert "copied 3 rows opened" in lines
+    shown = " ".join(re.sub(r"<[^>]*>", " ", html({**of_run, "tables": tables})).split())
+    assert "joined (4 opened by a kernel, 0 closed)" in shown
+    assert "copied (3 opened, 0 closed)" in shown
+    assert "counted opened by a kernel left out" in shown

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.speed import data, inputs, measuring, plot, profiling, quick, table
-from bench.speed.measuring import Measured
+from bench.speed.measuring import Measured, Watch
 from bench.speed.names import HOT, UNIFORM, ZIPF
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--sizes", help="events, versions and keys of a to d, for a try")
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench-speed")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--profile", action="store_true", help="where the time goes, for a, c and d")
+    parser.add_argument("--profile", action="store_true", help="where the time goes; not for h")
     parser.add_argument("--quick", action="store_true", help="small data, against the recorded baseline")
     parser.add_argument("--record", action="store_true", help="with --quick: record the baseline")
     asked = parser.parse_args()
@@ -56,7 +56,11 @@ def main() -> int:
     spark = _session(asked)
     if asked.profile:
         place = inputs.inputs(asked.folder, sizes)
+        others = _others(spark, asked, sizes.versions / data.FULL.versions, profiling.functions)
         for code in asked.operations:
+            if code in others:
+                others[code]()
+                continue
             for kind in asked.data.split(","):
                 print("\n".join(profiling.profile(spark, place, code, kind, asked.folder / "events")), flush=True)
         return 0
@@ -109,14 +113,16 @@ def _measured(spark: SparkSession, asked: argparse.Namespace, sizes: data.Sizes)
             yield _others(spark, asked, sizes.versions / data.FULL.versions)[code]()
 
 
-def _others(spark: SparkSession, asked: argparse.Namespace, scale: float) -> dict[str, Callable[[], list[Measured]]]:
+def _others(
+    spark: SparkSession, asked: argparse.Namespace, scale: float, watch: Watch = measuring.unwatched
+) -> dict[str, Callable[[], list[Measured]]]:
     """The operations that are not of views; `scale`: how much of their full size."""
     from bench.speed import growing, reading, replaying, small
 
     return {
-        "e": lambda: replaying.measure(spark, asked.folder, asked.rounds, int(replaying.COUNT * scale)),
-        "f": lambda: growing.measure(spark, asked.folder, asked.rounds, scale),
-        "g": lambda: small.measure(spark, asked.folder, asked.rounds),
+        "e": lambda: replaying.measure(spark, asked.folder, asked.rounds, int(replaying.COUNT * scale), watch),
+        "f": lambda: growing.measure(spark, asked.folder, asked.rounds, scale, watch),
+        "g": lambda: small.measure(spark, asked.folder, asked.rounds, watch),
         "h": lambda: reading.measure(asked.folder, MILLIONS * scale, asked.rounds),
     }
 

@@ -12,6 +12,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.speed import data, inputs
-from bench.speed.measuring import Measured
+from bench.speed.measuring import Measured, Watch, unwatched
 from bench.speed.names import LARGE, MERGE, OURS, SMALL, UNIFORM
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Grown:
         return (0, self.count) if run == 1 else (start, start + RECORDS)
 
 
-def measure(spark: SparkSession, folder: Path, rounds: int, scale: float = 1) -> list[Measured]:
+def measure(
+    spark: SparkSession, folder: Path, rounds: int, scale: float = 1, watch: Watch = unwatched
+) -> list[Measured]:
     """In turns, after a round that warms up; the tables go on growing."""
     sizes = {SMALL: int(2_000_000 * scale), LARGE: int(20_000_000 * scale)}
     grown = {name: _made(spark, folder, count) for name, count in sizes.items()}
@@ -86,7 +89,7 @@ def measure(spark: SparkSession, folder: Path, rounds: int, scale: float = 1) ->
             for peer in (OURS, MERGE):
                 begun = time.monotonic()
                 if peer == OURS:
-                    _run(spark, it, contract, run)
+                    watch(f"f {name}", partial(_run, spark, it, contract, run))
                 else:
                     _merge(spark, it, run)
                 took = time.monotonic() - begun

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from bench.speed import engines
 from bench.speed.names import OURS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,17 @@ def measure(operation: Operation, rounds: int, folder: Path, say: Callable[[str]
     shutil.rmtree(folder / "output", ignore_errors=True)
     absent = [Measured(operation.code, operation.data, name, why=why) for name, why in operation.absent.items()]
     return [*found.values(), *absent]
+
+
+class Watch(Protocol):
+    """Does a part of an operation, and may look at it meanwhile; `of` says what it is."""
+
+    def __call__(self, of: str, work: Callable[[], T], /) -> T: ...
+
+
+def unwatched(of: str, work: Callable[[], T]) -> T:  # noqa: ARG001  # as `Watch` has it
+    """Only does it."""
+    return work()
 
 
 def _timed(it: Contestant, output: Path) -> float:

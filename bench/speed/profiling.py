@@ -10,17 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.speed import views
+from bench.speed.data import KNOWN
 from bench.speed.engines import cold
 from bench.speed.inputs import Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 VIEWS = {"a": "priced", "b": "priced", "c": "stocked", "d": "categories"}
-SHOWN = 12
+SHOWN, LISTED = 12, 40
 
 
 def logged(folder: Path) -> dict[str, str]:
@@ -34,21 +36,22 @@ def logged(folder: Path) -> dict[str, str]:
 def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path) -> list[str]:
     """Lines that tell it, of an operation on views (a to d); each part is done once to warm up, then measured.
 
-    The parts: reading the inputs to nowhere; deriving the view to nowhere; the whole step, which counts what it has
-    derived, lays it out and writes it.
+    The parts: what a kernel does, one slice after the other on one core (reading, sweeping, writing); Spark's plan of
+    the view, to nowhere; the whole step, which is the kernel in Spark tasks and the commit.
     """
-    if code not in VIEWS:
-        return [f"{code}: has no profile"]
     name = VIEWS[code]
     contract = place.contract(kind)
     views.sides(spark, place, kind, *contract.views[name].inputs)
     size = sum(_size(place, kind, i) for i in contract.views[name].inputs)
     parts: dict[str, Callable[[], object]] = {
-        "reading the inputs": partial(_read, spark, place, kind, list(contract.views[name].inputs)),
-        "deriving, to nowhere": partial(_derive, spark, place, kind, name, size),
+        "Spark's plan, to nowhere": partial(_derive, spark, place, kind, name, size),
         "the whole step": partial(_whole, spark, place, kind, name),
     }
+    _whole(spark, place, kind, name)
     lines = [f"{code} {kind}: {name}"]
+    for _ in range(2):
+        alone = _alone(place, kind, name)
+    lines += [f"  {part:24} {seconds:7.2f} s of a core" for part, seconds in alone.items()]
     for part, work in parts.items():
         work()
         spark.sparkContext.setJobDescription(f"{code} {kind} {part}")
@@ -58,6 +61,26 @@ def profile(spark: SparkSession, place: Inputs, code: str, kind: str, log: Path)
         spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # that takes it away
     time.sleep(2)  # the listener writes behind
     return [*lines, *stages(next(log.iterdir()), f"{code} {kind} the whole step")]
+
+
+def functions(of: str, work: Callable[[], T]) -> T:
+    """Prints which of Hindcast's functions a part of an operation waits in, with all that they call."""
+    import cProfile
+    import pstats
+
+    profile = cProfile.Profile()
+    begun = time.monotonic()
+    done = profile.runcall(work)
+    took = time.monotonic() - begun
+    told: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # not in typeshed
+    ours = [
+        (total, calls, f"{Path(file).stem}.{name}")
+        for (file, _, name), (_, calls, _, total, _) in told.items()
+        if "/hindcast/" in file and not name.startswith("<")
+    ]
+    lines = [f"  {total:7.2f} s {calls:5} {name}" for total, calls, name in sorted(ours, reverse=True)[:LISTED]]
+    print("\n".join([f"{of}: {took:.2f} s", *lines]), flush=True)
+    return done
 
 
 @dataclass
@@ -132,9 +155,38 @@ def _believed(spark: SparkSession, place: Inputs, kind: str, name: str) -> DataF
     return tables.believed(spark, tables.located(str(place.warehouse), place.contract(kind), name))
 
 
-def _read(spark: SparkSession, place: Inputs, kind: str, names: list[str]) -> None:
-    for name in names:
-        _believed(spark, place, kind, name).write.format("noop").mode("overwrite").save()
+def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
+    """The seconds that the kernel of a view takes for its parts, in this process, one after the other.
+
+    What it writes lies beside the view's files until the whole step makes it anew.
+    """
+    from hindcast import tables
+    from hindcast.kernels import chosen, cuts, operators, reading, writing
+
+    contract, warehouse = place.contract(kind), str(place.warehouse)
+    of = {i: tables.located(warehouse, contract, i) for i in (*contract.views[name].inputs, name)}
+    found = {i: it for i, table in of.items() if (it := tables.opened(table)) is not None}
+    inputs = {i: of[i] for i in contract.views[name].inputs}
+    form = chosen.form(contract, name, inputs, found, of[name], KNOWN)
+    assert form is not None, f"{name} has no kernel"
+    parts = cuts.parts(form, [found[i] for i in inputs], cores=2)
+    assert parts is not None, f"{name} has files without statistics"
+    taken = dict.fromkeys(("reading", "sweeping", "writing"), 0.0)
+    for number, span in enumerate(parts):
+        begun = time.monotonic()
+        sides = [reading.rows(side, span) for side in form.sides]
+        taken["reading"] += (read := time.monotonic()) - begun
+        match form.operator:
+            case "of_table":
+                rows = operators.of_table(form, sides[0], number, len(parts)).rows
+            case "table_table":
+                rows = operators.table_table(form, span, *sides)
+            case _:
+                rows = operators.stream_table(form, *sides)
+        taken["sweeping"] += (swept := time.monotonic()) - read
+        list(writing.write(form, rows))
+        taken["writing"] += time.monotonic() - swept
+    return taken
 
 
 def _derive(spark: SparkSession, place: Inputs, kind: str, name: str, size: int) -> None:

@@ -7,10 +7,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.speed.measuring import Measured
+from bench.speed.measuring import Measured, Watch, unwatched
 from bench.speed.names import BYTES, OURS, RECORDS
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ topics:
 """
 
 
-def measure(spark: SparkSession, folder: Path, rounds: int, count: int = COUNT) -> list[Measured]:
+def measure(
+    spark: SparkSession, folder: Path, rounds: int, count: int = COUNT, watch: Watch = unwatched
+) -> list[Measured]:
     """Both in turns, in warehouses of their own; that all offsets are there is checked each time.
 
     Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
@@ -48,7 +51,7 @@ def measure(spark: SparkSession, folder: Path, rounds: int, count: int = COUNT) 
                 output = place / "output"
                 shutil.rmtree(output, ignore_errors=True)
                 begun = time.monotonic()
-                rows = work(spark, output, servers)
+                rows = watch(f"e {it.peer}", partial(work, spark, output, servers))
                 it.seconds.append(time.monotonic() - begun)
                 assert rows() == count, f"{rows()} of {count} records"
                 print(f"e {RECORDS} round {number + 1}  {it.peer:34} {it.seconds[-1]:7.2f} s", flush=True)

@@ -9,10 +9,11 @@ import os
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.speed.measuring import Measured
+from bench.speed.measuring import Measured, Watch, unwatched
 from bench.speed.names import BUILD, DAG, EMPTY, OURS, SHARED, SUBMIT
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ views:
 """
 
 
-def measure(spark: SparkSession, folder: Path, rounds: int) -> list[Measured]:
+def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwatched) -> list[Measured]:
     """Each round is two runs of ten orders: one replays them by spark-submit, one in the shared session."""
     from hindcast import produce, runs
     from hindcast.local.broker import running
@@ -62,12 +63,12 @@ def measure(spark: SparkSession, folder: Path, rounds: int) -> list[Measured]:
             shared = number % 2
             begun = time.monotonic()
             if shared:
-                runs.replay(spark, "small", run, "orders")
+                watch(f"g {SHARED}", partial(runs.replay, spark, "small", run, "orders"))
             else:
                 _submit("small", run, "orders")
             found[SHARED if shared else SUBMIT].seconds.append(time.monotonic() - begun)
             begun = time.monotonic()
-            note = runs.build(spark, "small", run, "bills")
+            note = watch(f"g {BUILD}", partial(runs.build, spark, "small", run, "bills"))
             assert note["opened"] == RECORDS, note
             if shared:
                 found[BUILD].seconds.append(time.monotonic() - begun)

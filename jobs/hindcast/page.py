@@ -160,7 +160,7 @@ class Topic(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What a run changed in one table."""
+    """What a run changed in one table, and `by` what, where that was no Spark plan."""
 
     name: str
     opened: int
@@ -168,6 +168,7 @@ class Changed(NamedTuple):
     corrected: int
     ages: dict[str, int]
     notes: list[str]
+    by: str
 
     @property
     def news(self) -> bool:
@@ -239,7 +240,8 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
         if table.get("closedUpTo") and (opened or closed or notes):
             notes.append(f"windows closed up to {moment(table['closedUpTo'])}")
         notes += of_emitted(table)
-        found.append(Changed(name, opened, closed, corrected, _parts(table, "ages"), notes))
+        by = " by a kernel" if table.get("kernel") else ""
+        found.append(Changed(name, opened, closed, corrected, _parts(table, "ages"), notes, by))
     return found
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import horizon, journal, questions, scan, show, store_formats, tables
+from hindcast import at_hand, horizon, journal, questions, scan, show, store_formats, tables
 from hindcast.contracts import Contract
 from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.questions import Bound, Question
@@ -176,7 +176,7 @@ class _Asked:
         known = question.known_at or last_known_at(warehouse, contract.pipeline)
         if question.known_at:
             answerable(warehouse, contract.pipeline, known)
-        found = tables.opened(table)
+        found = at_hand.opened(table)
         if found is None:
             raise QueryError("the table has not been published yet", where=table.path, mend="run the pipeline first")
         horizon.refuse(table, horizon.of(table, found), question, known)

@@ -241,8 +241,9 @@ def _changed(table: dict[str, Any]) -> str:
     }
     changed = ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
     new = table.get("newlyLeftOut", {})
+    by = "by a kernel" if table.get("kernel") else ""
     left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
-    parts = [changed, f"left out: {left_out}" if left_out else "", *of_emitted(table)]
+    parts = [" ".join(filter(None, (changed, by))), f"left out: {left_out}" if left_out else "", *of_emitted(table)]
     return "; ".join(filter(None, parts))
 
 

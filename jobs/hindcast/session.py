@@ -139,6 +139,11 @@ def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     return temporarily(spark, {ROWS_PER_SLICE: str(rows // SLICES)} if rows >= MANY else {})
 
 
+def cores(spark: SparkSession) -> int:
+    """About so many tasks a session does at once: as `defaults` has it, two shuffle partitions for each core."""
+    return max(int(spark.conf.get("spark.sql.shuffle.partitions") or 0) // 2, 1)
+
+
 def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
     """Every Spark property of a JVM on this machine; PlatformError when `make setup` has not been run."""
     jars = home() / "jars" / "spark"

@@ -21,13 +21,10 @@ ROWS = 1_250_000
 FINE = 125_000
 """A slice with fewer rows is not worth a task of its own, even if a core has nothing to do."""
 
-CORES = 4
-"""Few rows are divided for so many cores."""
 
-
-def parts(form: Form, tables: Sequence[DeltaTable]) -> list[Span] | None:
+def parts(form: Form, tables: Sequence[DeltaTable], cores: int) -> list[Span] | None:
     """The slices of a join by its events, or by the starts of both tables; of an aggregate one unbounded span for each
-    part of its groups. None where the log tells no times.
+    part of its groups, of which each reads all rows: no more than `cores`. None where the log tells no times.
     """
     driving = tables[:1] if form.operator == "stream_table" else tables
     files = [_files(table, side.periods[0]) for table, side in zip(driving, form.sides, strict=False)]
@@ -35,9 +32,9 @@ def parts(form: Form, tables: Sequence[DeltaTable]) -> list[Span] | None:
         return None
     every = [file for some in files for file in some or ()]
     rows = sum(count for *_, count in every)
-    wanted = max(math.ceil(rows / ROWS), min(CORES, rows // FINE), 1)
+    wanted = max(math.ceil(rows / ROWS), min(cores, rows // FINE), 1)
     if form.operator == "of_table":
-        return [Span()] * min(wanted, CORES)
+        return [Span()] * min(wanted, cores)
     return spans(every, wanted)
 
 

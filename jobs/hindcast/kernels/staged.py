@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import tables
+from hindcast import session, tables
 from hindcast.contracts import Contract
 from hindcast.kernels import chosen, cuts
 from hindcast.kernels.writing import Written
@@ -64,7 +64,8 @@ def stage(
     found = {i: tables.opened(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     form = chosen.form(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None
-    parts = cuts.parts(form, [there[i] for i in contract.views[name].inputs]) if form else None
+    tasks = session.cores(spark)
+    parts = cuts.parts(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
     if form is None or parts is None:
         return None
     from hindcast.kernels import task  # its loops take half a second to load

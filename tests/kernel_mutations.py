@@ -1,0 +1,121 @@
+"""Deliberate wrong readings of kernels (mutations.py): held to the vectors and histories of the operators that they do.
+
+What is misread, the module, the right text, the wrong one, and operations that must notice.
+"""
+
+from __future__ import annotations
+
+LOOKED_UP = ("stream_table_join",)
+MET = ("table_table_join",)
+COUNTED = ("table_aggregate",)
+
+WRONG = (
+    (
+        "kernel: a version begins after its first moment",
+        "kernels.sweeps",
+        "start[version] <= at[event]",
+        "start[version] < at[event]",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: a version lasts through its last moment",
+        "kernels.sweeps",
+        "at[event] < end[met]",
+        "at[event] <= end[met]",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: what has not ended is not valid",
+        "kernels.sweeps",
+        "end[met] == FOREVER or ",
+        "end[met] != FOREVER and ",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: an event without a version is dropped",
+        "kernels.operators",
+        "if form.inner:",
+        "if not form.inner:",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: what has no group is one",
+        "kernels.numbers",
+        "found[none] = NOTHING",
+        "pass",
+        COUNTED,
+    ),
+    (
+        "kernel: an event at a cut is in both slices",
+        "kernels.reading",
+        "pc.field(first) < _moment",
+        "pc.field(first) <= _moment",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: an event at a cut is in no slice",
+        "kernels.reading",
+        "pc.field(first) >= _moment",
+        "pc.field(first) > _moment",
+        LOOKED_UP,
+    ),
+    (
+        "kernel: what begins before a slice is not in it",
+        "kernels.reading",
+        "pc.field(last).is_null() | (pc.field(last) > _moment(span.start))",
+        "pc.field(first) >= _moment(span.start)",
+        (*LOOKED_UP, *MET),
+    ),
+    ("kernel: files are read in no order", "kernels.reading", "if np.all(at[1:] >= at[:-1]):", "if True:", MET),
+    (
+        "kernel: right versions are met at their end",
+        "kernels.sweeps",
+        "right_end[met] > now",
+        "right_end[met] >= now",
+        MET,
+    ),
+    (
+        "kernel: left versions are met at their end",
+        "kernels.sweeps",
+        "left_end[met] > now",
+        "left_end[met] >= now",
+        MET,
+    ),
+    ("kernel: what begins on both sides at once is met twice", "kernels.sweeps", " and left_start[met] < now", "", MET),
+    ("kernel: what begins at a cut is in no slice", "kernels.sweeps", "if now < since:", "if now <= since:", MET),
+    ("kernel: what begins before a slice is in it again", "kernels.sweeps", "if now < since:", "if False:", MET),
+    (
+        "kernel: an overlap begins with the first of both",
+        "kernels.operators",
+        "np.maximum(start[met[0]]",
+        "np.minimum(start[met[0]]",
+        MET,
+    ),
+    (
+        "kernel: an overlap ends with the last of both",
+        "kernels.operators",
+        "np.minimum(end[met[0]]",
+        "np.maximum(end[met[0]]",
+        MET,
+    ),
+    ("kernel: a group that is left by all goes on", "kernels.sweeps", "if there[its] > 0:", "if True:", COUNTED),
+    ("kernel: an end adds as a start does", "kernels.sweeps", "by_end[ending], -1", "by_end[ending], 1", COUNTED),
+    (
+        "kernel: edges at one moment are a step each",
+        "kernels.sweeps",
+        "turn, many = turn + 1, 0\n        while True:",
+        "turn, many = turn + 1, 0\n        for _ in range(1):",
+        COUNTED,
+    ),
+    ("kernel: every part has all groups", "kernels.operators", "parts) == part, False", "parts) > -1, False", COUNTED),
+    ("kernel: rows without a group are one", "kernels.operators", "== part, False)", "== part, part == 0)", COUNTED),
+    (
+        "kernel: null is counted",
+        "kernels.operators",
+        "if column is None else pc.is_valid",
+        "if True else pc.is_valid",
+        COUNTED,
+    ),
+    ("kernel: the lower halves of sums are lost", "kernels.numbers", "values & (2**HALF - 1)", "values & 0", COUNTED),
+    ("kernel: a sum of nothing is zero", "kernels.operators", "kind, counts == 0)", "kind, counts < 0)", COUNTED),
+)

@@ -1,0 +1,70 @@
+"""Tables that are kept open between questions: as they are now, whoever has committed meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from hindcast import at_hand
+from hindcast.tables import Table
+
+
+def make(folder: Path, *values: int, name: str = "menu", mode: str = "append") -> Table:
+    table = Table(str(folder), "bistro", name, "versions", ("item",))
+    rows = pa.table({"item": [*values]})
+    write_deltalake(table.path, rows, mode=mode, name=f"bistro.{name}", description=table.description)  # type: ignore[call-overload]
+    return table
+
+
+def items(table: Table) -> list[int]:
+    found = at_hand.opened(table)
+    assert found is not None
+    return sorted(found.to_pyarrow_table().column("item").to_pylist())
+
+
+def test_an_unchanged_table_is_not_opened_again(tmp_path: Path) -> None:
+    table = make(tmp_path, 1)
+    assert at_hand.opened(table) is at_hand.opened(table)
+
+
+def test_a_commit_is_seen_at_once(tmp_path: Path) -> None:
+    table = make(tmp_path, 1)
+    for n in range(2, 14):  # past a checkpoint
+        assert items(table) == [*range(1, n)]
+        make(tmp_path, n)
+    assert items(table) == [*range(1, 14)]
+
+
+def test_a_table_made_anew_in_its_place_is_another(tmp_path: Path) -> None:
+    table = make(tmp_path, 1)
+    assert items(table) == [1]
+    shutil.rmtree(table.path)
+    assert at_hand.opened(table) is None
+    make(tmp_path, 2)
+    assert items(table) == [2]
+    log = Path(table.path, "_delta_log")
+    shutil.rmtree(log)
+    make(tmp_path, 3, mode="overwrite")
+    assert items(table) == [3]
+
+
+def test_a_commit_written_anew_is_read_anew(tmp_path: Path) -> None:
+    table = make(tmp_path, 1)
+    before = at_hand.opened(table)
+    commit = next(Path(table.path, "_delta_log").glob("*.json"))
+    text = commit.read_text(encoding="utf-8")
+    commit.unlink()
+    commit.write_text(text, encoding="utf-8")
+    assert at_hand.opened(table) is not before
+
+
+def test_few_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_hand, "MOST", 2)
+    some = [make(tmp_path, n, name=f"menu{n}") for n in range(3)]
+    kept = [at_hand.opened(table) for table in some]
+    assert [at_hand.opened(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
+    assert at_hand.opened(some[0]) is not kept[0]
