@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import changes, commits, read, runs, tables
+from hindcast import changes, commits, read, runs, session, tables
 from hindcast.compiled import NOTHING
 from hindcast.errors import ContractError, GateError, HindcastError, RunError
 from hindcast.kernels import chosen, cuts, numbers, sweeps, task, writing
@@ -226,6 +226,7 @@ def kernels(*, on: bool = True) -> Iterator[None]:
         patch.setenv("HINDCAST_KERNELS", "on" if on else "off")
         patch.setattr(chosen, "FEWEST", 0)
         patch.setattr(cuts, "ROWS", 15)
+        patch.setattr(session, "cores", lambda _: 3)
         yield
 
 
@@ -826,25 +827,25 @@ def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
     side = Side(table.path, 0, "versions", ("k",), (), None)
     form = Form("table_table", (side, side), False, True, {}, {}, pa.schema([]), "", "versions", T0)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2) == [Span()], "no file is no work"
+    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == [Span()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
         "maxValues": {"validFrom": "2026-01-02T00:00:00.000Z"},
     }
     bounded = replace(FILE, statistics=json.dumps({"numRecords": 10**6, **told}))
     commits.add([bounded], table, 1, {}, after=0)
-    whole = cuts.parts(form, [DeltaTable(table.path)] * 2)
+    whole = cuts.parts(form, [DeltaTable(table.path)] * 2, 4)
     assert whole is not None
     assert len(whole) == 4
     commits.add([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2) == whole, "nobody believes those rows"
+    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
     commits.add([_named(3)], table, 3, {}, after=2)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2) is None
+    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) is None
     beyond = {**told, "maxValues": {"validFrom": "+10000-01-01T00:00:00.000Z"}}
     (tmp_path / "far").mkdir()
     far = _table(tmp_path / "far")
     commits.add([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
-    assert cuts.parts(form, [DeltaTable(far.path)] * 2) is None, "Python has no such year"
+    assert cuts.parts(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
 
 
 def test_keys_are_equal_numbers_where_they_are_equal() -> None:

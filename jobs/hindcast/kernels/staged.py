@@ -64,7 +64,7 @@ def stage(
     found = {i: tables.opened(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     form = chosen.form(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None
-    tasks = session.cores(spark)
+    tasks = session.cores(derived.sparkSession)
     parts = cuts.parts(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
     if form is None or parts is None:
         return None
