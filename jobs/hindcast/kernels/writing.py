@@ -101,7 +101,8 @@ def statistics(metadata: Any, columns: Sequence[str]) -> str:
         if low is not None and high is not None:
             least[name], most[name] = low, high
     found = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    return json.dumps(found)
+    # Characters as they are: delta-rs takes some of the pairs that JSON can escape them to for other characters.
+    return json.dumps(found, ensure_ascii=False)
 
 
 def _bounds(groups: Sequence[Any]) -> tuple[Any, Any]:
