@@ -741,7 +741,8 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
         for view in reader.contract.ordered:
             assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
             assert stored(pinned, view) == stored(apart, view) != [], view
-        assert "77" not in str(stored(pinned, "per_kind"))
+        assert "'price': 77," in str(stored(one, "menu"))
+        assert "'price': 77," not in str(stored(pinned, "tipped"))
 
 
 def _table(folder: Path) -> Table:

@@ -5,6 +5,7 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,9 +46,9 @@ class Staged:
     def changes(self, spark: SparkSession) -> DataFrame:
         """The rows as a change (`plane.changes`), for gates."""
         schema = tables.spark_schema(DeltaTable(self.table.path))
-        paths = [f"{self.table.path}/{file.path}" for file in self.files]
         # Paths are no patterns, whatever the warehouse is called.
-        read = spark.read.schema(schema).options(recursiveFileLookup=True, __globPaths__=False)
+        paths = [re.sub(r"([*?\[\]{}\\])", r"\\\1", f"{self.table.path}/{file.path}") for file in self.files]
+        read = spark.read.schema(schema).option("recursiveFileLookup", True)
         rows = read.parquet(*paths) if paths else spark.createDataFrame([], schema)
         return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("change"))
 
