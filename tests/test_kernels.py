@@ -144,6 +144,7 @@ OPERATORS = {
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "on_top", "of_nothing"), "of_table"),
 }
 EMPTY = ("with_nothing", "of_nothing")
+NO_KEY = json.dumps({"shop": None, "item": None})
 KINDS = ("a", "b", "ä€😀", "", None)
 DAYS = ("0001-01-01", "2026-01-02", "9999-12-31", None)
 FAR = "9999-12-31T23:59:59.998999Z"
@@ -307,7 +308,7 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
     """By increments: late records, tombstones, new keys; MERGE closes rows of the kernels' files."""
     one, other = twin(made, tmp_path / "one"), twin(plain, tmp_path / "other")
     for topic, records in told(random.Random(12), 25).items():  # noqa: S311
-        one.send(topic, *records)
+        one.send(topic, *(it for it in records if it[0] != NO_KEY))  # which increments pass over
     one.send("nothing", ("a", {"x": 1}, 5), ("b", {"x": 2}, 7))
     monkeypatch.setattr(changes, "WHOLE", 0)
     monkeypatch.setattr(tables, "LARGE", 0)
