@@ -24,6 +24,12 @@ def test_an_event_meets_the_version_valid_at_its_timestamp(spark: SparkSession) 
     )
 
 
+def test_no_event_meets_the_version_of_no_key(spark: SparkSession) -> None:
+    events = records(spark, [(0, None, 1, 5)] * 200)
+    joined = joins.stream_table(events, versions(spark, [(None, 8, 0, None)]), "left")
+    assert {row[0] for row in rows(joined, "right.v")} == {None}
+
+
 def test_an_expression_names_the_table_key_and_null_names_nothing(spark: SparkSession) -> None:
     orders = records(spark, [(0, "anna", 1, 5), (0, "bob", 2, 5)])
     on = F.when(F.col("value.v") == 1, F.struct(F.lit("curry").alias("k")))

@@ -183,7 +183,7 @@ def _staged(
         return None
     derived = derive.view(contract, name, believed)
     evolution.ensure(spark, table, table_schema(derived), todo.known_at)
-    return stage(spark, contract, name, inputs, table, todo.known_at)
+    return stage(derived, contract, name, inputs, table, todo.known_at)
 
 
 def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:

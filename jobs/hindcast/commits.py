@@ -11,7 +11,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -52,18 +52,20 @@ def append(
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
 
 
-def add(files: Iterable[Written], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
+def add(files: Sequence[Written], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
     """Adds files that are written already (kernels/), as `append` adds rows."""
+    found = DeltaTable(table.path)
+
+    def published() -> int:
+        found.update_incremental()
+        return found.transaction_version(table.app()) or 0
 
     def commit() -> None:
-        found = DeltaTable(table.path)
-        if (found.transaction_version(table.app()) or 0) >= run:
-            return
         actions: list[AddAction | RemoveAction] = [
             AddAction(it.path, it.size, {"_belief": it.belief}, _now(), data_change=True, stats=it.statistics)
             for it in files
         ]
-        # It is made upon this very version, in which the run has not committed yet, or not at all.
+        # It is made upon the very version of which `published` has told, or not at all.
         told = CommitProperties(
             custom_metadata={"userMetadata": json.dumps(note)},
             max_commit_retries=0,
@@ -71,7 +73,7 @@ def add(files: Iterable[Written], table: Table, run: int, note: dict[str, Any], 
         )
         found.create_write_transaction(actions, "append", found.schema(), ["_belief"], commit_properties=told)
 
-    return once(commit, lambda: tables.published(table), run, after, table.path)
+    return once(commit, published, run, after, table.path)
 
 
 def _now() -> int:

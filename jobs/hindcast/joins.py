@@ -31,7 +31,7 @@ def stream_table(
         F.lit(1).alias("_turn"),
         F.struct("key", "value", "timestamp", "position").alias("_event"),
     )
-    starts = versions.select(
+    starts = versions.where(F.col("key").isNotNull()).select(
         F.col("key").alias("_on"),
         F.col("validFrom").alias("_at"),
         F.lit(0).alias("_turn"),

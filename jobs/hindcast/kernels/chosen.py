@@ -54,8 +54,8 @@ def form(
     exact = all(_exact(f, schemas[it.first].field(c).type) for f, c in measures.values() if c is not None)
     if made != {*types.names} or not same or len(alike) > 1 or not plain or not exact:
         return None
-    if any(tables.older(found[i]) is not None for i in sides):
-        return None
+    if any(tables.older(found[i]) is not None for i in sides) or found[name].protocol().writer_features:
+        return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
     wanted[0] |= {column for _, column in measures.values() if column is not None}
     return Form(

@@ -43,9 +43,10 @@ class Side:
 class Form:
     """An operator, its inputs, and what it writes.
 
-    `whole`: a key is null if one of its columns is, not only if all are. `inner`: an event without a version gives no
-    row. `columns`: of each column that is taken as it is, which input's which one. `measures`: of the others the
-    aggregate function and its argument, None where it counts rows. `types`: the columns of the files.
+    `whole`: a key is null if one of its columns is, not only if all are. Null meets nothing and is no group; where
+    tables are joined on their keys it is a key like any other. `inner`: an event without a version gives no row.
+    `columns`: of each column that is taken as it is, which input's which one. `measures`: of the others the aggregate
+    function and its argument, None where it counts rows. `types`: the columns of the files.
     """
 
     operator: Literal["stream_table", "table_table", "of_table"]

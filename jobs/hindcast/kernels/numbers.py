@@ -20,10 +20,13 @@ HALF = 32
 """Half of the bits of a number that is added."""
 
 
-def keys(sides: Sequence[pa.Table], columns: Sequence[Sequence[str]], *, whole: bool) -> tuple[list[Integers], int]:
+def keys(
+    sides: Sequence[pa.Table], columns: Sequence[Sequence[str]], *, whole: bool | None
+) -> tuple[list[Integers], int]:
     """The keys of several tables as numbers, equal where these are, and how many there are at most.
 
-    A key is NOTHING if all its columns are null (`whole`: if any is); else a null is a value like any other.
+    A key is NOTHING if all its columns are null, with `whole` if any is, with None never; else a null is a value like
+    any other.
     """
     found, count = np.zeros(sum(side.num_rows for side in sides), np.int64), 1
     none = np.full(len(found), not whole)
@@ -38,7 +41,8 @@ def keys(sides: Sequence[pa.Table], columns: Sequence[Sequence[str]], *, whole: 
         none = none | null if whole else none & null
         if count > len(found):  # more numbers than keys there can be: count them anew
             found, count = _dense(found)
-    found[none] = NOTHING
+    if whole is not None:
+        found[none] = NOTHING
     ends = np.cumsum([side.num_rows for side in sides])
     return np.split(found, ends[:-1]), count
 
@@ -55,8 +59,8 @@ def _dense(numbers: Integers) -> tuple[Integers, int]:
 
 def first_of(codes: Integers, count: int) -> Integers:
     """Of each number the place where it is first; NOTHING where it is nowhere."""
-    found = np.full(count, NOTHING)
-    found[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    found, places = np.full(count, NOTHING), np.flatnonzero(codes != NOTHING)[::-1]
+    found[codes[places]] = places
     return found
 
 

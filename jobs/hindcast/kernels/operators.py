@@ -42,7 +42,7 @@ def stream_table(form: Form, events: pa.Table, versions: pa.Table) -> pa.Table:
 def table_table(form: Form, span: Span, left: pa.Table, right: pa.Table) -> pa.Table:
     """`joins.table_table`, inner: the rows that begin in a slice, of the versions that are valid in it."""
     sides = left, right
-    (one, other), count = numbers.keys(sides, [side.key for side in form.sides], whole=form.whole)
+    (one, other), count = numbers.keys(sides, [side.key for side in form.sides], whole=None)
     (start, end), (other_start, other_end) = (
         [numbers.moments(side.column(name)) for name in ("validFrom", "validTo")] for side in sides
     )

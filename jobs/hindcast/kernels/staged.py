@@ -5,6 +5,7 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,10 +25,14 @@ from hindcast.tables import Table
 
 @dataclass(frozen=True)
 class Staged:
-    """Files with the first rows of a table; `left_out`: of an aggregate, the rows that it counts nowhere."""
+    """Files with the first rows of a table; `left_out`: of an aggregate, the rows that it counts nowhere.
+
+    `columns`: in the order in which Spark's plan has them.
+    """
 
     table: Table
     operator: str
+    columns: tuple[str, ...]
     files: tuple[Written, ...]
     left_out: Mapping[str, int] | None
 
@@ -41,31 +46,35 @@ class Staged:
     def changes(self, spark: SparkSession) -> DataFrame:
         """The rows as a change (`plane.changes`), for gates."""
         schema = tables.spark_schema(DeltaTable(self.table.path))
-        columns = [name for name in schema.names if name not in ("_belief", "systemFrom", "systemTo")]
-        paths = [f"{self.table.path}/{file.path}" for file in self.files]
-        rows = spark.read.schema(schema).option("recursiveFileLookup", True).parquet(*paths)
-        return rows.select(*(f"`{name}`" for name in columns), F.lit("open").alias("change"))
+        # Paths are no patterns, whatever the warehouse is called.
+        paths = [re.sub(r"([*?\[\]{}\\])", r"\\\1", f"{self.table.path}/{file.path}") for file in self.files]
+        read = spark.read.schema(schema).option("recursiveFileLookup", True)
+        rows = read.parquet(*paths) if paths else spark.createDataFrame([], schema)
+        return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("change"))
 
 
 def stage(
-    spark: SparkSession, contract: Contract, name: str, inputs: Mapping[str, Table], table: Table, known_at: datetime
+    derived: DataFrame, contract: Contract, name: str, inputs: Mapping[str, Table], table: Table, known_at: datetime
 ) -> Staged | None:
-    """Has a kernel write all rows of a view whose table is there and empty; None if the view has none (`chosen`)."""
+    """Has a kernel write all rows of a view whose table is there and empty; None if the view has none (`chosen`).
+
+    `derived`: those rows as Spark's plan has them.
+    """
     if not settings().kernels or sum(map(tables.size, inputs.values())) < chosen.FEWEST:
         return None
     found = {i: tables.opened(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     form = chosen.form(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None
-    tasks = session.cores(spark)
+    tasks = session.cores(derived.sparkSession)
     parts = cuts.parts(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
     if form is None or parts is None:
         return None
     from hindcast.kernels import task  # its loops take half a second to load
 
-    numbers = spark.range(0, len(parts), 1, len(parts))
+    numbers = derived.sparkSession.range(0, len(parts), 1, len(parts))
     told = numbers.mapInArrow(task.batches(form, parts), task.WRITTEN).collect()
     if any(row["refused"] for row in told):
         return None
     files = tuple(Written(*(row[c] for c in Written.__dataclass_fields__)) for row in told if row["path"])
     left_out = {kind: sum(row[kind] or 0 for row in told) for kind in ("no_key", "no_value")} | {"too_late": 0}
-    return Staged(table, form.operator, files, left_out if form.measures else None)
+    return Staged(table, form.operator, tuple(derived.columns), files, left_out if form.measures else None)

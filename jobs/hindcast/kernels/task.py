@@ -40,7 +40,8 @@ def part(form: Form, parts: list[Span], number: int) -> Iterator[pa.RecordBatch]
             rows = operators.table_table(form, span, *(reading.rows(side, span) for side in form.sides))
         else:
             rows = operators.stream_table(form, *(reading.rows(side, span) for side in form.sides))
-    except (reading.TooManyError, OverflowError) as error:
+    except (reading.TooManyError, OverflowError, MemoryError, pa.ArrowInvalid) as error:
+        # ArrowInvalid: texts of more than 2 GiB in one array, for one.
         yield _told([{"refused": str(error)}])
         return
     yield _told([none, *(asdict(written) for written in writing.write(form, rows))])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -95,22 +97,39 @@ def statistics(metadata: Any, columns: Sequence[str]) -> str:
         if any(it is None or not it.has_null_count for it in groups):
             continue
         nulls[name] = sum(it.null_count for it in groups)
-        filled = [it for it in groups if it.num_values]
-        if filled and all(it.has_min_max for it in filled):
-            low, high = _told(min(it.min for it in filled)), _told(max(it.max for it in filled))
-            if low is not None and high is not None:
-                least[name], most[name] = low, high
+        low, high = _bounds([it for it in groups if it.num_values])
+        if low is not None and high is not None:
+            least[name], most[name] = low, high
     found = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    return json.dumps(found)
+    # Characters as they are: delta-rs takes some of the pairs that JSON can escape them to for other characters.
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _bounds(groups: Sequence[Any]) -> tuple[Any, Any]:
+    """The least and the most value of row groups that have some, as Delta's JSON has them; None where they tell none.
+
+    Nor do we of moments after the year 9999, which Python has not.
+    """
+    if not groups or not all(it.has_min_max for it in groups):
+        return None, None
+    try:
+        return _told(min(it.min for it in groups)), _told(max(it.max for it in groups))
+    except OverflowError:
+        return None, None
 
 
 def _told(value: Any) -> Any:
-    """A bound as Delta's JSON has it; None for one that it would not have exactly."""
+    """A bound as Delta's JSON has it; None for one that it would not have exactly.
+
+    Of doubles Parquet leaves out NaN, which Spark takes for the largest one.
+    """
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         case date():
             return value.isoformat()
+        case Decimal():
+            return float(value) if len(value.as_tuple().digits) <= sys.float_info.dig else None
         case bool() | int() | str():
             return value
     return None
