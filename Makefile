@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser mutate bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
+.PHONY: help setup demo up down test test-long test-connect test-browser mutate docs bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +37,10 @@ test-browser: setup ## those that work Airflow's UI in a browser; installs Chrom
 
 mutate: setup ## wrong readings of every operator, and what catches each
 	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
+
+docs: setup ## the documentation as a site, in var/site (links are checked)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "var/site/index.html"
 
 bench: setup ## each operation beside its peers, and the goals of speed: met or not (two hours; nothing else should run)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[bench]'
