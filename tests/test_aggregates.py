@@ -61,3 +61,9 @@ def test_a_stream_is_aggregated_from_each_timestamp_to_the_next(spark: SparkSess
         (15, 20, 10.0, 3),
         (20, None, 13.0, 4),
     ]
+
+
+def test_the_least_int_is_taken_back(spark: SparkSession) -> None:
+    held = versions(spark, [("k", -(2**31), 0, 4), ("m", 1, 0, None)])
+    found = aggregates.of_table(held, F.lit(1), {"total": Measure("sum", F.col("value.v").cast("int"))})
+    assert rows(found, "validFrom", "validTo", "value.total") == [(0, 4, 1 - 2**31), (4, None, 1)]

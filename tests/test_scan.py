@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from hindcast import scan, tables
 from hindcast.contracts import find
@@ -71,3 +73,11 @@ def test_rows_are_those_that_arrow_reads(found: DeltaTable) -> None:
         ours, theirs = engine.sql(text).to_arrow_table(), other.sql(text).to_arrow_table()
     assert ours == theirs
     assert ours.num_rows == 6
+
+
+def test_a_moment_at_the_end_of_pythons_years_is_found(tmp_path: Path) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    write_deltalake(str(tmp_path), pa.table({"at": pa.array([last], pa.timestamp("us", "UTC"))}))
+    table = DeltaTable(str(tmp_path))
+    assert len(scan.holding(table, [Bound("at", least=last)])) == 1
+    assert len(scan.holding(table, [Bound("at", most=last - timedelta(days=1))])) == 0

@@ -215,13 +215,14 @@ def _edges(members: DataFrame, running: Sequence[_Part]) -> DataFrame:
     start = F.struct(F.col("validFrom").alias("_at"), F.lit(1).alias("_sign"))
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
-    edges = edges.select("*", "_edge.*").drop("_edge").withColumns(_added(running))
+    types = {part.argument: members.schema[part.argument].dataType for part in running}
+    edges = edges.select("*", "_edge.*").drop("_edge").withColumns(_added(running, types))
     cuts = slices.cuts(edges.select(F.col("_group").alias("_on"), "_at"))
     if cuts is None:
         return edges.withColumn("_step", F.dense_rank().over(_in_time(edges)).cast("long"))
     edges = slices.with_cuts(edges.withColumn("_on", F.col("_group")), cuts).drop("_on")
     edges = edges.withColumn("_slice", slices.holding(F.col("_at")))
-    sums = {name: F.sum(name) for name in ("_sign", *_added(running))}
+    sums = {name: F.sum(name) for name in ("_sign", *_added(running, types))}
     totals = edges.where("_cuts IS NOT NULL").groupBy("_group", "_slice", "_cuts")
     earlier = slices.earlier("_group")
     carried = totals.agg(F.count("*").alias("_edges"), *(total.alias(name) for name, total in sums.items())).select(
@@ -244,11 +245,16 @@ def _in_time(edges: DataFrame) -> WindowSpec:
     return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
 
 
-def _added(running: Sequence[_Part]) -> dict[str, Column]:
-    """What an edge adds to each running part, and to the count of values that are not null."""
+def _added(running: Sequence[_Part], types: Mapping[str, DataType]) -> dict[str, Column]:
+    """What an edge adds to each running part, and to the count of values that are not null; `types`: of arguments.
+
+    What is taken back is wider than the argument: -(-2^31) is no int.
+    """
     found = {}
     for part in running:
-        argument, starts = F.col(part.argument), F.col("_sign") == 1
+        whole = isinstance(types[part.argument], IntegralType)
+        argument = F.col(part.argument).cast("bigint") if whole else F.col(part.argument)
+        starts = F.col("_sign") == 1
         found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
         if part.function == "sum":
             found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(-argument)

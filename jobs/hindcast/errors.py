@@ -21,6 +21,7 @@ An error says what was found, where, and what to do.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -111,7 +112,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 _MANY, _FEW = 30, 5
 
 
+_PYTHON = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")
+
+
 def cause(failure: Exception) -> str:
     """What Spark says of a failure, in its first line that says something; some of the JVM's come as they are."""
     lines = [line.removeprefix(": ") for line in str(failure).strip().splitlines()]
-    return next(line for line in lines if not line.startswith("An error occurred while calling"))
+    said = next(line for line in lines if not line.startswith("An error occurred while calling"))
+    if said.rstrip(": ").endswith("from the Python worker"):  # what it was ends the traceback that follows
+        said = next((line for line in reversed(lines) if _PYTHON.match(line)), said)
+    return said

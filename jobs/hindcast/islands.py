@@ -100,7 +100,7 @@ def over_time(learnt: DataFrame, believed: Near, keep: Keep = as_is) -> Scope:
         start, end = F.greatest("validFrom", "_start"), F.least(until("validTo"), F.col("_end"))
         overlap = (F.col("validFrom") < F.col("_end")) & (F.col("_start") < until("validTo"))
         return (
-            result.join(there, (F.col("key") == F.col("_on")) & overlap)
+            result.join(there, F.col("key").eqNullSafe(F.col("_on")) & overlap)
             .withColumns({"validFrom": start, "validTo": F.when(end < forever(), end)})
             .drop("_on", "_start", "_end")
         )
@@ -111,7 +111,7 @@ def over_time(learnt: DataFrame, believed: Near, keep: Keep = as_is) -> Scope:
 def touching(rows: DataFrame, periods: DataFrame, on: Column | None = None) -> DataFrame:
     """Rows whose valid period touches one of the periods of the key `on` (default: their own)."""
     touch = (F.col("validFrom") <= F.col("_end")) & (F.col("_start") <= until("validTo"))
-    same = (F.col("key") if on is None else on) == F.col("_on")
+    same = F.col("key").eqNullSafe(F.col("_on")) if on is None else on == F.col("_on")
     return rows.join(renamed(periods), same & touch, "left_semi")
 
 

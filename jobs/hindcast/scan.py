@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,7 @@ def _database(_process: int) -> duckdb.DuckDBPyConnection:
 
 _GLOB = set("*?[")
 _MILLISECOND = timedelta(milliseconds=1)
+_FAR = datetime.max.replace(tzinfo=UTC)
 
 
 def _column(added: pa.Table, name: str) -> list[Any]:
@@ -113,8 +114,8 @@ def _can_hold(bound: Bound, least: Any, most: Any, nulls: int | None) -> bool:
         return True
     if least is None or most is None:
         return True
-    if isinstance(most, datetime):
-        most += _MILLISECOND  # the statistics of moments end at the millisecond
+    if isinstance(most, datetime):  # the statistics of moments end at the millisecond
+        most = _FAR if most > _FAR - _MILLISECOND else most + _MILLISECOND
     try:
         return (bound.least is None or most >= bound.least) and (bound.most is None or least <= bound.most)
     except TypeError:  # of a type that Delta writes in another form

@@ -17,18 +17,18 @@ from hindcast.kernels import numbers
 from hindcast.kernels.form import Side, Span
 from hindcast.questions import Bound
 
-MOST = 20_000_000
-"""So many rows of an input a task takes at most; it has them in memory."""
+MOST, LARGEST = 20_000_000, 2 << 30
+"""So many rows, and so many bytes of them, a task takes of an input at most; it has them in memory."""
 
 
 class TooManyError(HindcastError):
-    """A task would have to hold more rows than `MOST`."""
+    """A task would have to hold more than `MOST` rows, or more than `LARGEST` bytes."""
 
 
 def rows(side: Side, span: Span) -> pa.Table:
     """The believed rows of a slice: events in it, versions that are valid at some moment of it.
 
-    TooManyError where these are more than `MOST`.
+    TooManyError where these are more than `MOST` or larger than `LARGEST`.
     """
     found = DeltaTable(side.uri, version=side.version)
     wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM}
@@ -36,13 +36,13 @@ def rows(side: Side, span: Span) -> pa.Table:
     texts = {name for name in side.key if pa.types.is_string(schema.field(name).type)}
     files = scan.holding(found, _bounds(side, span))
     batches: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     reader = widened.rows(found, files, wanted, _condition(side, span), texts)
     for batch in reader:
         batches += [batch] if batch.num_rows else []
-        count += batch.num_rows
-        if count > MOST:
-            raise TooManyError(f"a slice of time has more than {MOST:,} rows", where=side.uri)
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count > MOST or size > LARGEST:
+            raise TooManyError(f"a slice of time has {count:,} rows of {size:,} bytes, or more", where=side.uri)
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
     return _in_order(pa.Table.from_batches(batches, reader.schema), start)
