@@ -196,3 +196,16 @@ def test_every_promise_names_tests_that_are_there() -> None:
             found = re.search(rf"((?:^@.*\n(?:^[ )\]].*\n)*)*)^def {test}\(", source, re.MULTILINE)
             assert found, f"{file}::{test}"
             assert ("@pytest.mark.long" in found[1]) == ("†" in promise), f"{test} is long, or is not"
+
+
+def test_every_module_has_its_place_in_the_architecture() -> None:
+    house = ROOT / "jobs" / "hindcast"
+    modules = {path.stem for path in house.glob("*.py")} - {"__init__"}
+    packages = {f"{path.parent.name}/" for path in house.glob("*/__init__.py")}
+    rooms = [room for row in cells(text("docs/architecture.md")) for room in re.findall(r"`([a-z_]+/?)`", row[0])]
+    assert sorted(rooms) == sorted(modules | packages), "each once"
+
+
+def test_the_site_has_every_page() -> None:
+    named = set(re.findall(r"[a-z/-]+\.md", text("mkdocs.yml"))) - {"index.md"}
+    assert named == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}
