@@ -10,36 +10,26 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
-from io import BytesIO
 from pathlib import Path
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast import changes, commits, read, runs, session, tables
-from hindcast.compiled import NOTHING
-from hindcast.errors import ContractError, GateError, HindcastError, RunError
-from hindcast.kernels import chosen, cuts, numbers, sweeps, task, writing
-from hindcast.kernels.form import Form, Side, Span
-from hindcast.kernels.sweeps import FOREVER
-from hindcast.kernels.writing import Written
+from hindcast.errors import ContractError, GateError, HindcastError
+from hindcast.kernels import chosen, cuts, task
+from hindcast.kernels.form import Form, Span
 from hindcast.questions import Question
-from hindcast.tables import Table
 from hindcast.upkeep import maintenance
-from pipelines import T0, Pipeline, pipeline, wrong
+from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -578,7 +568,7 @@ def gated(spark: SparkSession, broker: str, folder: Path) -> Iterator[tuple[Pipe
         yield one, other
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_gates_stop_and_sums_that_overflow_are_not_visible(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -692,7 +682,7 @@ views:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inputs_that_have_changed_and_those_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -744,277 +734,6 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
             assert stored(pinned, view) == stored(apart, view) != [], view
         assert "'price': 77," in str(stored(one, "menu"))
         assert "'price': 77," not in str(stored(pinned, "tipped"))
-
-
-def _table(folder: Path) -> Table:
-    """A table of a view, empty."""
-    table = Table(str(folder), "shop", "made", "versions", ("k",))
-    moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
-    tables.ensure(table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())]))
-    return table
-
-
-FILE = Written("_belief=open/none.parquet", "open", 1, 1, json.dumps({"numRecords": 1}))
-
-
-def _named(number: int) -> Written:
-    return replace(FILE, path=f"_belief=open/{number}.parquet")
-
-
-def test_of_those_that_commit_at_once_one_does(tmp_path: Path) -> None:
-    table = _table(tmp_path)
-    assert commits.add([_named(1)], table, 3, {"run": 3}, after=0)
-    assert not commits.add([_named(2)], table, 3, {"run": 3}, after=0)
-    with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
-        commits.add([_named(4)], table, 4, {"run": 4}, after=0)
-    together = Barrier(4)
-
-    def add(number: int) -> bool:
-        together.wait()
-        return commits.add([_named(number)], table, 5, {"run": 5}, after=3)
-
-    with ThreadPoolExecutor(4) as threads:
-        assert sorted(threads.map(add, range(50, 54))) == [False, False, False, True]
-    assert tables.size(table) == 2
-    assert tables.published(table) == 5
-
-
-def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when the version was read: another property is passed over, another run is not."""
-    table, others = _table(tmp_path), []
-    now = commits._now
-
-    def meanwhile() -> int:
-        if others:
-            others.pop()()
-        return now()
-
-    def property_() -> None:
-        DeltaTable(table.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
-
-    monkeypatch.setattr(commits, "_now", meanwhile)
-    others.append(property_)
-    assert commits.add([_named(1)], table, 1, {"run": 1}, after=0)
-    others.append(lambda: commits.add([_named(2)], table, 2, {"run": 2}, after=1))
-    with pytest.raises(RunError, match="run 2 has written to the table since run 3 read it"):
-        commits.add([_named(3)], table, 3, {"run": 3}, after=1)
-    others.append(lambda: commits.add([_named(4)], table, 4, {"run": 4}, after=2))
-    assert not commits.add([_named(40)], table, 4, {"run": 4}, after=2)
-    assert tables.size(table) == 3
-    assert sorted(tables.notes(table)) == [1, 2, 4]
-
-
-HOUR = timedelta(hours=1)
-
-
-def test_slices_tile_time_and_have_about_as_many_rows() -> None:
-    dice = random.Random(5)  # noqa: S311
-    for _ in range(200):
-        starts = [T0 + dice.randrange(500) * HOUR for _ in range(dice.randrange(1, 9))]
-        some = [(low, low + dice.choice((0, 1, 90)) * HOUR, dice.choice((0, 1, 1000))) for low in starts]
-        wanted = dice.randrange(1, 7)
-        spans = cuts.spans(some, wanted)
-        assert 1 <= len(spans) <= wanted
-        assert spans[0].start is None
-        assert spans[-1].end is None
-        assert [span.end for span in spans[:-1]] == [span.start for span in spans[1:]]
-        inner = [span.start for span in spans[1:]]
-        assert inner == sorted(set(inner))
-    even = cuts.spans([(T0, T0 + 100 * HOUR, 1000), (T0 + 100 * HOUR, T0 + 200 * HOUR, 1000)], 4)
-    assert [(span.start - T0) / HOUR for span in even[1:] if span.start] == pytest.approx([50, 100, 150], abs=5)
-    assert cuts.spans([(T0, T0, 10**7)], 4) == [Span()], "one moment is not cut"
-
-
-def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
-    table = _table(tmp_path)
-    side = Side(table.path, 0, "versions", ("k",), (), None)
-    form = Form("table_table", (side, side), False, True, {}, {}, pa.schema([]), "", "versions", T0)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == [Span()], "no file is no work"
-    told = {
-        "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
-        "maxValues": {"validFrom": "2026-01-02T00:00:00.000Z"},
-    }
-    bounded = replace(FILE, statistics=json.dumps({"numRecords": 10**6, **told}))
-    commits.add([bounded], table, 1, {}, after=0)
-    whole = cuts.parts(form, [DeltaTable(table.path)] * 2, 4)
-    assert whole is not None
-    assert len(whole) == 4
-    commits.add([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
-    commits.add([_named(3)], table, 3, {}, after=2)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) is None
-    beyond = {**told, "maxValues": {"validFrom": "+10000-01-01T00:00:00.000Z"}}
-    (tmp_path / "far").mkdir()
-    far = _table(tmp_path / "far")
-    commits.add([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
-    assert cuts.parts(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
-
-
-def test_keys_are_equal_numbers_where_they_are_equal() -> None:
-    kinds = pa.schema([("a", pa.string()), ("b", pa.int32())])
-    one = pa.table({"a": ["x", "x", None, None, "y"], "b": [1, None, 1, None, 2]}, kinds)
-    packed = pa.chunked_array([pa.array(["q", "y"]).dictionary_encode(), pa.array(["x", None]).dictionary_encode()])
-    other = pa.table({"a": packed, "b": pa.chunked_array([[2, 2, 1, None]], pa.int32())})
-    key = ("a", "b")
-    (left, right), count = numbers.keys([one.cast(kinds), other.cast(kinds)], [key, key], whole=False)
-    assert left[3] == right[3] == NOTHING, "nothing of it is there"
-    assert left[4] == right[1]
-    assert left[0] == right[2]
-    assert len({*left, *right}) == 6
-    assert count > max(*left, *right)
-    (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=True)
-    assert [n == NOTHING for n in left] == [False, True, True, True, False]
-    assert [n == NOTHING for n in right] == [False, False, False, True]
-    (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=None)
-    assert left[3] == right[3] not in {*left[:3], left[4], NOTHING}, "nothing is a value"
-    none = kinds.empty_table()
-    (left, right), count = numbers.keys([none, pa.Table.from_batches([], kinds)], [key, key], whole=True)
-    assert len(left) == len(right) == 0
-
-
-def test_keys_of_many_columns_are_numbers_that_fit() -> None:
-    dice = np.random.default_rng(3)
-    rows = pa.table({f"c{n}": dice.integers(0, 900, 1000) for n in range(9)})
-    (found,), count = numbers.keys([rows], [tuple(rows.column_names)], whole=False)
-    same = {}
-    for number, row in zip(
-        found.tolist(), zip(*(rows.column(n).to_pylist() for n in range(9)), strict=True), strict=True
-    ):
-        assert same.setdefault(number, row) == row
-    assert len(same) == len({*same.values()}) <= count
-
-
-def test_the_first_of_each_number_passes_over_nothing() -> None:
-    assert numbers.first_of(np.array([NOTHING, 2, 0, 2, NOTHING, 0]), 3).tolist() == [2, NOTHING, 1]
-    assert numbers.first_of(np.array([], np.int64), 2).tolist() == [NOTHING, NOTHING]
-
-
-MOST, LEAST = 2**63 - 1, -(2**63)
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.int64(), [MOST, LEAST, -1, 0, 1, 2**32, -(2**32), 2**32 - 1]),
-        (pa.int64(), [MOST, MOST, LEAST, LEAST, 1]),
-        (pa.int16(), [-32768, 32767, None]),
-        (
-            pa.decimal128(18, 4),
-            [Decimal("-99999999999999.9999"), Decimal("99999999999999.9999"), Decimal("-0.0001"), None],
-        ),
-        (pa.decimal128(18, 4), [Decimal("-99999999999999.9999")] * 50),
-    ],
-)
-def test_halves_add_up_exactly(kind: pa.DataType, values: list[Any]) -> None:
-    column = pa.chunked_array([pa.array([None, *values], kind).slice(1)])  # which does not begin where its buffers do
-    high, low = numbers.halves(column)
-    whole, none = pa.decimal128(28, 4) if pa.types.is_decimal(kind) else pa.int64(), np.array([False, True])
-    total = sum(value for value in values if value is not None)
-    made = numbers.sums(np.array([high.sum(), 0]), np.array([low.sum(), 0]), whole, none)
-    assert made.to_pylist() == [total, None]
-    each = numbers.sums(high, low, whole, np.zeros(len(values), bool))
-    assert each.to_pylist() == [value or 0 for value in values]
-
-
-@pytest.mark.parametrize("values", [[MOST, 1], [LEAST, -1], [MOST] * 5, [LEAST] * 4])
-def test_a_sum_that_is_no_bigint_is_told(values: list[int]) -> None:
-    high, low = numbers.halves(pa.chunked_array([pa.array(values)]))
-    with pytest.raises(OverflowError):
-        numbers.sums(np.array([high.sum()]), np.array([low.sum()]), pa.int64(), np.array([False]))
-
-
-def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2.2 GB as Arrow counts them, in one piece of memory."""
-    column = pa.chunked_array([pa.array(["x" * 1000] * 50_000)] * 44)
-    moments = pa.array(np.arange(len(column))).cast(pa.timestamp("us", "UTC"))
-    rows = pa.table({"k": pa.nulls(len(column), pa.int32()), "s": column, "timestamp": moments})
-    versions = pa.table({"k": rows.column("k"), "s": column, "validFrom": moments, "validTo": moments})
-    from hindcast.kernels import reading
-
-    monkeypatch.setattr(reading, "rows", lambda side, _: rows if side.kind == "events" else versions)
-    sides = tuple(Side("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
-    form = Form("stream_table", sides, True, False, {"s": (1, "s")}, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
-    (batch,) = task.part(form, [Span()], 0)
-    assert "offset overflow" in batch.to_pylist()[0]["refused"]
-
-
-def _swept(*numbers_: Sequence[int | None]) -> list[np.ndarray[Any, Any]]:
-    return [np.array([FOREVER if n is None else n for n in some], np.int64) for some in numbers_]
-
-
-def test_an_event_meets_the_version_that_is_valid_at_its_moment() -> None:
-    on, at_, key, start, end = _swept(
-        [0, 0, 0, 1, NOTHING, 0], [1, 3, 4, 4, 4, 9], [0, NOTHING, 0], [2, 2, 4], [4, None, 8]
-    )
-    assert sweeps.valid(on, at_, key, start, end, 2).tolist() == [NOTHING, 0, 2, NOTHING, NOTHING, NOTHING]
-
-
-def test_versions_that_overlap_meet_from_the_later_start_on() -> None:
-    left, right = (
-        ([0, 1, NOTHING], [0, 5, 5], [8, None, None]),
-        ([0, 0, 1, 0, NOTHING], [2, 4, 5, 6, 6], [4, 5, 6, None, None]),
-    )
-    for since, expected in ((-FOREVER, [(0, 0), (0, 1), (1, 2), (0, 3)]), (4, [(0, 1), (1, 2), (0, 3)]), (6, [(0, 3)])):
-        met = sweeps.overlaps(*_swept(*left), *_swept(*right), since, 2)
-        assert list(zip(*(some.tolist() for some in met), strict=True)) == expected
-
-
-def test_steps_add_up_what_is_there() -> None:
-    key, start, end = _swept([0, 0, 1, 0], [0, 4, 4, 8], [8, 8, 4 + 1, None])
-    by_end = np.array([2, 0, 1])
-    counted, high, low = np.array([[1, 0, 1, 1]]), np.array([[1, 2, 3, 4]]), np.array([[10, 20, 30, 40]])
-    of, since, until, counts, highs, lows = sweeps.steps(key, start, end, by_end, counted, high, low, 2)
-    steps = zip(
-        of.tolist(),
-        since.tolist(),
-        until.tolist(),
-        counts[0].tolist(),
-        highs[0].tolist(),
-        lows[0].tolist(),
-        strict=True,
-    )
-    assert sorted(steps) == [(0, 0, 4, 1, 1, 10), (0, 4, 8, 1, 3, 30), (0, 8, FOREVER, 1, 4, 40), (1, 4, 5, 1, 3, 30)]
-
-
-def test_what_the_log_is_told_of_a_file() -> None:
-    far = pa.array([T0, None], pa.timestamp("us", "UTC"))
-    beyond = pa.array([2**62, None], pa.int64()).cast(far.type)
-    columns = {
-        "at": pa.array([T0 + timedelta(microseconds=1999), None], far.type),
-        "before": pa.array([datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), T0]),
-        "beyond": beyond,
-        "money": pa.array([Decimal("-1.50"), Decimal("999999.99")], pa.decimal128(8, 2)),
-        "exact": pa.array([Decimal("1" * 30), None], pa.decimal128(38, 2)),
-        "nan": pa.array([1.0, float("nan")]),
-        "long": pa.array(["x" * 5000, "y"]),
-        "text": pa.array(["é", "\U0010ffff"]).dictionary_encode(),
-        "none": pa.nulls(2, pa.string()),
-        "left_out": pa.array([1, 2]),
-    }
-    rows, collected = pa.table(columns), []
-    with pq.ParquetWriter(BytesIO(), rows.schema, metadata_collector=collected) as writer:
-        writer.write_table(rows, row_group_size=1)
-    told = json.loads(writing.statistics(collected[0], [*rows.column_names[:-1], "absent"]))
-    assert told["numRecords"] == 2
-    assert told["nullCount"] == {n: rows.column(n).null_count for n in rows.column_names[:-1]}
-    bounds = {
-        "at": ("2026-01-01T00:00:00.001Z",) * 2,
-        "before": ("1969-12-31T23:59:59.999Z", "2026-01-01T00:00:00.000Z"),
-        "money": (-1.5, 999999.99),
-        "text": ("é", "\U0010ffff"),
-    }
-    assert {n: (told["minValues"][n], told["maxValues"][n]) for n in told["minValues"]} == bounds
-
-
-def test_delta_reads_bounds_as_they_are(tmp_path: Path) -> None:
-    texts = pa.table({"k": ["😀", 'a"b\\', "\U0010ffff" * 2]})
-    collected: list[Any] = []
-    with pq.ParquetWriter(BytesIO(), texts.schema, metadata_collector=collected) as writer:
-        writer.write_table(texts)
-    table = _table(tmp_path)
-    commits.add([replace(FILE, statistics=writing.statistics(collected[0], ["k"]))], table, 1, {}, after=0)
-    (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
-    assert (told["min.k"], told["max.k"], told["null_count.k"]) == ('a"b\\', "\U0010ffff" * 2, 0)
 
 
 CHILD = """
