@@ -39,13 +39,6 @@ WRONG = (
         LOOKED_UP,
     ),
     (
-        "kernel: what has no group is one",
-        "kernels.numbers",
-        "found[none] = NOTHING",
-        "pass",
-        COUNTED,
-    ),
-    (
         "kernel: an event at a cut is in both slices",
         "kernels.reading",
         "pc.field(first) < _moment",
