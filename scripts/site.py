@@ -44,8 +44,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def there(found: re.Match[str]) -> str:
         path = _in_repository(page.file, found[1])
         if (ROOT / path).is_dir():
-            first = min(str(it.relative_to(ROOT)) for it in (ROOT / path).glob("*.md"))
-            path = first
+            path = min(str(it.relative_to(ROOT)) for it in (ROOT / path).glob("*.md"))
         site = path.removeprefix("docs/") if path.startswith("docs/") else f"{FILES}/{path}.txt"
         site = "index.md" if path == "README.md" else site
         return posixpath.relpath(site, posixpath.dirname(page.file.src_uri) or ".")

@@ -5,6 +5,8 @@ What is misread, the module, the right text, the wrong one, and operations that 
 
 from __future__ import annotations
 
+from trials import Wrong
+
 LOOKED_UP = ("stream_table_join",)
 MET = ("table_table_join",)
 COUNTED = ("table_aggregate",)
@@ -101,14 +103,15 @@ WRONG = (
         COUNTED,
     ),
     ("kernel: every part has all groups", "kernels.operators", "parts) == part, False", "parts) > -1, False", COUNTED),
-    ("kernel: rows without a group are one", "kernels.operators", "== part, False)", "== part, part == 0)", COUNTED),
-    (
-        "kernel: null is counted",
-        "kernels.operators",
-        "if column is None else pc.is_valid",
-        "if True else pc.is_valid",
-        COUNTED,
-    ),
-    ("kernel: the lower halves of sums are lost", "kernels.numbers", "values & (2**HALF - 1)", "values & 0", COUNTED),
-    ("kernel: a sum of nothing is zero", "kernels.operators", "kind, counts == 0)", "kind, counts < 0)", COUNTED),
 )
+
+OF_PARTS = (
+    Wrong("kernel: rows without a group are one", "kernels.operators", "== part, False)", "== part, part == 0)"),
+    Wrong(
+        "kernel: null is counted", "kernels.operators", "if column is None else pc.is_valid", "if True else pc.is_valid"
+    ),
+    Wrong("kernel: the lower halves of sums are lost", "kernels.numbers", "values & (2**HALF - 1)", "values & 0"),
+    Wrong("kernel: a sum of nothing is zero", "kernels.operators", "kind, counts == 0)", "kind, counts < 0)"),
+    Wrong("kernel: who has no value is a member", "kernels.operators", "    if no_value:\n", "    if False:\n"),
+)
+"""What vectors have no case of, held to test_kernels_parts.py."""

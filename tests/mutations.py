@@ -3,8 +3,8 @@
 `python tests/mutations.py [WORDS]` applies each (or those that WORDS are in) to the real code (a textual patch, loaded
 in place of the module) and prints what caught it. Those of the `kafka` reading (kafka_mutations.py) are held to its
 vectors and tests, those of when a record is true (valid_time_mutations.py) to theirs, those of `corrected` and of
-kernels (kernel_mutations.py) to the vectors of the operations concerned, then to generated histories. It exits with 1
-if a wrong reading survives or if its text is no longer in the code.
+kernels (kernel_mutations.py) to the vectors of the operations concerned, then to generated histories, or to the tests
+of their parts. It exits with 1 if a wrong reading survives or if its text is no longer in the code.
 """
 
 from __future__ import annotations
@@ -510,14 +510,14 @@ OF_KERNELS = tuple(Mutation(*told) for told in kernel_mutations.WRONG)
 
 def main() -> int:
     """Try every mutation and print what caught it."""
-    tried = [*_of_kafka(*sys.argv[1:]), *_of_corrected(*sys.argv[1:])]
+    tried = [*_by_trials(*sys.argv[1:]), *_of_corrected(*sys.argv[1:])]
     print(f"{sum(tried)} of {len(tried)} wrong readings caught")
     return 0 if all(tried) else 1
 
 
-def _of_kafka(words: str = "") -> Iterator[bool]:
+def _by_trials(words: str = "") -> Iterator[bool]:
     """Whether each is caught. Before Spark is started: each is tried in a copy of this process."""
-    chosen = [wrong for wrong in (*WRONG, *MISDATED) if words in wrong.reading]
+    chosen = [wrong for wrong in (*WRONG, *MISDATED, *kernel_mutations.OF_PARTS) if words in wrong.reading]
     failed = trials.caught(None) if chosen else None
     if failed is not None:
         raise SystemExit(f"fails with nothing misread: {failed}")

@@ -12,7 +12,7 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +24,12 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from hindcast import commits, tables
 from hindcast.compiled import NOTHING
 from hindcast.errors import RunError
-from hindcast.kernels import cuts, numbers, sweeps, task, writing
+from hindcast.kernels import cuts, numbers, operators, sweeps, task, writing
 from hindcast.kernels.form import Form, Side, Span
 from hindcast.kernels.sweeps import FOREVER
 from hindcast.kernels.writing import Written
 from hindcast.tables import Table
 from pipelines import T0
-
-if TYPE_CHECKING:
-    pass
 
 
 def _table(folder: Path) -> Table:
@@ -263,6 +260,51 @@ def test_steps_add_up_what_is_there() -> None:
         strict=True,
     )
     assert sorted(steps) == [(0, 0, 4, 1, 1, 10), (0, 4, 8, 1, 3, 30), (0, 8, FOREVER, 1, 4, 40), (1, 4, 5, 1, 3, 30)]
+
+
+def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
+    """One version after the other, at t=0, 1, ..., each without an end."""
+    groups = ["a", "a", None, "b", "a"]
+    amounts, prices = [2**40 + 1, None, 7, None, 2**33 - 1], [Decimal("0.01"), None, None, None, Decimal("-2.50")]
+    moments = pa.array([T0 + timedelta(seconds=n) for n in range(5)], pa.timestamp("us", "UTC"))
+    columns = {"g": groups, "n": amounts, "d": pa.array(prices, pa.decimal128(8, 2)), "validFrom": moments}
+    rows = pa.table(columns | {"validTo": pa.nulls(5, moments.type)})
+    measures = {
+        "rows": ("count", None),
+        "known": ("count", "n"),
+        "n": ("sum", "n"),
+        "d": ("sum", "d"),
+        "mean": ("avg", "n"),
+    }
+    types = {"rows": pa.int64(), "known": pa.int64(), "n": pa.int64(), "d": pa.decimal128(18, 2), "mean": pa.float64()}
+
+    def steps(*names: str) -> tuple[list[tuple[Any, ...]], int, int]:
+        """Group, second, then the measures; and what is in no step. Of two parts together."""
+        side = Side("", 0, "versions", ("g",), ("g", "n", "d"), None)
+        schema = pa.schema({name: types[name] for name in names})
+        chosen = {name: measures[name] for name in names}
+        form = Form("of_table", (side,), True, False, {"g": (0, "g")}, chosen, schema, "", "versions", T0)
+        made = [operators.of_table(form, rows, part, 2) for part in (0, 1)]
+        found = [row for part in made for row in part.rows.to_pylist()]
+        told = sorted((it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in found)
+        return told, sum(part.no_key for part in made), sum(part.no_value for part in made)
+
+    first, last = 2**40 + 1, 2**40 + 2**33
+    assert steps(*measures) == (
+        [
+            ("a", 0, 1, 1, first, Decimal("0.01"), float(first)),
+            ("a", 1, 2, 1, first, Decimal("0.01"), float(first)),
+            ("a", 4, 3, 2, last, Decimal("-2.49"), last / 2),
+            ("b", 3, 1, 0, None, None, None),
+        ],
+        1,
+        0,
+    )
+    assert steps("n", "d") == (
+        [("a", 0, first, Decimal("0.01")), ("a", 4, last, Decimal("-2.49"))],
+        1,
+        2,
+    ), "a version without any value is no member"
 
 
 def test_what_the_log_is_told_of_a_file() -> None:

@@ -1,4 +1,4 @@
-"""Trials of wrong readings of the `kafka` reading's operators (kafka_mutations.py).
+"""Trials of wrong readings of the `kafka` reading's operators (kafka_mutations.py), and of some others by their tests.
 
 Each is tried in a process of its own, on the sources as they are but for one text: first the vectors, then the tests
 of the operators. Loops are not compiled then: the machine code would be a mutation's own each time, and vectors are
@@ -33,7 +33,8 @@ _AS_ROWS = dict.fromkeys(
     ("emits.rows", "emits.task", "emits.form", "emits.joining", "emits.aggregating", "emits.aggregates"),
     "test_emits_task.py",
 )
-_TESTS = {**_AS_ROWS, "order": "test_order.py", "valid_time": "test_valid_time.py"}
+_OF_KERNELS = dict.fromkeys(("kernels.numbers", "kernels.operators"), "test_kernels_parts.py")
+_TESTS = {**_AS_ROWS, **_OF_KERNELS, "order": "test_order.py", "valid_time": "test_valid_time.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 
@@ -78,7 +79,8 @@ def _try(wrong: Wrong | None, told: Connection) -> None:
     if wrong is not None:
         sys.meta_path.insert(0, _Misread(wrong))
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        told.send(_vector() or _test(_TESTS.get(wrong.module) if wrong is not None else None))
+        module = wrong.module if wrong is not None else ""
+        told.send((None if module in _OF_KERNELS else _vector()) or _test(_TESTS.get(module)))
 
 
 class _Misread(SourceFileLoader):

@@ -176,13 +176,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
         begun = time.monotonic()
         sides = [reading.rows(side, span) for side in form.sides]
         taken["reading"] += (read := time.monotonic()) - begun
-        match form.operator:
-            case "of_table":
-                rows = operators.of_table(form, sides[0], number, len(parts)).rows
-            case "table_table":
-                rows = operators.table_table(form, span, *sides)
-            case _:
-                rows = operators.stream_table(form, *sides)
+        rows = operators.derived(form, parts, number, sides).rows
         taken["sweeping"] += (swept := time.monotonic()) - read
         list(writing.write(form, rows))
         taken["writing"] += time.monotonic() - swept

@@ -42,6 +42,7 @@ from hindcast.contracts import Contract, shapes
 from hindcast.decode import decode
 from hindcast.errors import TableError
 from hindcast.journal import Run
+from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
 from hindcast.plans import Plan
 from hindcast.refresh import Refreshed
@@ -156,9 +157,12 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
         anew = _requeued(contract, name, seen.number)
         found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
     if seen is None or found is None:
-        if frozen is None and waiting is None and (staged := _staged(spark, contract, todo, name, inputs, believed)):
-            return Found(staged.changes(spark), after, staged=staged)
-        with sliced(spark, sum(map(tables.size, inputs.values()))):
+        rows = sum(map(tables.size, inputs.values()))
+        if frozen is None and waiting is None and chosen.worthwhile(rows) and not tables.size(table):
+            staged = _staged(spark, contract, todo, name, inputs, believed)
+            if staged is not None:
+                return Found(staged.changes(spark), after, staged=staged)
+        with sliced(spark, rows):
             whole = _whole(spark, table, derive.view(contract, name, believed), todo, frozen)
         since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
         return Found(whole, after, *(since or (derive.left_out(contract, name, believed),)))
@@ -179,8 +183,6 @@ def _staged(
 ) -> Staged | None:
     """What a kernel makes of a view that has no rows yet; None if it has none."""
     table = located(contract, name)
-    if tables.size(table):
-        return None
     derived = derive.view(contract, name, believed)
     evolution.ensure(spark, table, table_schema(derived), todo.known_at)
     return stage(derived, contract, name, inputs, table, todo.known_at)

@@ -30,6 +30,9 @@ ORDERS = ("time", "time-desc", "key", "key-desc")
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """The first moment that a Kafka record can have: all times are those from it on."""
 
+END = datetime.max.replace(tzinfo=UTC)
+"""The last moment that Python can tell."""
+
 _SYSTEM = ("systemFrom", "systemTo")
 
 

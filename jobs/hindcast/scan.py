@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from hindcast import store_formats, tables, widened
-from hindcast.questions import Bound
+from hindcast.questions import END, Bound
 
 
 def engine() -> duckdb.DuckDBPyConnection:
@@ -101,7 +101,6 @@ def _database(_process: int) -> duckdb.DuckDBPyConnection:
 
 _GLOB = set("*?[")
 _MILLISECOND = timedelta(milliseconds=1)
-_FAR = datetime.max.replace(tzinfo=UTC)
 
 
 def _column(added: pa.Table, name: str) -> list[Any]:
@@ -115,7 +114,7 @@ def _can_hold(bound: Bound, least: Any, most: Any, nulls: int | None) -> bool:
     if least is None or most is None:
         return True
     if isinstance(most, datetime):  # the statistics of moments end at the millisecond
-        most = _FAR if most > _FAR - _MILLISECOND else most + _MILLISECOND
+        most = END if most > END - _MILLISECOND else most + _MILLISECOND
     try:
         return (bound.least is None or most >= bound.least) and (bound.most is None or least <= bound.most)
     except TypeError:  # of a type that Delta writes in another form

@@ -17,10 +17,17 @@ from hindcast.contracts import Contract, Shape, View, shapes
 from hindcast.contracts.expressions import aggregate, resolve
 from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.kernels.form import Form, Side
+from hindcast.settings import settings
 from hindcast.tables import Table
 
 FEWEST = 100_000
 """From so many input rows on a kernel is faster."""
+
+
+def worthwhile(rows: int) -> bool:
+    """Whether a view of so many input rows is to be made by a kernel, if it has one."""
+    return settings().kernels and rows >= FEWEST
+
 
 Column = tuple[int, str]
 """Of which input, and its name."""

@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from hindcast.contracts.shapes import PERIODS
 
+MOMENT = pa.timestamp("us", "UTC")
+"""The type of moments in files."""
+
 
 class Span(NamedTuple):
     """A slice of time, from `start` to before `end`; None: unbounded."""

@@ -6,6 +6,7 @@ Their inputs are in the order of their times and have the columns that the form 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,13 +15,30 @@ import pyarrow.compute as pc
 
 from hindcast.compiled import NOTHING
 from hindcast.kernels import numbers, sweeps
-from hindcast.kernels.form import Form, Span
+from hindcast.kernels.form import MOMENT, Form, Span
 from hindcast.kernels.sweeps import FOREVER
 
 if TYPE_CHECKING:
     from hindcast.compiled import Integers
 
-_MOMENT = pa.timestamp("us", "UTC")
+
+class Derived(NamedTuple):
+    """The rows of a part; of an aggregate, how many input rows are in none: without a group, without a value."""
+
+    rows: pa.Table
+    no_key: int = 0
+    no_value: int = 0
+
+
+def derived(form: Form, parts: Sequence[Span], number: int, sides: Sequence[pa.Table]) -> Derived:
+    """What the operator of a form makes of the rows of a part's inputs."""
+    match form.operator:
+        case "of_table":
+            return of_table(form, sides[0], number, len(parts))
+        case "table_table":
+            return Derived(table_table(form, parts[number], *sides))
+        case "stream_table":
+            return Derived(stream_table(form, *sides))
 
 
 def stream_table(form: Form, events: pa.Table, versions: pa.Table) -> pa.Table:
@@ -33,7 +51,7 @@ def stream_table(form: Form, events: pa.Table, versions: pa.Table) -> pa.Table:
         events, met = events.filter(pa.array(kept)), met[kept]
     return pa.table(
         {
-            name: versions_of(versions.column(column), met) if side else events.column(column)
+            name: numbers.taken(versions.column(column), met) if side else events.column(column)
             for name, (side, column) in form.columns.items()
         }
     )
@@ -46,25 +64,17 @@ def table_table(form: Form, span: Span, left: pa.Table, right: pa.Table) -> pa.T
     (start, end), (other_start, other_end) = (
         [numbers.moments(side.column(name)) for name in ("validFrom", "validTo")] for side in sides
     )
-    since = -FOREVER if span.start is None else pa.scalar(span.start, _MOMENT).value
+    since = -FOREVER if span.start is None else pa.scalar(span.start, MOMENT).value
     met = sweeps.overlaps(one, start, end, other, other_start, other_end, since, count)
-    columns = {name: versions_of(sides[side].column(c), met[side]) for name, (side, c) in form.columns.items()}
+    columns = {name: numbers.taken(sides[side].column(c), met[side]) for name, (side, c) in form.columns.items()}
     periods = {
         "validFrom": np.maximum(start[met[0]], other_start[met[1]]),
         "validTo": np.minimum(end[met[0]], other_end[met[1]]),
     }
-    return pa.table(columns | {name: numbers.timestamps(micros, _MOMENT) for name, micros in periods.items()})
+    return pa.table(columns | {name: numbers.timestamps(micros, MOMENT) for name, micros in periods.items()})
 
 
-class Grouped(NamedTuple):
-    """The rows of some groups, and how many input rows are in none: without a group, without a value to aggregate."""
-
-    rows: pa.Table
-    no_key: int
-    no_value: int
-
-
-def of_table(form: Form, versions: pa.Table, part: int, parts: int) -> Grouped:
+def of_table(form: Form, versions: pa.Table, part: int, parts: int) -> Derived:
     """`aggregates.of_table` of counts and exact sums, for the groups that one of so many parts has.
 
     OverflowError if a sum is too large for its type.
@@ -89,17 +99,12 @@ def of_table(form: Form, versions: pa.Table, part: int, parts: int) -> Grouped:
         group, start, end, by_end, counted.astype(np.int64), high, low, count
     )
     places = numbers.first_of(group, count)[of] if len(group) else of
-    columns = {name: versions_of(versions.column(column), places) for name, (_, column) in form.columns.items()}
+    columns = {name: numbers.taken(versions.column(column), places) for name, (_, column) in form.columns.items()}
     for n, (name, (function, _)) in enumerate(form.measures.items()):
         columns[name] = _measured(function, counts[n], highs[n], lows[n], form.types.field(name).type)
     periods = {"validFrom": since, "validTo": until}
-    columns |= {name: numbers.timestamps(micros, _MOMENT) for name, micros in periods.items()}
-    return Grouped(pa.table(columns), no_key, no_value)
-
-
-def versions_of(column: pa.ChunkedArray, met: Integers) -> pa.Array:
-    """The values of the versions that were met, null where none was."""
-    return numbers.taken(column, met)
+    columns |= {name: numbers.timestamps(micros, MOMENT) for name, micros in periods.items()}
+    return Derived(pa.table(columns), no_key, no_value)
 
 
 def _part_of(rows: pa.Table, key: tuple[str, ...], firsts: Integers, parts: int) -> Integers:

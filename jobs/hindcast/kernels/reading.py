@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from operator import and_
 
@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from hindcast import scan, widened
 from hindcast.errors import HindcastError
 from hindcast.kernels import numbers
-from hindcast.kernels.form import Side, Span
-from hindcast.questions import Bound
+from hindcast.kernels.form import MOMENT, Side, Span
+from hindcast.questions import END, Bound
 
 MOST, LARGEST = 20_000_000, 2 << 30
 """So many rows, and so many bytes of them, a task takes of an input at most; it has them in memory."""
@@ -49,12 +49,11 @@ def rows(side: Side, span: Span) -> pa.Table:
 
 
 _SYSTEM = ("systemFrom", "systemTo")
-_FAR = datetime.max.replace(tzinfo=UTC)
 
 
 def _bounds(side: Side, span: Span) -> list[Bound]:
     """What passes over files (`scan.holding`)."""
-    told = [Bound("systemTo", least=side.pin or _FAR, or_null=True)]
+    told = [Bound("systemTo", least=side.pin or END, or_null=True)]
     if side.pin is not None:
         told.append(Bound("systemFrom", most=side.pin))
     first, last = side.periods[0], side.periods[-1]
@@ -78,7 +77,7 @@ def _condition(side: Side, span: Span) -> pc.Expression:
 
 
 def _moment(at: datetime) -> pa.Scalar:
-    return pa.scalar(at, pa.timestamp("us", "UTC"))
+    return pa.scalar(at, MOMENT)
 
 
 def _in_order(rows: pa.Table, column: str) -> pa.Table:

@@ -19,7 +19,6 @@ from hindcast import session, tables
 from hindcast.contracts import Contract
 from hindcast.kernels import chosen, cuts
 from hindcast.kernels.writing import Written
-from hindcast.settings import settings
 from hindcast.tables import Table
 
 
@@ -60,8 +59,6 @@ def stage(
 
     `derived`: those rows as Spark's plan has them.
     """
-    if not settings().kernels or sum(map(tables.size, inputs.values())) < chosen.FEWEST:
-        return None
     found = {i: tables.opened(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     form = chosen.form(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None

@@ -30,21 +30,15 @@ def batches(form: Form, parts: list[Span]) -> Callable[[Iterator[pa.RecordBatch]
 
 def part(form: Form, parts: list[Span], number: int) -> Iterator[pa.RecordBatch]:
     """What one part of a kernel writes, as rows of `WRITTEN`."""
-    span = parts[number]
-    none: dict[str, object] = {"no_key": 0, "no_value": 0, "refused": None}
     try:
-        if form.operator == "of_table":
-            found = operators.of_table(form, reading.rows(form.sides[0], span), number, len(parts))
-            rows, none = found.rows, none | {"no_key": found.no_key, "no_value": found.no_value}
-        elif form.operator == "table_table":
-            rows = operators.table_table(form, span, *(reading.rows(side, span) for side in form.sides))
-        else:
-            rows = operators.stream_table(form, *(reading.rows(side, span) for side in form.sides))
+        sides = [reading.rows(side, parts[number]) for side in form.sides]
+        found = operators.derived(form, parts, number, sides)
     except (reading.TooManyError, OverflowError, MemoryError, pa.ArrowInvalid) as error:
         # ArrowInvalid: texts of more than 2 GiB in one array, for one.
         yield _told([{"refused": str(error)}])
         return
-    yield _told([none, *(asdict(written) for written in writing.write(form, rows))])
+    left_out: dict[str, object] = {"no_key": found.no_key, "no_value": found.no_value}
+    yield _told([left_out, *(asdict(written) for written in writing.write(form, found.rows))])
 
 
 def _told(rows: list[dict[str, object]]) -> pa.RecordBatch:

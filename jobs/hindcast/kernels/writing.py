@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from hindcast import tables, widened
-from hindcast.kernels.form import Form
+from hindcast.kernels.form import MOMENT, Form
 
 PER_FILE, PER_GROUP = 250_000, 125_000
 """So many rows are in a file, and in a row group of it, at most."""
@@ -62,7 +62,7 @@ def _writer(sink: Any, schema: pa.Schema, collected: list[Any]) -> pq.ParquetWri
 
 def _completed(form: Form, rows: pa.Table) -> pa.Table:
     """All columns of the files in their order and types; strings may be dictionaries."""
-    known = pa.scalar(form.known_at, pa.timestamp("us", "UTC"))
+    known = pa.scalar(form.known_at, MOMENT)
     columns = []
     for field in form.types:
         match field.name:
