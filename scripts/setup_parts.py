@@ -236,10 +236,11 @@ def java_release(place: Place) -> str:
 
 
 def make_conf(place: Place) -> None:
-    code = "from hindcast import session, settings; print(session.defaults_file(settings.settings()), end='')"
-    text = run(place, [str(place.python), "-c", code])
     place.conf.parent.mkdir(exist_ok=True)
-    place.conf.write_text(text, encoding="utf-8")
+    for small, file in ((False, place.conf), (True, place.conf.with_name("spark-small.conf"))):
+        text = f"session.defaults_file(settings.settings(), small={small})"
+        code = f"from hindcast import session, settings; print({text}, end='')"
+        file.write_text(run(place, [str(place.python), "-c", code]), encoding="utf-8")
 
 
 def run(place: Place, command: list[str]) -> str:

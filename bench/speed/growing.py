@@ -2,8 +2,9 @@
 
 The records of a run follow on those that the table was made of; 1% are late, as everywhere here (data.py). Hindcast's
 time is that of the commit to the log, from a file in place of Kafka, and of the step `replay`. The MERGE is the plain
-one of SCD2: it closes the open version of each key that has a record, and inserts; late records it does not put in
-their place, so nothing but the number of records is the same.
+one of SCD2, with late records put in their place: it looks up the versions that a key's records fall among, and merges
+the new ones by key and start. No round counts in which its table and what is believed in Hindcast's are not the same.
+A second one does less: it closes the open version of each key that has a record, and appends, late or not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from bench.speed import data, inputs
 from bench.speed.measuring import Measured, Watch, unwatched
-from bench.speed.names import LARGE, MERGE, OURS, SMALL, UNIFORM
+from bench.speed.names import CLOSING, LARGE, MERGE, OURS, SMALL, UNIFORM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ start: 2026-01-01
 topics:
   prices: {read: table, key: {item: string}, value: {price: int, category: int}}
 """
-SCD2 = """
+APPENDING = """
 MERGE INTO delta.`{table}` t
 USING (SELECT item AS closes, * FROM batch WHERE number = 1 UNION ALL
        SELECT NULL AS closes, * FROM batch WHERE price IS NOT NULL) s
@@ -48,6 +49,27 @@ WHEN NOT MATCHED AND s.closes IS NULL THEN INSERT (item, price, category, validF
 BATCH = """
 SELECT item, price, category, timestamp AS validFrom, lead(timestamp) OVER w AS validTo, row_number() OVER w AS number
 FROM brought WINDOW w AS (PARTITION BY item ORDER BY timestamp, offset)"""
+
+IN_PLACE = """
+MERGE INTO delta.`{table}` t USING batch s ON t.item = s.item AND t.validFrom = s.validFrom
+WHEN MATCHED AND s.price IS NULL THEN DELETE
+WHEN MATCHED AND NOT (struct(t.price, t.category, t.validTo) <=> struct(s.price, s.category, s.validTo))
+     THEN UPDATE SET price = s.price, category = s.category, validTo = s.validTo
+WHEN NOT MATCHED AND s.price IS NOT NULL THEN INSERT (item, price, category, validFrom, validTo)
+     VALUES (s.item, s.price, s.category, s.validFrom, s.validTo)"""
+PLACED = """
+WITH first AS (SELECT item, min(timestamp) AS since FROM brought GROUP BY item),
+touched AS (SELECT t.* FROM delta.`{table}` t JOIN first USING (item) WHERE t.validTo IS NULL OR t.validTo > since),
+told AS (
+  SELECT item, timestamp AS at, price, category, offset AS turn FROM brought
+  UNION ALL SELECT item, validFrom, price, category, -1 FROM touched
+  UNION ALL SELECT item, validTo, NULL, NULL, -2 FROM touched WHERE validTo IS NOT NULL)
+SELECT item, price, category, at AS validFrom, following AS validTo
+FROM (SELECT *, lead(at) OVER (PARTITION BY item ORDER BY at, turn) AS following FROM told)
+WHERE following IS NULL OR following > at"""
+
+MERGES = {MERGE: (PLACED, IN_PLACE), CLOSING: (BATCH, APPENDING)}
+"""What each merges, and how."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +83,9 @@ class Grown:
     def warehouse(self) -> str:
         return str(self.folder / "warehouse")
 
-    @property
-    def merged(self) -> Path:
-        return self.folder / "merged"
+    def of(self, peer: str) -> Path:
+        """A peer's table."""
+        return self.folder / ("merged" if peer == MERGE else "closed")
 
     def brought(self, run: int) -> Path:
         """The records of a run; the first one made the table."""
@@ -81,22 +103,38 @@ def measure(
     """In turns, after a round that warms up; the tables go on growing."""
     sizes = {SMALL: int(2_000_000 * scale), LARGE: int(20_000_000 * scale)}
     grown = {name: _made(spark, folder, count) for name, count in sizes.items()}
-    found = {(name, peer): Measured("f", name, peer, writes="Delta") for name in grown for peer in (OURS, MERGE)}
+    found = {(name, peer): Measured("f", name, peer, writes="Delta") for name in grown for peer in (OURS, *MERGES)}
     for number in range(rounds + 1):
         for name, it in grown.items():
             contract = _use(it)
             run = _next(it)
-            for peer in (OURS, MERGE):
+            for peer in (OURS, *MERGES):
                 begun = time.monotonic()
                 if peer == OURS:
                     watch(f"f {name}", partial(_run, spark, it, contract, run))
                 else:
-                    _merge(spark, it, run)
+                    _merge(spark, it, run, peer)
                 took = time.monotonic() - begun
                 if number:
                     found[name, peer].seconds.append(took)
                 print(f"f {name} round {number}  {peer:34} {took:7.2f} s", flush=True)
+            _compare(spark, it, found[name, MERGE])
     return list(found.values())
+
+
+def _compare(spark: SparkSession, it: Grown, measured: Measured) -> None:
+    """What a MERGE has made is what is believed, or its times do not count."""
+    ours = spark.read.format("delta").load(f"{it.warehouse}/growing/prices").where("systemTo IS NULL")
+    told = [
+        rows.selectExpr(
+            "count(*)", "sum(cast(xxhash64(item, price, category, validFrom, validTo) AS decimal(38)))"
+        ).first()
+        for rows in (ours, spark.read.format("delta").load(str(it.of(MERGE))))
+    ]
+    if told[0] != told[1]:
+        measured.seconds.clear()
+        measured.why = f"its result differs: {told[1]} instead of {told[0]} (rows, sum of hashes)"
+        print(f"f {measured.data}  {measured.peer}: {measured.why}", flush=True)
 
 
 def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
@@ -121,7 +159,8 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     inputs.publish(spark, first, tables.located(it.warehouse, contract, "prices"), "prices", count)
     journal.write(it.warehouse, _entry(it, contract, 1, "completed"))
     rows = spark.read.format("delta").load(f"{it.warehouse}/growing/prices")
-    rows.select("item", "price", "category", "validFrom", "validTo").write.format("delta").save(str(it.merged))
+    for peer in MERGES:
+        rows.select("item", "price", "category", "validFrom", "validTo").write.format("delta").save(str(it.of(peer)))
     (it.folder / "done").touch()
     return it
 
@@ -193,8 +232,9 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     commits.append(rows, table, run, {"run": run, "refused": 0})
 
 
-def _merge(spark: SparkSession, it: Grown, run: int) -> None:
+def _merge(spark: SparkSession, it: Grown, run: int, peer: str) -> None:
     """The same records by MERGE."""
+    batch, merge = MERGES[peer]
     spark.read.parquet(str(it.brought(run))).createOrReplaceTempView("brought")
-    spark.sql(BATCH).createOrReplaceTempView("batch")
-    spark.sql(SCD2.format(table=it.merged)).collect()
+    spark.sql(batch.format(table=it.of(peer))).createOrReplaceTempView("batch")
+    spark.sql(merge.format(table=it.of(peer))).collect()

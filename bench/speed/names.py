@@ -9,7 +9,7 @@ DUCKDB_TWO, POLARS_TWO = "DuckDB: two ASOF JOINs", "Polars: two join_asof"
 SPARK_SUMS, DUCKDB_SUMS, POLARS_SUMS = "Spark: running sums", "DuckDB: running sums", "Polars: running sums"
 STREAMS = "Kafka Streams 4.3, versioned store"
 BYTES = "Spark: raw bytes to Delta"
-MERGE = "Delta: MERGE (SCD2)"
+MERGE, CLOSING = "Delta: MERGE (SCD2)", "Delta: MERGE, late records appended"
 SCAN = "DuckDB: scan of all files"
 EMPTY = "the same DAG, empty tasks"
 

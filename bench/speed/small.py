@@ -79,14 +79,21 @@ def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwat
 
 
 def _submit(pipeline: str, run: int, topic: str) -> None:
-    """A job as spark-submit runs it, with what `make setup` has prepared."""
+    """A job of few records as spark-submit runs it, with what `make setup` has prepared."""
     from hindcast.session import environment, home
     from hindcast.settings import settings
 
     root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, **environment(), "SPARK_CONF_DIR": str(home() / "spark-conf"), **settings().environment}
-    submit = [str(home() / "bin" / "spark-submit"), "--master", "local[*]", str(root / "jobs" / "replay.py")]
-    done = subprocess.run([*submit, pipeline, str(run), topic], env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, **environment(), **settings().environment}
+    conf = str(home() / "spark-conf" / "spark-small.conf")
+    submit = [str(home() / "bin" / "spark-submit"), "--master", "local[*]", "--properties-file", conf]
+    done = subprocess.run(
+        [*submit, str(root / "jobs" / "replay.py"), pipeline, str(run), topic],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

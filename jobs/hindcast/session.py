@@ -1,7 +1,7 @@
 """Spark sessions, and the one place that says how Spark is configured.
 
 `SETTINGS` holds for every session, wherever it runs. `defaults` adds what depends on this machine and checkout, and is
-what `make setup` writes to `.venv/spark-conf/spark-defaults.conf` for spark-submit, what the Spark Connect server is
+what `make setup` writes to `.venv/spark-conf/` for spark-submit (--properties-file), what the Spark Connect server is
 started with, and what a session in this process is made of. So all of them compute the same.
 """
 
@@ -161,9 +161,9 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
     }
 
 
-def defaults_file(now: Settings) -> str:
-    """The text of spark-defaults.conf."""
-    lines = [f"{name} {value}" for name, value in sorted(defaults(now).items())]
+def defaults_file(now: Settings, *, small: bool = False) -> str:
+    """The text of spark-defaults.conf, or of spark-small.conf, for spark-submit of jobs that bring few records."""
+    lines = [f"{name} {value}" for name, value in sorted(defaults(now, small=small).items())]
     return "\n".join(["# Written by `make setup` from hindcast.session.", *lines, ""])
 
 

@@ -187,15 +187,15 @@ def _jars(now: Settings) -> Iterator[Line]:
 
 def _defaults(now: Settings) -> Iterator[Line]:
     """Whether what spark-submit reads is what a session in this process would be made of."""
-    file = session.home() / "spark-conf" / "spark-defaults.conf"
-    if not file.is_file():
-        yield Line("spark-defaults", "failed", f"{file} is not there", SETUP)
-    elif (session.home() / "jars" / "spark").is_dir() and file.read_text(encoding="utf-8") != session.defaults_file(
-        now
-    ):
-        yield Line("spark-defaults", "warning", f"{file} was written under other settings", SETUP)
-    else:
-        yield Line("spark-defaults", "ok", str(file))
+    for what, small in (("spark-defaults", False), ("spark-small", True)):
+        file = session.home() / "spark-conf" / f"{what}.conf"
+        jars = (session.home() / "jars" / "spark").is_dir()
+        if not file.is_file():
+            yield Line(what, "failed", f"{file} is not there", SETUP)
+        elif jars and file.read_text(encoding="utf-8") != session.defaults_file(now, small=small):
+            yield Line(what, "warning", f"{file} was written under other settings", SETUP)
+        else:
+            yield Line(what, "ok", str(file))
 
 
 def _places(now: Settings) -> Iterator[Line]:
