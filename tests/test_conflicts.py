@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 
 from crashes import watched
-from hindcast import claims, commits, planning, plans, runs, tables
+from hindcast import attempts, claims, planning, plans, runs, tables
 from hindcast.errors import HindcastError, RunError
 from hindcast.plans import Plan
 from hindcast.tables import Table
@@ -41,13 +41,13 @@ def failing(*errors: Exception) -> tuple[Callable[[], None], list[int]]:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits.time, "sleep", lambda _: None)
+    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
 
 
 @pytest.mark.usefixtures("_at_once")
 def test_a_commit_that_conflicts_is_tried_again() -> None:
     commit, tried = failing(CONFLICT, CONFLICT)
-    commits.once(commit, lambda: 1, 2, 1, "menu")
+    attempts.once(commit, lambda: 1, 2, 1, "menu")
     assert tried == [3]
 
 
@@ -55,14 +55,14 @@ def test_a_commit_that_conflicts_is_tried_again() -> None:
 def test_a_commit_is_not_tried_for_ever() -> None:
     commit, tried = failing(*[CONFLICT] * 99)
     with pytest.raises(PySparkException):
-        commits.once(commit, lambda: 1, 2, 1, "menu")
-    assert tried == [commits.TRIES]
+        attempts.once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [attempts.TRIES]
 
 
 def test_another_failure_is_not_a_conflict() -> None:
     commit, tried = failing(OTHER)
     with pytest.raises(PySparkException, match="PATH_NOT_FOUND"):
-        commits.once(commit, lambda: 1, 2, 1, "menu")
+        attempts.once(commit, lambda: 1, 2, 1, "menu")
     assert tried == [1]
 
 
@@ -70,14 +70,14 @@ def test_another_failure_is_not_a_conflict() -> None:
 def test_a_commit_that_another_process_made_is_not_made_again() -> None:
     commit, tried = failing(CONFLICT)
     published = iter([1, 2])
-    commits.once(commit, lambda: next(published), 2, 1, "menu")
+    attempts.once(commit, lambda: next(published), 2, 1, "menu")
     assert tried == [1]
 
 
 def test_a_commit_after_one_that_it_does_not_know_of_is_refused() -> None:
     commit, tried = failing()
     with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
-        commits.once(commit, lambda: 3, 4, 2, "menu")
+        attempts.once(commit, lambda: 3, 4, 2, "menu")
     assert tried == [0]
 
 

@@ -23,7 +23,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast import changes, commits, read, runs, session, tables
+from hindcast import changes, direct, read, runs, session, tables
 from hindcast.errors import ContractError, GateError, HindcastError
 from hindcast.kernels import chosen, cuts, task
 from hindcast.kernels.form import Form, Span
@@ -394,7 +394,7 @@ class DeathError(Exception):
 def test_a_step_that_dies_is_done_once_by_a_repeat(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, real = twin(replayed, tmp_path), commits.add
+    p, real = twin(replayed, tmp_path), direct.add
 
     def before(*_: Any, **__: Any) -> bool:
         raise DeathError
@@ -405,7 +405,7 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
 
     for view, dying in (("by_key", before), ("per_kind", before), ("both", after)):
         with monkeypatch.context() as patch:
-            patch.setattr(commits, "add", dying)
+            patch.setattr(direct, "add", dying)
             with pytest.raises(DeathError):
                 build(p, view)
         assert files(p, view)
@@ -738,12 +738,12 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
 
 CHILD = """
 import os, signal, sys
-from hindcast import commits, runs
+from hindcast import direct, runs
 from hindcast.kernels import chosen, cuts, task
 from hindcast.session import session
 
 dying, number, view, flag = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-chosen.FEWEST, cuts.ROWS, real, batches = 0, 15, commits.add, task.batches
+chosen.FEWEST, cuts.ROWS, real, batches = 0, 15, direct.add, task.batches
 
 def add(*args, **kwargs):
     if dying == "before":
@@ -764,7 +764,7 @@ def once(form, parts):
 
     return disturbed
 
-commits.add, task.batches = add, once
+direct.add, task.batches = add, once
 spark = session("dies", {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}, small=True)
 runs.build(spark, "shop", number, view)
 """

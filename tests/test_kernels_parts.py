@@ -21,13 +21,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import commits, tables
+from hindcast import direct, files, tables
 from hindcast.compiled import NOTHING
 from hindcast.errors import RunError
-from hindcast.kernels import cuts, numbers, operators, sweeps, task, writing
+from hindcast.files import Written
+from hindcast.kernels import cuts, numbers, operators, sweeps, task
 from hindcast.kernels.form import Form, Side, Span
 from hindcast.kernels.sweeps import FOREVER
-from hindcast.kernels.writing import Written
 from hindcast.tables import Table
 from pipelines import T0
 
@@ -49,15 +49,15 @@ def _named(number: int) -> Written:
 
 def test_of_those_that_commit_at_once_one_does(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    assert commits.add([_named(1)], table, 3, {"run": 3}, after=0)
-    assert not commits.add([_named(2)], table, 3, {"run": 3}, after=0)
+    assert direct.add([_named(1)], table, 3, {"run": 3}, after=0)
+    assert not direct.add([_named(2)], table, 3, {"run": 3}, after=0)
     with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
-        commits.add([_named(4)], table, 4, {"run": 4}, after=0)
+        direct.add([_named(4)], table, 4, {"run": 4}, after=0)
     together = Barrier(4)
 
     def add(number: int) -> bool:
         together.wait()
-        return commits.add([_named(number)], table, 5, {"run": 5}, after=3)
+        return direct.add([_named(number)], table, 5, {"run": 5}, after=3)
 
     with ThreadPoolExecutor(4) as threads:
         assert sorted(threads.map(add, range(50, 54))) == [False, False, False, True]
@@ -68,7 +68,7 @@ def test_of_those_that_commit_at_once_one_does(tmp_path: Path) -> None:
 def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when the version was read: another property is passed over, another run is not."""
     table, others = _table(tmp_path), []
-    now = commits._now
+    now = direct._now
 
     def meanwhile() -> int:
         if others:
@@ -78,14 +78,14 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
     def property_() -> None:
         DeltaTable(table.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
 
-    monkeypatch.setattr(commits, "_now", meanwhile)
+    monkeypatch.setattr(direct, "_now", meanwhile)
     others.append(property_)
-    assert commits.add([_named(1)], table, 1, {"run": 1}, after=0)
-    others.append(lambda: commits.add([_named(2)], table, 2, {"run": 2}, after=1))
+    assert direct.add([_named(1)], table, 1, {"run": 1}, after=0)
+    others.append(lambda: direct.add([_named(2)], table, 2, {"run": 2}, after=1))
     with pytest.raises(RunError, match="run 2 has written to the table since run 3 read it"):
-        commits.add([_named(3)], table, 3, {"run": 3}, after=1)
-    others.append(lambda: commits.add([_named(4)], table, 4, {"run": 4}, after=2))
-    assert not commits.add([_named(40)], table, 4, {"run": 4}, after=2)
+        direct.add([_named(3)], table, 3, {"run": 3}, after=1)
+    others.append(lambda: direct.add([_named(4)], table, 4, {"run": 4}, after=2))
+    assert not direct.add([_named(40)], table, 4, {"run": 4}, after=2)
     assert tables.size(table) == 3
     assert sorted(tables.notes(table)) == [1, 2, 4]
 
@@ -121,18 +121,18 @@ def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
         "maxValues": {"validFrom": "2026-01-02T00:00:00.000Z"},
     }
     bounded = replace(FILE, statistics=json.dumps({"numRecords": 10**6, **told}))
-    commits.add([bounded], table, 1, {}, after=0)
+    direct.add([bounded], table, 1, {}, after=0)
     whole = cuts.parts(form, [DeltaTable(table.path)] * 2, 4)
     assert whole is not None
     assert len(whole) == 4
-    commits.add([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
+    direct.add([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
     assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
-    commits.add([_named(3)], table, 3, {}, after=2)
+    direct.add([_named(3)], table, 3, {}, after=2)
     assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) is None
     beyond = {**told, "maxValues": {"validFrom": "+10000-01-01T00:00:00.000Z"}}
     (tmp_path / "far").mkdir()
     far = _table(tmp_path / "far")
-    commits.add([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
+    direct.add([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
     assert cuts.parts(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
 
 
@@ -325,7 +325,7 @@ def test_what_the_log_is_told_of_a_file() -> None:
     rows, collected = pa.table(columns), []
     with pq.ParquetWriter(BytesIO(), rows.schema, metadata_collector=collected) as writer:
         writer.write_table(rows, row_group_size=1)
-    told = json.loads(writing.statistics(collected[0], [*rows.column_names[:-1], "absent"]))
+    told = json.loads(files.statistics(collected[0], [*rows.column_names[:-1], "absent"]))
     assert told["numRecords"] == 2
     assert told["nullCount"] == {n: rows.column(n).null_count for n in rows.column_names[:-1]}
     bounds = {
@@ -343,6 +343,6 @@ def test_delta_reads_bounds_as_they_are(tmp_path: Path) -> None:
     with pq.ParquetWriter(BytesIO(), texts.schema, metadata_collector=collected) as writer:
         writer.write_table(texts)
     table = _table(tmp_path)
-    commits.add([replace(FILE, statistics=writing.statistics(collected[0], ["k"]))], table, 1, {}, after=0)
+    direct.add([replace(FILE, statistics=files.statistics(collected[0], ["k"]))], table, 1, {}, after=0)
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.k"], told["max.k"], told["null_count.k"]) == ('a"b\\', "\U0010ffff" * 2, 0)

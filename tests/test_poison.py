@@ -16,6 +16,7 @@ from hindcast import limits, logs, quarantine
 from hindcast.contracts import Topic
 from hindcast.decode import decode
 from hindcast.errors import RecordError
+from hindcast.topics import HEADERS
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -296,13 +297,13 @@ def test_how_many_may_be_malformed() -> None:
 def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     """Of a run's two commits of 4 and 6 records."""
     told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
-    rows = [(0, n, "malformed" if n == 0 else "accepted", "no", b"k", b"v") for n in range(10)]
-    schema = "partition int, offset long, fate string, reason string, key binary, value binary"
+    rows = [(0, n, "malformed" if n == 0 else "accepted", "no", b"k", b"v", None) for n in range(10)]
+    schema = f"partition int, offset long, fate string, reason string, key binary, value binary, {HEADERS}"
     first, second = (spark.createDataFrame(some, schema) for some in (rows[:4], rows[4:]))
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
-        return logs.account(commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing")
+        return logs.account(commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing")[0]
 
     before = Counter[str]()
     assert account("10%", first, before, to_come=6) == {0: 4}

@@ -160,8 +160,8 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
 
     What it writes lies beside the view's files until the whole step makes it anew.
     """
-    from hindcast import tables
-    from hindcast.kernels import chosen, cuts, operators, reading, writing
+    from hindcast import files, tables
+    from hindcast.kernels import chosen, cuts, operators, reading, task
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
     of = {i: tables.located(warehouse, contract, i) for i in (*contract.views[name].inputs, name)}
@@ -178,7 +178,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
         taken["reading"] += (read := time.monotonic()) - begun
         rows = operators.derived(form, parts, number, sides).rows
         taken["sweeping"] += (swept := time.monotonic()) - read
-        list(writing.write(form, rows))
+        list(files.write(found[name], task.by_belief(form, rows)))
         taken["writing"] += time.monotonic() - swept
     return taken
 

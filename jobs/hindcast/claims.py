@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, far, forgotten, gaps, logs, members, planning, plans, tables
+from hindcast import commits, far, files, forgotten, gaps, logs, members, planning, plans, tables
 from hindcast.contracts import Contract
 from hindcast.plans import Plan, Share
 from hindcast.settings import settings
@@ -104,7 +104,7 @@ class _Step(NamedTuple):
         account = partial(
             logs.account, place=place, topic=topic, field=field, before=counted, to_come=to_come, written=written
         )
-        judged, came = far.tried(judge, account, share.members)
+        judged, (came, bytes_) = far.tried(judge, account, share.members)
         if source.topic_id(kafka) != share.topic_id:
             raise made_anew(kafka, todo.run)
         empty = [gaps.rows(spark, missing, held) for missing in lost if missing]
@@ -116,7 +116,8 @@ class _Step(NamedTuple):
         if share.chunk:
             note |= {what: counted[what] for what in ("records", "malformed")}
             note["chunk"] = chunk
-        if not commits.append(rows, self.log, number, note, after=after):
+        few = files.few(sum(r.end - r.start for part in parts for r in part.values()), bytes_)
+        if not commits.append(rows, self.log, number, note, after=after, few=few):
             return None
         return Claimed(share.after, _decoded(judged, share, todo))
 

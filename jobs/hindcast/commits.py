@@ -1,83 +1,47 @@
 """Changes of a table as commits, each made once, whoever retries it and whatever else commits at the same time.
 
-A commit carries a Delta transaction identifier: the table's application id and the run's number. Delta refuses it where
-another writer has committed under the same id since the transaction began, and where another writer has removed what it
-read (OPTIMIZE does). Then nothing was written, and the commit can be tried again.
+A commit carries a Delta transaction identifier: the table's application id and the run's number (`attempts.once`).
+Those of few rows are made without Spark (`direct`).
 """
 
 from __future__ import annotations
 
 import json
-import random
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import PySparkException
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import questions, tables
-from hindcast.errors import RunError
+from hindcast import direct, questions, tables
+from hindcast.attempts import once, repeatable
 from hindcast.session import temporarily
 from hindcast.tables import Table
 
-if TYPE_CHECKING:
-    from hindcast.kernels.writing import Written
-
-TRIES = 8
-"""How often a commit is tried that conflicts with others."""
-
-_CONFLICT = re.compile(
-    r"DELTA_CONCURRENT_\w+|DELTA_(METADATA|PROTOCOL)_CHANGED|io\.delta\.\w*\.?(Concurrent|MetadataChanged)\w*Exception"
-)
-
 
 def append(
-    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
+    rows: DataFrame,
+    table: Table,
+    run: int,
+    note: dict[str, Any],
+    part: str = "",
+    after: int | None = None,
+    *,
+    few: bool = False,
 ) -> bool:
     """Adds rows in one commit that a repeat of the run does not make again; `note` goes into the commit.
 
     Returns whether it made the commit; False if the run had made it before, maybe in another process. `part` names the
-    commit among several that one run makes to the table. `after`: as `once` takes it.
+    commit among several that one run makes to the table. `after`: as `once` takes it. `few` (`files.few`): they are
+    written by this process; a commit of Spark's would take longer than they do.
     """
+    if few and (made := direct.append(rows, table, run, note, part, after)) is not None:
+        return made
     # Rows come in the order of their time, or nearly: files of their own.
     writer = _writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _PER_FILE)
     return once(lambda: writer.save(table.path), lambda: tables.published(table, part), run, after, table.path)
-
-
-def add(files: Sequence[Written], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
-    """Adds files that are written already (kernels/), as `append` adds rows."""
-    found = DeltaTable(table.path)
-
-    def published() -> int:
-        found.update_incremental()
-        return found.transaction_version(table.app()) or 0
-
-    def commit() -> None:
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(it.path, it.size, {"_belief": it.belief}, _now(), data_change=True, stats=it.statistics)
-            for it in files
-        ]
-        # It is made upon the very version of which `published` has told, or not at all.
-        told = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps(note)},
-            max_commit_retries=0,
-            app_transactions=[Transaction(table.app(), run)],
-        )
-        found.create_write_transaction(actions, "append", found.schema(), ["_belief"], commit_properties=told)
-
-    return once(commit, published, run, after, table.path)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
 
 
 def replace(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
@@ -129,13 +93,14 @@ def publish(
     closing: Mapping[str, Any] | None,
     note: dict[str, Any],
     after: int | None = None,
+    few: bool = False,
 ) -> None:
     """One commit that closes rows on the system axis at `known_at` and opens others; nothing if `run` made it before.
 
     `changes`: the table's columns without system period and `_belief`, and `change`: open, close (plane.changes).
     `closing`: where what is closed lies; with nothing to close (None) it is a plain append. A closed row keeps its
     valid period; it gets systemTo = known_at. `after`: the run that had committed last when the changes were computed
-    (`once`).
+    (`once`). `few`: as for `append`.
     """
     now = F.lit(known_at)
     rows = changes.withColumns(
@@ -143,10 +108,13 @@ def publish(
     )
     columns = [c for c in rows.columns if c != "change"]
     if closing is None:
-        append(_laid_out(rows.select(columns), table, note.get("opened", 0)), table, run, note, after=after)
+        laid_out = _laid_out(rows.select(columns), table, note.get("opened", 0))
+        append(laid_out, table, run, note, after=after, few=few)
         return
     spark = changes.sparkSession
     mark_rows_only(spark, table)
+    if few and direct.publish(rows, table, run, known_at, note, after):
+        return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
     same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
@@ -168,49 +136,6 @@ def publish(
             once(lambda: spark.sql(merge).collect(), lambda: tables.published(table), run, after, table.path)
     finally:
         spark.catalog.dropTempView(view)
-
-
-def once(commit: Callable[[], object], published: Callable[[], int], run: int, after: int | None, where: str) -> bool:
-    """Makes a commit of run `run`, unless it was made before; tries again while it conflicts with others.
-
-    Returns whether this call has made it.
-
-    `published`: the number of the run that committed last. It must be `after` (not asked if None): the change was
-    computed from what that run left. RunError if another run has committed since.
-    """
-    tried = 0
-    while True:
-        tried += 1
-        last = published()
-        if last >= run:
-            return False
-        if after is not None and last != after:
-            raise RunError(
-                f"run {last} has written to the table since run {run} read it",
-                where=where,
-                mend="retry the run; if it is refused again: hindcast abandon, and run again",
-            )
-        try:
-            commit()
-        except (PySparkException, Py4JJavaError, CommitFailedError) as error:
-            if tried == TRIES or not conflicting(error):
-                raise
-            _wait(tried)
-        else:
-            return True
-
-
-def repeatable(commit: Callable[[], object]) -> None:
-    """Makes a commit that may be made twice; tries again while it conflicts with others."""
-    for tried in range(1, TRIES + 1):
-        try:
-            commit()
-        except (PySparkException, Py4JJavaError) as error:
-            if tried == TRIES or not conflicting(error):
-                raise
-            _wait(tried)
-        else:
-            return
 
 
 def describe(spark: SparkSession, table: Table, properties: Mapping[str, str], found: DeltaTable | None = None) -> None:
@@ -239,15 +164,6 @@ def blank(spark: SparkSession, table: Table, columns: Sequence[str], where: str,
     statement = f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}"  # noqa: S608  # conditions of ours
     with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note))}):
         repeatable(lambda: spark.sql(statement).collect())
-
-
-def conflicting(error: Exception) -> bool:
-    """Whether a commit failed only because another one came first."""
-    return isinstance(error, CommitFailedError) or _CONFLICT.search(str(error)) is not None
-
-
-def _wait(tried: int) -> None:
-    time.sleep(random.uniform(0, 0.2 * 2**tried))  # noqa: S311  # no secret
 
 
 def _text(value: str) -> str:

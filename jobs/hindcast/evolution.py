@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from hindcast import columns, commits, tables
+from hindcast import attempts, columns, commits, tables
 from hindcast.columns import Difference
 from hindcast.tables import EVOLUTION, WIDENING, Table
 
@@ -56,4 +56,4 @@ def _grow(spark: SparkSession, table: Table, schema: StructType, change: Differe
     none = spark.createDataFrame([], tables.nullable(schema)).write.format("delta").mode("append")
     note = json.dumps({"columns": str(change)})
     writer = none.option("mergeSchema", "true").option("userMetadata", note)
-    commits.repeatable(lambda: writer.save(table.path))
+    attempts.repeatable(lambda: writer.save(table.path))

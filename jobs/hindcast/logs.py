@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from hindcast import (
     commits,
     far,
+    files,
     forgotten,
     gaps,
     journal,
@@ -258,8 +259,9 @@ def account(
     before: Counter[str],
     to_come: int,
     written: str,
-) -> dict[int, int]:
-    """How many records of each partition came; no more of a run may be malformed than allowed.
+) -> tuple[dict[int, int], int]:
+    """How many records of each partition came, and how much all of them weigh (`files.weight`); no more of a run may be
+    malformed than allowed.
 
     `place`: what a partition is called. `before`: how many `records` the run's earlier commits brought, how many of
     these they `refused`, and how many were `malformed`; added to. `to_come`: how many offsets its later ones are to
@@ -273,6 +275,7 @@ def account(
             F.min_by("reason", "offset").alias("reason"),
             F.min_by(F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200), "offset").alias("key"),
             F.min_by("value", "offset").alias("value"),
+            files.weight(judged.select("key", "value", "headers")).alias("bytes"),
         )
         .collect()
     )
@@ -294,7 +297,7 @@ def account(
     came = Counter[int]()
     for row in rows:
         came[row["partition"]] += row["n"]
-    return came
+    return came, sum(row["bytes"] or 0 for row in rows)
 
 
 def quarantined(

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import ages, commits, gates, holding, holds, report, tables, verdicts
+from hindcast import ages, commits, direct, files, gates, holding, holds, report, tables, verdicts
 from hindcast.candidates import Candidate
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, Expectation
@@ -33,7 +33,7 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
     change = found.changes if found.staged else found.changes.persist()
     try:
         told = _counted(change, table, todo, found)
-        closing = told.pop("closing", None)
+        closing, bytes_ = told.pop("closing", None), told.pop("bytes", None)
         note |= told
         expected = contract.expectations(name)
         settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
@@ -44,17 +44,26 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
             if passed is not candidate:
                 found = found._replace(staged=None)
                 told = _counted(passed.change, table, todo, found)
-                closing = told.pop("closing")
+                closing, bytes_ = told.pop("closing"), told.pop("bytes")
                 note |= told
             if not note["opened"] + note["closed"]:
                 return _left_out_alone(contract, todo, table, passed.change, note, found)
             if found.staged is not None:
-                commits.add(found.staged.files, table, todo.run, note, after=found.after)
+                direct.add(found.staged.files, table, todo.run, note, after=found.after)
                 return note
             met = closing if note["closed"] else None
             if met is not None:
                 in_place.touch(passed.change, table)
-            commits.publish(passed.change, table, todo.run, todo.known_at, closing=met, note=note, after=found.after)
+            commits.publish(
+                passed.change,
+                table,
+                todo.run,
+                todo.known_at,
+                closing=met,
+                note=note,
+                after=found.after,
+                few=files.few(note["opened"] + note["closed"], bytes_),
+            )
             return note
     finally:
         change.unpersist()
@@ -76,6 +85,7 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
         F.count_if(past).alias("corrected"),
         ages.counted(past, F.col(tables.period(table)[0]), todo.known_at).alias("ages"),
         commits.closing(table),
+        files.weight(change).alias("bytes"),
     )
     row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
     told: dict[str, Any] = row.asDict(recursive=True) if row else {}

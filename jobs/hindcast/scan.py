@@ -42,8 +42,8 @@ def register(engine: duckdb.DuckDBPyConnection, found: DeltaTable, bounds: Seque
     # What the files have of today's columns is null in rows of an older format: it does not bound them.
     _register(engine, "stored", found, [bound for bound in bounds if bound.column not in store_formats.OURS])
     there = [field.name for field in found.schema().fields if field.name not in found.metadata().partition_columns]
-    shown = [_quoted(name) for name in store_formats.users(there)]
-    shown += [f"{text} AS {_quoted(name)}" for name, text in store_formats.proxy(older, there, "duckdb").items()]
+    shown = [quoted(name) for name in store_formats.users(there)]
+    shown += [f"{text} AS {quoted(name)}" for name, text in store_formats.proxy(older, there, "duckdb").items()]
     engine.execute(f"CREATE TEMP VIEW rows AS SELECT {', '.join(shown)} FROM stored")  # noqa: S608  # names are quoted
 
 
@@ -62,9 +62,9 @@ def _register(engine: duckdb.DuckDBPyConnection, name: str, found: DeltaTable, b
         return
     # Spark writes moments as INT96, which Parquet readers take for ones without a zone.
     shown = ", ".join(
-        f"CAST({_quoted(f.name)} AS TIMESTAMPTZ) AS {_quoted(f.name)}"
+        f"CAST({quoted(f.name)} AS TIMESTAMPTZ) AS {quoted(f.name)}"
         if pa.types.is_timestamp(f.type) and f.type.tz
-        else _quoted(f.name)
+        else quoted(f.name)
         for f in fields
     )
     listed = ", ".join(_literal(file) for file in files)
@@ -152,7 +152,7 @@ def _holds_moments(kind: pa.DataType) -> bool:
     return any(pa.types.is_timestamp(f.type) or _holds_moments(f.type) for f in map(kind.field, range(kind.num_fields)))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
 
 

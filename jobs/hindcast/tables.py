@@ -70,6 +70,9 @@ VECTORS = "delta.enableDeletionVectors"
 STATISTICS = "delta.dataSkippingStatsColumns"
 """The table property that names the columns that Delta keeps statistics of."""
 
+CHECKPOINTS = "delta.checkpointInterval"
+"""The table property that says for how many commits there is a checkpoint: Spark's default is 10, delta-rs's 100."""
+
 WIDENING = "delta.enableTypeWidening"
 """The table property of one that has files with a narrower type of a column. delta-rs reads no rows of it, we do."""
 

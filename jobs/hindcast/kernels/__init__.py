@@ -3,5 +3,5 @@
 The operators of `joins` and `aggregates` are what views mean, and run anywhere. Where a view has no rows yet and all
 its expressions are plain columns (`chosen`), the same operator runs as a kernel: each task takes a slice of time
 (`cuts`), reads what is valid in it (`reading`), sweeps through its moments once (`operators`, `sweeps`), and writes
-files of the table (`writing`); one Delta commit makes them visible (`staged`).
+files of the table; one Delta commit makes them visible (`staged`).
 """

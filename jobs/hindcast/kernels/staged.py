@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from hindcast import session, tables
 from hindcast.contracts import Contract
+from hindcast.files import Written
 from hindcast.kernels import chosen, cuts
-from hindcast.kernels.writing import Written
 from hindcast.tables import Table
 
 

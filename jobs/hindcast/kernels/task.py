@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
-from hindcast.kernels import operators, reading, writing
-from hindcast.kernels.form import Form, Span
+from hindcast import files
+from hindcast.kernels import operators, reading
+from hindcast.kernels.form import MOMENT, Form, Span
 
 WRITTEN = (
     "path string, belief string, size bigint, rows bigint, statistics string, "
@@ -38,7 +41,28 @@ def part(form: Form, parts: list[Span], number: int) -> Iterator[pa.RecordBatch]
         yield _told([{"refused": str(error)}])
         return
     left_out: dict[str, object] = {"no_key": found.no_key, "no_value": found.no_value}
-    yield _told([left_out, *(asdict(written) for written in writing.write(form, found.rows))])
+    written = files.write(DeltaTable(form.uri), by_belief(form, found.rows))
+    yield _told([left_out, *(asdict(it) for it in written)])
+
+
+def by_belief(form: Form, rows: pa.Table) -> list[tuple[str | None, pa.Table]]:
+    """The rows as `files.write` takes them: all columns in their order and types; strings may be dictionaries."""
+    known = pa.scalar(form.known_at, MOMENT)
+    columns = []
+    for field in form.types:
+        match field.name:
+            case "systemFrom":
+                columns.append(pa.repeat(known, rows.num_rows))
+            case "systemTo":
+                columns.append(pa.nulls(rows.num_rows, known.type))
+            case name:
+                column = rows.column(name)
+                columns.append(column if pa.types.is_dictionary(column.type) else column.cast(field.type))
+    whole = pa.table(columns, form.types.names)
+    if form.kind != "versions":
+        return [("past", whole)]
+    is_open = pc.is_null(whole.column("validTo"))
+    return [("open", whole.filter(is_open)), ("past", whole.filter(pc.invert(is_open)))]
 
 
 def _told(rows: list[dict[str, object]]) -> pa.RecordBatch:

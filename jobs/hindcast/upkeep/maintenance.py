@@ -26,7 +26,7 @@ from pyarrow.fs import FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from hindcast import commits, journal, show, tables, widened
+from hindcast import attempts, journal, show, tables, widened
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import HindcastError
@@ -229,7 +229,7 @@ def _committed(spark: SparkSession, statement: str, confs: Mapping[str, str]) ->
         with temporarily(spark, confs):
             spark.sql(statement).collect()
     except (PySparkException, Py4JJavaError) as error:
-        if not commits.conflicting(error):
+        if not attempts.conflicting(error):
             raise
         return False
     return True

@@ -21,7 +21,20 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import commits, horizon, inputs, journal, ledger, logs, plans, questions, redating, tables, trimmed
+from hindcast import (
+    attempts,
+    commits,
+    horizon,
+    inputs,
+    journal,
+    ledger,
+    logs,
+    plans,
+    questions,
+    redating,
+    tables,
+    trimmed,
+)
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
 from hindcast.errors import AskedError, BusyError
@@ -296,7 +309,7 @@ def _remove(
     try:
         with temporarily(spark, confs):
             published = lambda: tables.published(log, trimmed.PART)  # noqa: E731
-            commits.once(lambda: spark.sql(merge).collect(), published, number, before, log.path)
+            attempts.once(lambda: spark.sql(merge).collect(), published, number, before, log.path)
     finally:
         spark.catalog.dropTempView(view)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast import commits, forgotten, logs, tables
+from hindcast import attempts, forgotten, logs, tables
 from hindcast.session import temporarily
 from hindcast.tables import Table
 
@@ -59,7 +59,7 @@ def empty(spark: SparkSession, table: Table, run: int) -> int:
     if count:
         with temporarily(spark, _noted(run)):
             statement = f"DELETE FROM delta.`{table.path}`"  # noqa: S608  # a path of ours
-            commits.repeatable(lambda: spark.sql(statement).collect())
+            attempts.repeatable(lambda: spark.sql(statement).collect())
     return count
 
 
@@ -89,7 +89,7 @@ def _merge(rows: DataFrame, table: Table, by: Sequence[str], clause: str, run: i
     statement = f"MERGE INTO delta.`{table.path}` t USING {view} s ON {same} {clause}"  # names of ours
     try:
         with temporarily(spark, _noted(run)):
-            commits.repeatable(lambda: spark.sql(statement).collect())
+            attempts.repeatable(lambda: spark.sql(statement).collect())
     finally:
         spark.catalog.dropTempView(view)
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast import base, commits, journal, plans, store_formats, tables
+from hindcast import attempts, base, commits, journal, plans, store_formats, tables
 from hindcast.contracts import Contract, shapes
 from hindcast.errors import RunError, TableError
 from hindcast.plans import Plan
@@ -147,7 +147,7 @@ def finish(spark: SparkSession, table: Table) -> None:
 
 def _altered(spark: SparkSession, table: Table, change: str) -> None:
     """One commit of metadata."""
-    commits.repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` {change}").collect())
+    attempts.repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` {change}").collect())
 
 
 def _based(contract: Contract, name: str) -> bool:

@@ -12,7 +12,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import commits, store_formats, tables
+from hindcast import attempts, commits, store_formats, tables
 from hindcast.session import temporarily
 from hindcast.tables import Table
 
@@ -42,7 +42,7 @@ def touch(changes: DataFrame, table: Table) -> None:
     )
     try:
         with temporarily(spark, _NOTED):
-            commits.repeatable(lambda: spark.sql(merge).collect())
+            attempts.repeatable(lambda: spark.sql(merge).collect())
     finally:
         spark.catalog.dropTempView(view)
 
@@ -61,7 +61,7 @@ def chunk(spark: SparkSession, table: Table, number: int, of: int) -> None:
     share = f"pmod(xxhash64({', '.join(f't.`{column}`' for column in table.key)}), {of}) = {number}"
     update = f"UPDATE delta.`{table.path}` t SET {_set(older)} WHERE {_PENDING} AND {share}"  # noqa: S608  # as above
     with temporarily(spark, _NOTED):
-        commits.repeatable(lambda: spark.sql(update).collect())
+        attempts.repeatable(lambda: spark.sql(update).collect())
 
 
 def _set(older: store_formats.Older) -> str:
