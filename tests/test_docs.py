@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
-from hindcast import functions, gaps, questions, settings
-from hindcast.contracts import Contract, Expectation, Input, Join, Topic, View, Window
+from hindcast import functions, gaps, holds, journal, questions, schemas, settings, tables, trimmed, verdicts
+from hindcast.contracts import Contract, Expectation, Input, Join, Shape, Topic, View, Window, shapes
+from hindcast.contracts.shapes import PERIODS
 from hindcast.settings import Settings
 from pipelines import Pipeline
 
@@ -128,6 +130,62 @@ def test_the_glossary_has_the_fates_of_the_code() -> None:
         ["accepted", "expired", "malformed", "no_change", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
     )
     assert all(f'"{fate}"' in source for fate in told)
+
+
+def test_the_tables_page_has_the_columns_of_real_tables(restaurant: Pipeline) -> None:
+    kinds = set()
+    for log in Path(restaurant.warehouse).rglob("_delta_log"):
+        found = DeltaTable(log.parent)
+        kind, key = (tables.marked(found) or {})["kind"], (tables.marked(found) or {})["key"]
+        given = {*key, *(shapes(restaurant.contract).get(log.parent.name, NOTHING).value)}
+        told = columns_told(HEADINGS[kind])
+        for field in tables.spark_schema(found).fields:
+            if field.name not in given:
+                assert told[field.name] in ("", field.dataType.simpleString().partition("<")[0]), (kind, field.name)
+        kinds.add(kind)
+    assert kinds >= {"log", "versions", "events", "runs"}
+
+
+def test_the_tables_page_has_the_columns_of_the_codes_schemas() -> None:
+    for kind, schema in (("runs", journal), ("gates", verdicts), ("failing", holds), ("schemas", schemas)):
+        types = {field.name: field.dataType.simpleString() for field in schema.SCHEMA.fields}
+        assert columns_told(HEADINGS[kind]) == types, kind
+    assert {*trimmed.COUNTS.names} <= columns_told(HEADINGS["trimmed"]).keys()
+    for kind, periods in PERIODS.items():
+        assert {*periods, "systemFrom", "systemTo", "_belief"} <= columns_told(HEADINGS[kind]).keys()
+
+
+HEADINGS = {
+    "versions": "Versions",
+    "events": "Events",
+    "windows": "Windows",
+    "pairs": "Pairs",
+    "log": "`<pipeline>/logs/<topic>`",
+    "runs": "`<pipeline>/runs`",
+    "gates": "`<pipeline>/gates`",
+    "failing": "`<pipeline>/failing`",
+    "schemas": "`<pipeline>/schemas/<topic>`",
+    "trimmed": "`<pipeline>/trimmed/<topic>`",
+}
+"""Where docs/tables.md has the tables of a kind."""
+NOTHING = Shape("events", {}, {})
+
+
+def columns_told(heading: str) -> dict[str, str]:
+    """The columns under a heading of docs/tables.md with their types; "" where it says none."""
+    section = text("docs/tables.md").split(f"### {heading}\n")[1].split("\n### ")[0]
+    found = {}
+    for row in cells(section)[1:]:
+        names, types = re.split(r", ", row[0].replace("`", "")), re.split(r", ", row[1])
+        found |= dict(zip(names, types if len(types) == len(names) else [""] * len(names), strict=True))
+    return found
+
+
+def test_every_error_is_explained() -> None:
+    page = text("docs/errors.md")
+    for kind in docs.reference.kinds():
+        assert f"## {kind.__name__}\n" in page
+    assert len(docs.reference.messages()) > 250
 
 
 def test_the_conditions_for_other_readers_are_those_of_ours() -> None:
