@@ -34,12 +34,17 @@ class Rectangle(NamedTuple):
             return "superseded"
         return "open" if self.valid_to is None else "past"
 
+    @property
+    def region(self) -> int:
+        """The number that docs/plane.md gives the rows that are closed, or not, on either axis."""
+        return 1 + (self.valid_to is not None) + 2 * (self.system_to is not None)
+
 
 NAAN = (Price("3.00", 0, 1), Price("2.50", 1, 2), Price("2.75", 0.5, 3))
 """What the menu says of naan: the first late record is the tutorial's."""
 
 RUNS = 3
-WIDTH, LEFT, TOP, MINUTE, RUN = 860, 110, 92, 210, 128
+WIDTH, LEFT, TOP, MINUTE, RUN = 860, 120, 92, 210, 128
 UNTIL = 3.4
 """The minute at which the picture ends."""
 
@@ -67,14 +72,15 @@ def rectangles(records: Sequence[Price]) -> list[Rectangle]:
 def svg() -> str:
     """The picture."""
     height = TOP + RUNS * RUN + 60
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="sans-serif" font-size="16" fill="{INK}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="16" fill="{INK}">',
         "<title>The price of naan on the plane of valid time and system time</title>",
-        '<defs><pattern id="closed" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">'
-        '<rect width="8" height="8" fill="#f2f2f2"/><path d="M0 0V8" stroke="#c9c9c9" stroke-width="3"/></pattern></defs>',
+        '<defs><pattern id="closed" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">',
+        '<rect width="8" height="8" fill="#f2f2f2"/><path d="M0 0V8" stroke="#c9c9c9" stroke-width="3"/>',
+        "</pattern></defs>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        *_axes(height),
+        *_axes(),
         *(part for row in rectangles(NAAN) for part in _row(row)),
         *_dave(),
         "</svg>",
@@ -82,18 +88,17 @@ def svg() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _axes(height: int) -> list[str]:
+def _axes() -> list[str]:
+    down = f'transform="translate(26 {TOP}) rotate(90)" font-weight="bold"'
     parts = [
-        _text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", "font-weight='bold'"),
-        f'<text transform="translate(28 {height - 60}) rotate(-90)" font-weight="bold">'
-        "\N{LEFTWARDS ARROW}  system time: when we believed it</text>",
+        _text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", 'font-weight="bold"'),
+        f"<text {down}>system time: when it was believed  \N{RIGHTWARDS ARROW}</text>",
     ]
     for minute in (0, 0.5, 1, 2, 3):
         label = f"00:{int(minute):02d}" + (":30" if minute % 1 else "")
         parts.append(_text(_x(minute), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
-    for run in range(1, RUNS + 1):
-        parts.append(_text(LEFT - 12, _y(run) + 22, f"run {run}", f'text-anchor="end" fill="{MUTED}"'))
-    return parts
+    runs = range(1, RUNS + 1)
+    return parts + [_text(LEFT - 12, _y(run) + 22, f"run {run}", f'text-anchor="end" fill="{MUTED}"') for run in runs]
 
 
 def _row(row: Rectangle) -> list[str]:
@@ -114,7 +119,9 @@ def _row(row: Rectangle) -> list[str]:
     if right - left > 300:
         middle = left + 105
     parts.append(_text(middle, line, row.price, 'text-anchor="middle" font-size="24" font-weight="bold"'))
-    parts.append(_text(middle, line + 26, row.belief, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
+    parts.append(
+        _text(middle, line + 26, f"{row.region}: {row.belief}", f'text-anchor="middle" font-size="15" fill="{MUTED}"')
+    )
     return parts
 
 
@@ -122,7 +129,7 @@ def _dave() -> list[str]:
     """Dave's order at 00:02, and what is answered as known at each run."""
     at, bottom = _x(2), _y(RUNS + 1) + 24
     parts = [
-        f'<path d="M{at} {TOP - 30}V{bottom}" stroke="{ACCENT}" stroke-width="2" stroke-dasharray="6 5"/>',
+        f'<path d="M{at} {TOP - 6}V{bottom}" stroke="{ACCENT}" stroke-width="2" stroke-dasharray="6 5"/>',
         _text(at, TOP - 42, "Dave orders two", f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
     ]
     for run, told in ((1, "known at run 1: 6.00"), (2, "known at run 2: 5.00"), (3, "known at run 3: 5.00")):
