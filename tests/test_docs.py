@@ -181,6 +181,23 @@ def columns_told(heading: str) -> dict[str, str]:
     return found
 
 
+def test_the_picture_of_the_plane_has_the_rows_that_its_page_tells_of() -> None:
+    rows = docs.picture.rectangles(docs.picture.NAAN)
+    assert [(*row, row.region) for row in rows] == [
+        ("3.00", 0, None, 1, 2, 3),
+        ("3.00", 0, 1, 2, 3, 4),
+        ("2.50", 1, None, 2, None, 1),
+        ("3.00", 0, 0.5, 3, None, 2),
+        ("2.75", 0.5, 1, 3, None, 2),
+    ]
+    for row in rows:
+        assert f">{row.region}: {row.belief}</text>" in text("docs/pictures/plane.svg")
+
+
+def test_pictures_are_small() -> None:
+    assert max(path.stat().st_size for path in (DOCS / "pictures").iterdir()) < 200_000
+
+
 def test_every_error_is_explained() -> None:
     page = text("docs/errors.md")
     for kind in docs.reference.kinds():

@@ -1,4 +1,4 @@
-"""Every example of the docs is one that the code takes: commands, contracts, records, Python and SQL. Nothing is run.
+"""Every example of the docs is one that the code takes: commands, contracts, records, code. Nothing is run here.
 
 The README, the tutorial and the how-to pages are followed besides (test_readme.py, test_guides.py).
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic, load
 from hindcast.contracts.load import _Loader
 from walkthrough import ROOT, Block, blocks
+
+sys.path.insert(0, str(ROOT / "scripts"))
+java_for_tests = import_module("java_for_tests")
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GIVEN = """
@@ -126,6 +131,39 @@ def test_python_that_is_shown_compiles(block: Block) -> None:
 @pytest.mark.parametrize("block", of("sql"))
 def test_sql_that_is_shown_parses(block: Block) -> None:
     assert sqlglot.parse_one("\n".join(block.lines), dialect="databricks")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", of("java"))
+def test_a_topology_that_is_shown_compiles(block: Block, tmp_path: Path) -> None:
+    java_for_tests.streams()  # its jars
+    (tmp_path / "Example.java").write_text(JAVA.replace("// shown", "\n".join(block.lines)), encoding="utf-8")
+    place = java_for_tests._place()
+    java_for_tests._compile(
+        place, [tmp_path / "Example.java"], java_for_tests._jars(place, "streams"), tmp_path / "made"
+    )
+    assert (tmp_path / "made" / "Example.class").exists()
+
+
+JAVA = """
+import java.math.BigDecimal;
+import java.time.Duration;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.state.Stores;
+
+class Example {
+    record Price(BigDecimal price) {}
+    record Bill(BigDecimal amount) {}
+    record Order(int quantity) {
+        Bill times(Price it) { return new Bill(it.price().multiply(new BigDecimal(quantity))); }
+    }
+    void build(StreamsBuilder builder) {
+        // shown
+    }
+}
+"""
+"""What a part of an application that a page shows is a part of."""
 
 
 def test_targets_of_make_that_are_named_are_there() -> None:
