@@ -36,7 +36,7 @@ OURS = {
 TOLD = {
     "validFrom": ("timestamp", "since when the row is true"),
     "validTo": ("timestamp", "until when, that moment not included; null: until changed"),
-    "timestamp": ("timestamp", "when the event happened; of a pair the later of its two events"),
+    "timestamp": ("timestamp", "when the event happened"),
     "windowStart": ("timestamp", "the window's start"),
     "windowEnd": ("timestamp", "its end: of sliding and session windows that moment is included, of others it is not"),
     "systemFrom": ("timestamp", "since when the row is believed: the known-at of the run that opened it"),
@@ -48,6 +48,9 @@ TOLD = {
     "_belief": ("string", "layout, the partition column: `open`, `past` or `superseded`"),
 }
 """The columns of tables of topics and views beside the contract's own: type and meaning."""
+
+PAIRS = {**TOLD, "timestamp": ("timestamp", "the later of its two events")}
+"""The same of pairs."""
 
 KINDS = {
     "versions": ("a topic with `read: table`, and views of tables", ("validFrom", "validTo")),
@@ -70,12 +73,13 @@ def tables() -> str:
         key = ", ".join(f"`{name}`" for name in identity(kind, ("the key's columns",))).replace(
             "`the key's columns`", "the key's columns"
         )
-        rows = [f"| `{name}` | {TOLD[name][0]} | {TOLD[name][1]} |" for name in columns(kind)]
+        told = PAIRS if kind == "pairs" else TOLD
+        rows = [f"| {name} | {' | '.join(told[name])} |" for name in columns(kind)]
         parts += [f"### {kind.capitalize()}", f"Of {of}. No two believed rows share {key}.", _table("column", rows)]
     parts.append(_OURS.rstrip())
     for module, path in OURS.items():
-        told = (import_module(f"hindcast.{module}").__doc__ or "").strip()
-        parts += [f"### `{path}`", *([_KEPT] if module == "emits.rows" else []), _linked(told)]
+        summary = (import_module(f"hindcast.{module}").__doc__ or "").strip()
+        parts += [f"### `{path}`", *([_KEPT] if module == "emits.rows" else []), _linked(summary)]
         if module == "logs":
             parts += ["### `<pipeline>/quarantine`", _quarantine()]
     return "\n\n".join(parts) + "\n"
@@ -242,7 +246,7 @@ _TABLES = """\
 A pipeline has a folder in the warehouse, and every table in it is plain Delta: any reader sees these columns. [How it
 works](how-it-works.md#the-tables-on-disk) lists the folder; [Reading](reading.md) has the conditions by which to ask.
 
-All moments are UTC with microseconds, and all periods half-open.
+All moments are UTC with microseconds. Periods are half-open: the start belongs to them, the end does not.
 
 ## Tables of topics and views
 
