@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 from decimal import Decimal
 from importlib import import_module
@@ -172,12 +174,12 @@ NOTHING = Shape("events", {}, {})
 
 
 def columns_told(heading: str) -> dict[str, str]:
-    """The columns under a heading of docs/tables.md with their types; "" where it says none."""
+    """The columns under a heading of docs/tables.md with their types; one type is that of all in its row."""
     section = text("docs/tables.md").split(f"### {heading}\n")[1].split("\n### ")[0]
     found = {}
     for row in cells(section)[1:]:
         names, types = re.split(r", ", row[0].replace("`", "")), re.split(r", ", row[1])
-        found |= dict(zip(names, types if len(types) == len(names) else [""] * len(names), strict=True))
+        found |= dict(zip(names, types * len(names) if len(types) == 1 else types, strict=True))
     return found
 
 
@@ -279,6 +281,18 @@ def test_every_module_has_its_place_in_the_architecture() -> None:
     packages = {f"{path.parent.name}/" for path in house.glob("*/__init__.py")}
     rooms = [room for row in cells(text("docs/architecture.md")) for room in re.findall(r"`([a-z_]+/?)`", row[0])]
     assert sorted(rooms) == sorted(modules | packages), "each once"
+
+
+@pytest.mark.long
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="`make docs` installs it")
+    recipe = re.search(r"mkdocs (build.*?) &&", text("Makefile"))
+    assert recipe
+    command = [sys.executable, "-m", "mkdocs", *recipe[1].split(), "--site-dir", str(tmp_path / "site")]
+    calm = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=calm, capture_output=True, text=True, check=False)
+    assert (done.returncode, "WARNING" in done.stderr) == (0, False), done.stderr
+    assert "Documentation built" in done.stderr, "with --quiet MkDocs counts no warnings"
 
 
 def test_the_site_has_every_page() -> None:
