@@ -193,8 +193,9 @@ def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) ->
     picture(browser, "grid")
     with tab(browser, "Time machine", "restaurant.menu"):
         shown(browser, "//a[text()='naan']").click()
-        shown(browser, "//h1[text()='naan in restaurant.menu']")
+        heading = shown(browser, "//h1[text()='naan in restaurant.menu']")
         shown(browser, "//*[local-name()='svg']//*[local-name()='rect']")
+        browser.execute_script("arguments[0].scrollIntoView()", heading)
         picture(browser, "key")
     with tab(browser, "Ledger", "Ledger of restaurant"):
         shown(browser, "//*[local-name()='text' and contains(., 'run 1')]")
