@@ -40,7 +40,7 @@ mutate: setup ## wrong readings of every operator, and what catches each
 
 docs: setup ## the documentation as a site, in var/site (links are checked)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "var/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build && echo "var/site/index.html"
 
 bench: setup ## each operation beside its peers, and the goals of speed: met or not (two hours; nothing else should run)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[bench]'

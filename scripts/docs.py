@@ -1,5 +1,5 @@
 """Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md and docs/topics.md from the
-contract's model.
+contract's model, docs/tables.md and docs/errors.md (reference.py), and the picture of the plane (picture.py).
 
     .venv/bin/python scripts/docs.py
 
@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import picture
+
+import reference
 from hindcast import ledger
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic
@@ -30,7 +33,14 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """The generated pages by their place."""
-    return {DOCS / "cli.md": cli(), DOCS / "contract.md": contract(), DOCS / "topics.md": topics()}
+    made = {
+        "cli": cli,
+        "contract": contract,
+        "topics": topics,
+        "tables": reference.tables,
+        "errors": reference.error_page,
+    }
+    return {DOCS / f"{name}.md": make() for name, make in made.items()} | {DOCS / "pictures/plane.svg": picture.svg()}
 
 
 def cli() -> str:
@@ -373,7 +383,7 @@ changes in the table, before anybody sees it. [Gates and reports](quality.md) sa
 
 ```yaml
 expect:
-  - expect_column_values_to_be_between: {column: amount, min_value: 0, strict_min: true}
+  - expect_column_values_to_be_between: {column: price, min_value: 0, strict_min: true}
   - expect_column_values_to_not_be_null: {column: price}
     on_failure: warn
   - expect_periods_to_not_overlap:

@@ -181,19 +181,29 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
 @pytest.mark.long
 def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) -> None:
     run = journal.runs(up.now.warehouse, "restaurant")[0].run_id
+    for topic, records in restaurant.late().items():
+        produce.send(up.now.kafka, topic, records)
+    late = up.web.wait("restaurant", up.web.trigger("restaurant"))
     browser.get(up.url)
     with tab(browser, "Hindcast", "Quality"):
         shown(browser, "//a[text()='restaurant']").click()
         shown(browser, "//h1[text()='Quality of restaurant']")
     browser.get(f"{up.url}/dags/restaurant")
+    shown(browser, "//*[text()='report']")
+    picture(browser, "grid")
     with tab(browser, "Time machine", "restaurant.menu"):
         shown(browser, "//a[text()='naan']").click()
-        shown(browser, "//h1[text()='naan in restaurant.menu']")
+        heading = shown(browser, "//h1[text()='naan in restaurant.menu']")
         shown(browser, "//*[local-name()='svg']//*[local-name()='rect']")
+        browser.execute_script("arguments[0].scrollIntoView()", heading)
+        picture(browser, "key")
     with tab(browser, "Ledger", "Ledger of restaurant"):
         shown(browser, "//*[local-name()='text' and contains(., 'run 1')]")
     browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}")
     with tab(browser, "Report", "Run 1 of restaurant"):
+        shown(browser, "//h2[contains(., 'Offsets')]")
+    browser.get(f"{up.url}/dags/restaurant/runs/{quote(late, safe=':')}")
+    with tab(browser, "Report", "of restaurant"):
         picture(browser, "report")
     browser.get(f"{up.url}/dags/restaurant/runs/{quote(run, safe=':')}/tasks/build.bills")
     with tab(browser, "Report", "Run 1 of restaurant"):

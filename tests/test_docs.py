@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 from decimal import Decimal
 from importlib import import_module
@@ -12,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
-from hindcast import functions, gaps, questions, settings
-from hindcast.contracts import Contract, Expectation, Input, Join, Topic, View, Window
+from hindcast import functions, gaps, holds, journal, questions, schemas, settings, tables, trimmed, verdicts
+from hindcast.contracts import Contract, Expectation, Input, Join, Shape, Topic, View, Window, shapes
+from hindcast.contracts.shapes import PERIODS
 from hindcast.settings import Settings
 from pipelines import Pipeline
 
@@ -130,6 +134,79 @@ def test_the_glossary_has_the_fates_of_the_code() -> None:
     assert all(f'"{fate}"' in source for fate in told)
 
 
+def test_the_tables_page_has_the_columns_of_real_tables(restaurant: Pipeline) -> None:
+    kinds = set()
+    for log in Path(restaurant.warehouse).rglob("_delta_log"):
+        found = DeltaTable(log.parent)
+        kind, key = (tables.marked(found) or {})["kind"], (tables.marked(found) or {})["key"]
+        given = {*key, *(shapes(restaurant.contract).get(log.parent.name, NOTHING).value)}
+        told = columns_told(HEADINGS[kind])
+        for field in tables.spark_schema(found).fields:
+            if field.name not in given:
+                assert told[field.name] in ("", field.dataType.simpleString().partition("<")[0]), (kind, field.name)
+        kinds.add(kind)
+    assert kinds >= {"log", "versions", "events", "runs"}
+
+
+def test_the_tables_page_has_the_columns_of_the_codes_schemas() -> None:
+    for kind, schema in (("runs", journal), ("gates", verdicts), ("failing", holds), ("schemas", schemas)):
+        types = {field.name: field.dataType.simpleString() for field in schema.SCHEMA.fields}
+        assert columns_told(HEADINGS[kind]) == types, kind
+    assert {*trimmed.COUNTS.names} <= columns_told(HEADINGS["trimmed"]).keys()
+    for kind, periods in PERIODS.items():
+        assert {*periods, "systemFrom", "systemTo", "_belief"} <= columns_told(HEADINGS[kind]).keys()
+
+
+HEADINGS = {
+    "versions": "Versions",
+    "events": "Events",
+    "windows": "Windows",
+    "pairs": "Pairs",
+    "log": "`<pipeline>/logs/<topic>`",
+    "runs": "`<pipeline>/runs`",
+    "gates": "`<pipeline>/gates`",
+    "failing": "`<pipeline>/failing`",
+    "schemas": "`<pipeline>/schemas/<topic>`",
+    "trimmed": "`<pipeline>/trimmed/<topic>`",
+}
+"""Where docs/tables.md has the tables of a kind."""
+NOTHING = Shape("events", {}, {})
+
+
+def columns_told(heading: str) -> dict[str, str]:
+    """The columns under a heading of docs/tables.md with their types; one type is that of all in its row."""
+    section = text("docs/tables.md").split(f"### {heading}\n")[1].split("\n### ")[0]
+    found = {}
+    for row in cells(section)[1:]:
+        names, types = re.split(r", ", row[0].replace("`", "")), re.split(r", ", row[1])
+        found |= dict(zip(names, types * len(names) if len(types) == 1 else types, strict=True))
+    return found
+
+
+def test_the_picture_of_the_plane_has_the_rows_that_its_page_tells_of() -> None:
+    rows = docs.picture.rectangles(docs.picture.NAAN)
+    assert [(*row, row.region) for row in rows] == [
+        ("3.00", 0, None, 1, 2, 3),
+        ("3.00", 0, 1, 2, 3, 4),
+        ("2.50", 1, None, 2, None, 1),
+        ("3.00", 0, 0.5, 3, None, 2),
+        ("2.75", 0.5, 1, 3, None, 2),
+    ]
+    for row in rows:
+        assert f">{row.region}: {row.belief}</text>" in text("docs/pictures/plane.svg")
+
+
+def test_pictures_are_small() -> None:
+    assert max(path.stat().st_size for path in (DOCS / "pictures").iterdir()) < 200_000
+
+
+def test_every_error_is_explained() -> None:
+    page = text("docs/errors.md")
+    for kind in docs.reference.kinds():
+        assert f"## {kind.__name__}\n" in page
+    assert len(docs.reference.messages()) > 250
+
+
 def test_the_conditions_for_other_readers_are_those_of_ours() -> None:
     told = {row[0]: row[1].strip("`") for row in cells(text("docs/reading.md")) if len(row) == 2}
     assert told["as known at S"] == questions.known_at("S")
@@ -204,6 +281,18 @@ def test_every_module_has_its_place_in_the_architecture() -> None:
     packages = {f"{path.parent.name}/" for path in house.glob("*/__init__.py")}
     rooms = [room for row in cells(text("docs/architecture.md")) for room in re.findall(r"`([a-z_]+/?)`", row[0])]
     assert sorted(rooms) == sorted(modules | packages), "each once"
+
+
+@pytest.mark.long
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="`make docs` installs it")
+    recipe = re.search(r"mkdocs (build.*?) &&", text("Makefile"))
+    assert recipe
+    command = [sys.executable, "-m", "mkdocs", *recipe[1].split(), "--site-dir", str(tmp_path / "site")]
+    calm = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=calm, capture_output=True, text=True, check=False)
+    assert (done.returncode, "WARNING" in done.stderr) == (0, False), done.stderr
+    assert "Documentation built" in done.stderr, "with --quiet MkDocs counts no warnings"
 
 
 def test_the_site_has_every_page() -> None:
