@@ -1,5 +1,5 @@
 """Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md and docs/topics.md from the
-contract's model, docs/tables.md and docs/errors.md (reference.py), and the picture of the plane (picture.py).
+contract's model, docs/tables.md and docs/errors.md (docs_reference.py), and the picture of the plane (picture.py).
 
     .venv/bin/python scripts/docs.py
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docs_reference as reference
 import picture
 
-import reference
 from hindcast import ledger
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic

@@ -85,7 +85,6 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
         patch(owner, name, wrapped)
 
     wrap(commits, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
-    wrap(commits, "add", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(commits, "replace", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(commits, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
     wrap(verdicts, "enter", lambda _, __, run, name, ___: f"entering the verdicts on {name} in run {run}")

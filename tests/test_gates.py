@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast import expectations, gates, journal, verdicts
+from hindcast import expectations, gates, journal, plans, tables, verdicts
 from hindcast.candidates import Candidate
 from hindcast.contracts import Contract, complain_of, load
 from hindcast.errors import GateError
@@ -208,7 +209,9 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
         entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
         journal.write(place[0], entry)
         journal.write(place[0], replace(entry, state=state, detail={}))
-    write_deltalake(f"{place[0]}/shop/logs/sales", pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}))
+    log = plans.log(*place, "sales")
+    tables.ensure(log, StructType([StructField("run", LongType())]))
+    write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")
     change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))
     for run, earlier in [(5, [20.0]), (3, [])]:
         with Candidate(it, plan(run), "sales", change, 1, 0) as candidate:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql.types import (
     BinaryType,
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hindcast import commits, journal, scan, tables
+from hindcast import commits, journal, listing, scan, tables
 from hindcast.errors import PlatformError, TableError
 from hindcast.tables import Table
 from pipelines import RESTAURANT, SEED, T0, pipeline
@@ -221,3 +222,44 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
 def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(T0, None), (T0, T0)], "validFrom timestamp, validTo timestamp")
     assert [r[0] for r in rows.select(tables.belief(menu(Path()))).collect()] == ["open", "past"]
+
+
+def test_a_small_table_is_read_by_its_files_as_delta_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Also in a folder whose name is a pattern, after columns were added, and where there are no rows."""
+    folder = tmp_path / "a [b] {c,d} *?%20"
+    table = Table(str(folder), "shop", "menu", "versions", ("item",))
+    moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
+    tables.ensure(table, StructType([*SCHEMA.fields, *moments, StructField("_belief", StringType())]))
+    schema = pa.schema(DeltaTable(table.path).schema().to_arrow())
+    rows = pa.table({"item": ["curry", None, "a=b/c"], "price": [8, 9, None], "_belief": ["open", "past", "open"]})
+    for name in [field.name for field in moments]:
+        rows = rows.append_column(name, pa.array([T0, None, T0], pa.timestamp("us", "UTC")))
+
+    def same(count: int) -> None:
+        by_files, by_delta = tables.stored(spark, table), spark.read.format("delta").load(table.path)
+        assert by_files.schema == by_delta.schema
+        assert sorted(map(str, by_files.collect())) == sorted(map(str, by_delta.collect()))
+        assert by_files.count() == count
+
+    same(0)
+    write_deltalake(table.path, rows.select(schema.names).cast(schema), mode="append")
+    same(3)
+    found = DeltaTable(table.path)
+    found.alter.add_columns([Field("cheap", PrimitiveType("boolean"))])
+    found.delete("price = 9")
+    same(2)
+    assert listing.small(DeltaTable(table.path)) is not None
+    found.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    assert listing.small(DeltaTable(table.path)) is None, "rows of its files may be gone"
+    same(2)
+
+
+def test_a_table_of_many_rows_or_files_is_delta_s_to_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_deltalake(tmp_path, pa.table({"n": range(10_000)}))
+    assert len(listing.small(DeltaTable(tmp_path)) or []) == 1
+    write_deltalake(tmp_path, pa.table({"n": [1]}), mode="append")
+    assert listing.small(DeltaTable(tmp_path)) is None
+    monkeypatch.setattr(listing, "FEW", 20_000)
+    assert len(listing.small(DeltaTable(tmp_path)) or []) == 2
+    monkeypatch.setattr(listing, "_FILES", 1)
+    assert listing.small(DeltaTable(tmp_path)) is None

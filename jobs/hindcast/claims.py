@@ -12,6 +12,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, NamedTuple
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,12 +23,17 @@ from hindcast.settings import settings
 from hindcast.tables import Table
 from hindcast.topics import Cluster, Offsets, made_anew
 
+KEPT = 4
+"""Of so many chunks at most each record is decoded once, for log and table; of more, once more for the table."""
+
+_ON_DISK = StorageLevel.DISK_ONLY
+
 
 class Claimed(NamedTuple):
     """What a step has just appended to a log, all that it has of the runs after `after`: its accepted records, decoded.
 
     Held apart from Kafka, which may have lost some of them meanwhile: what is no longer held fails, and a retry reads
-    the log.
+    the log. Of several chunks it lies on disk.
     """
 
     after: int
@@ -37,26 +43,28 @@ class Claimed(NamedTuple):
 def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Claimed | None:
     """Claims a topic's planned offsets: a commit to its log for each chunk, then what it refused into quarantine.
 
-    Returns what it has appended, if that was one chunk; None if they were several, if there was nothing to do, or the
-    run did it before. Before anything of a chunk is written, TopicError if Kafka has lost offsets that the contract
+    Returns what it has appended; None if that were more than `KEPT` chunks, if there was nothing to do, or the run did
+    some of it before. Before anything of a chunk is written, TopicError if Kafka has lost offsets that the contract
     does not do without, and RecordError if more records of the run are malformed than it allows. Chunks before it stay.
     """
     log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     chunks, done = share.chunks, tables.published(log)
     first = todo.run + 1 - len(chunks)
     left = [number for number in range(first, todo.run + 1) if number > done]
-    claimed = None
+    claimed: list[Claimed | None] = []
     if left:
         counted = _counted(log, todo) if done >= first else Counter[str]()
         with Cluster(settings().kafka) as cluster:
             step = _Step(spark, cluster, contract, todo, name, log, chunks)
             for number in left:
-                claimed = None  # of several chunks one at a time is held
+                if len(chunks) > KEPT:
+                    claimed.clear()  # one at a time is held
                 if number > first:
                     plans.current(log.warehouse, contract.pipeline, todo.run)  # it may have been given up meanwhile
-                claimed = step.append(number, share.after if number == first else number - 1, counted)
+                claimed.append(step.append(number, share.after if number == first else number - 1, counted))
     logs.quarantined(spark, contract, name, log, name, limit=100 + len(chunks))
-    return claimed if len(chunks) == 1 else None
+    every = [one.records for one in claimed if one is not None]
+    return Claimed(share.after, logs.union(every)) if chunks and len(every) == len(chunks) else None
 
 
 def _counted(log: Table, todo: Plan) -> Counter[str]:
@@ -95,7 +103,7 @@ class _Step(NamedTuple):
         def judge(by_client: Collection[int]) -> DataFrame:
             rows = logs.union(logs.judged(spark, contract, todo, name, self.log, part, by_client) for part in read)
             # No persist: a commit to the log would drop what was kept of a plan that reads it.
-            return rows.localCheckpoint(eager=False)
+            return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
 
         field = f"topics.{name}.max_malformed"
         written = planning.stays(settings().warehouse, contract, todo, chunk - 1, len(self.chunks))

@@ -5,7 +5,6 @@ Until then no reader sees them; if no commit comes, VACUUM removes them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import session, tables
+from hindcast import listing, session, tables
 from hindcast.contracts import Contract
 from hindcast.files import Written
 from hindcast.kernels import chosen, cuts
@@ -44,11 +43,7 @@ class Staged:
 
     def changes(self, spark: SparkSession) -> DataFrame:
         """The rows as a change (`plane.changes`), for gates."""
-        schema = tables.spark_schema(DeltaTable(self.table.path))
-        # Paths are no patterns, whatever the warehouse is called.
-        paths = [re.sub(r"([*?\[\]{}\\])", r"\\\1", f"{self.table.path}/{file.path}") for file in self.files]
-        read = spark.read.schema(schema).option("recursiveFileLookup", True)
-        rows = read.parquet(*paths) if paths else spark.createDataFrame([], schema)
+        rows = listing.rows(spark, DeltaTable(self.table.path), [file.path for file in self.files])
         return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("change"))
 
 

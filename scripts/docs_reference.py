@@ -241,7 +241,7 @@ _KEPT = "What a kafka view keeps for its next run, as rows of its operator's tas
 _TABLES = """\
 # Tables
 
-<!-- Written by scripts/reference.py from the modules that write them: change it there. -->
+<!-- Written by scripts/docs_reference.py from the modules that write them: change it there. -->
 
 A pipeline has a folder in the warehouse, and every table in it is plain Delta: any reader sees these columns. [How it
 works](how-it-works.md#the-tables-on-disk) lists the folder; [Reading](reading.md) has the conditions by which to ask.
@@ -264,7 +264,7 @@ built so far ([Upgrading](upgrading.md)).
 _ERRORS = """\
 # Errors
 
-<!-- Written by scripts/reference.py from hindcast.errors and from where errors are raised: change it there. -->
+<!-- Written by scripts/docs_reference.py from hindcast.errors and from where errors are raised: change it there. -->
 
 An error says where, what was found, and what to do:
 
