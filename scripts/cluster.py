@@ -1,4 +1,4 @@
-"""PostgreSQL, which Airflow's database is in where the cluster is tested: installed where we may, or what to do is said.
+"""PostgreSQL, for Airflow's database where the cluster is tested: installed where we may, or what to do is said.
 
 python3 scripts/cluster.py        what `make test-cluster` runs first
 """

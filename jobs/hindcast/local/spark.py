@@ -16,7 +16,7 @@ from hindcast.settings import Settings
 
 
 def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Process:
-    """Start the server; `wait` until it serves. `more` goes over its Spark properties: a master elsewhere, above all."""
+    """Start the server; `wait` until it serves. `more` goes over its Spark properties, as a master elsewhere."""
     folder = now.var / "spark"
     folder.mkdir(parents=True, exist_ok=True)
     conf = {
