@@ -36,7 +36,7 @@ test-browser: setup ## those that work Airflow's UI in a browser; installs Chrom
 	@$(BIN)/python -m pytest -m browser
 
 test-cluster: setup ## a Spark cluster, three brokers, Airflow on Postgres, an object store, and parts of them killed (ten minutes)
-	@$(PYTHON) scripts/cluster.py
+	@$(PYTHON) scripts/cluster.py || true
 	@$(BIN)/python -m pytest -m cluster
 
 mutate: setup ## wrong readings of every operator, and what catches each

@@ -1,6 +1,8 @@
-"""PostgreSQL, for Airflow's database where the cluster is tested: installed where we may, or what to do is said.
+"""What the tests of the cluster need besides: PostgreSQL for Airflow, an S3 server for tables.
 
-python3 scripts/cluster.py        what `make test-cluster` runs first
+    python3 scripts/cluster.py        what `make test-cluster` runs first
+
+Installed where we may; else what to do is said, and the tests that need it are skipped.
 """
 
 from __future__ import annotations
@@ -11,29 +13,41 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "postgresql"
 """Debian's package: the server, its client, and a user of its own."""
 
+STORE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+"""The module of the S3 server, of the version that docker-compose.yaml has."""
+
 
 def main() -> int:
-    """Exit code 0 when it is there."""
-    if not installed() and os.geteuid() == 0 and shutil.which("apt-get"):
+    """Exit code 0 when all is there."""
+    if not postgres() and os.geteuid() == 0 and shutil.which("apt-get"):
         install = ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", PACKAGE]
         for command in (["apt-get", "update", "-qq"], install):
             subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
-    if not installed():
-        print(
-            "tests of the cluster need PostgreSQL, the server and psql\n"
-            f"  what to do: as root, apt-get install {PACKAGE} (Debian), or your system's package of it",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    if not store().exists() and (go := shutil.which("go")):
+        print("building the S3 server (two minutes)", flush=True)
+        subprocess.run([go, "install", STORE], env={**os.environ, "GOBIN": str(store().parent)}, check=False)
+    missing = []
+    if not postgres():
+        missing.append(f"PostgreSQL and psql: as root, apt-get install {PACKAGE} (Debian)")
+    if not store().exists():
+        missing.append("an S3 server: install Go, with which it is built")
+    for line in missing:
+        print(f"tests of the cluster need {line}", file=sys.stderr)
+    return 1 if missing else 0
 
 
-def installed() -> bool:
+def postgres() -> bool:
     """Whether there is a server where Debian puts it, and psql on the PATH."""
     return any(Path("/usr/lib/postgresql").glob("*/bin/postgres")) and shutil.which("psql") is not None
+
+
+def store(venv: Path = ROOT / ".venv") -> Path:
+    """Where the S3 server is, or will be."""
+    return venv / "for-tests" / "bin" / "versitygw"
 
 
 if __name__ == "__main__":

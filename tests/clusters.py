@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import cluster as cluster_parts
+import pytest
 
 from hindcast.local import broker, ports, process, spark
 from hindcast.local.ports import HOST
@@ -178,6 +182,31 @@ def kafka_cluster(folder: Path, brokers: int = 3) -> Iterator[KafkaCluster]:
         yield KafkaCluster(members, ",".join(one.where for one in started.values()))
     finally:
         process.stop(list(started.values()))
+
+
+@contextmanager
+def object_store(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
+    """An S3 server with a bucket, its objects in a folder: the variables by which it is reached (object_store.py)."""
+    binary = cluster_parts.store(home())
+    if not binary.exists():
+        pytest.skip("no S3 server here (make test-cluster builds one)")
+    (folder / "objects" / bucket).mkdir(parents=True)
+    port, secret = ports.free(), secrets.token_hex(16)
+    command = [str(binary), "--port", f"{HOST}:{port}", "--health", "/health", "posix", str(folder / "objects")]
+    env = {**os.environ, "ROOT_ACCESS_KEY": "hindcast", "ROOT_SECRET_KEY": secret}
+    url = f"http://{HOST}:{port}"
+    started = process.start("object-store", url, command, log=folder / "object-store.log", env=env, cwd=folder)
+    try:
+        ports.wait(started, lambda: ports.listens(port), 30)
+        yield {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "hindcast",
+            "AWS_SECRET_ACCESS_KEY": secret,
+        }
+    finally:
+        process.stop([started])
 
 
 def run(p: Pipeline, connect: str | None = None, **environ: str) -> subprocess.Popen[bytes]:
