@@ -1,4 +1,4 @@
-"""What the tests of the cluster need besides: PostgreSQL for Airflow, an S3 server for tables.
+"""What the tests of the cluster need besides: PostgreSQL for Airflow, an S3 server, Compose's library.
 
     python3 scripts/cluster.py        what `make test-cluster` runs first
 
@@ -27,14 +27,20 @@ def main() -> int:
         install = ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", PACKAGE]
         for command in (["apt-get", "update", "-qq"], install):
             subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False)
-    if not store().exists() and (go := shutil.which("go")):
+    go = shutil.which("go")
+    if go and not store().exists():
         print("building the S3 server (two minutes)", flush=True)
         subprocess.run([go, "install", STORE], env={**os.environ, "GOBIN": str(store().parent)}, check=False)
+    if go:
+        command = [go, "build", "-C", str(ROOT / "tests" / "compose"), "-o", str(composer()), "."]
+        subprocess.run(command, check=False)
     missing = []
     if not postgres():
         missing.append(f"PostgreSQL and psql: as root, apt-get install {PACKAGE} (Debian)")
     if not store().exists():
         missing.append("an S3 server: install Go, with which it is built")
+    if not composer().exists():
+        missing.append("Compose's own library: install Go, with which its check is built")
     for line in missing:
         print(f"tests of the cluster need {line}", file=sys.stderr)
     return 1 if missing else 0
@@ -48,6 +54,11 @@ def postgres() -> bool:
 def store(venv: Path = ROOT / ".venv") -> Path:
     """Where the S3 server is, or will be."""
     return venv / "for-tests" / "bin" / "versitygw"
+
+
+def composer(venv: Path = ROOT / ".venv") -> Path:
+    """Where the program of tests/compose is, or will be: it reads a Compose file as Docker Compose does."""
+    return venv / "for-tests" / "bin" / "compose-check"
 
 
 if __name__ == "__main__":

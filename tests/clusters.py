@@ -251,6 +251,11 @@ def everything(p: Pipeline) -> dict[str, Any]:
         }
 
 
+def states(p: Pipeline) -> list[str]:
+    """What has become of each run. Runs that work in chunks have a number for each of these."""
+    return [state for _, state in p.states()]
+
+
 def commits(p: Pipeline, table: str) -> int:
     """How many versions a table's Delta log has."""
     return len(list(Path(p.warehouse, p.name, table, "_delta_log").glob("*.json")))

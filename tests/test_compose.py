@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import uuid
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,34 @@ def test_it_is_valid_by_the_compose_schema() -> None:
     command = [Path(sys.executable).parent / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_compose_itself_resolves_every_reference_and_starts_nothing_without_secrets() -> None:
+    import cluster
+
+    from hindcast.session import home
+
+    program = cluster.composer(home())
+    if not program.exists():
+        pytest.skip("no program of Compose's library here (make test-cluster builds it)")
+
+    def said(text: str, **secrets: str) -> str:
+        file = ROOT / f".compose-{uuid.uuid4().hex}.yaml"  # beside it: folders are bound from there
+        file.write_text(text, encoding="utf-8")
+        try:
+            return subprocess.run([program, file], env=secrets, capture_output=True, text=True, check=False).stderr
+        finally:
+            file.unlink()
+
+    text, secrets = FILE.read_text(encoding="utf-8"), dict.fromkeys(SECRETS, "x")
+    assert said(text, **secrets) == ""
+    waits = "      {}:\n        condition"
+    assert "undefined service" in said(text.replace(waits.format("spark-worker"), waits.format("other")), **secrets)
+    assert "undefined volume" in said(text.replace("  objects: {}\n", ""), **secrets)
+    for name in SECRETS:
+        assert f"required variable {name} is missing" in said(text, **{n: v for n, v in secrets.items() if n != name})
 
 
 def test_it_has_every_part_of_the_platform(compose: dict[str, Any]) -> None:
