@@ -33,15 +33,14 @@ for number in range(int(sys.argv[2])):
 """
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with (
-        object_store(tmp_path_factory.mktemp("store"), "warehouse") as variables,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+@pytest.fixture(scope="module", autouse=True)
+def _store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The store has a bucket, and the environment says where it is."""
+    folder = tmp_path_factory.mktemp("store")
+    with object_store(folder, "warehouse") as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in {**variables, "HINDCAST_WAREHOUSE": "s3a://warehouse/tables"}.items():
             patch.setenv(name, value)
-        yield variables
+        yield
 
 
 class Stored(Pipeline):
