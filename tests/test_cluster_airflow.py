@@ -26,7 +26,7 @@ from hindcast.session import home
 from hindcast.settings import settings
 from test_compose import SECRETS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 OURS = ("LISTENERS", "NODE_ID", "ROLES", "PROTOCOL_MAP", "LISTENER_NAME", "VOTERS", "LOG_DIRS", "HEAP_OPTS")
 """What ends the names of the broker's variables that say where it is and how large, which the test says itself."""
@@ -66,6 +66,7 @@ def properties(made: Services) -> dict[str, str]:
     return {name.removeprefix("KAFKA_").lower().replace("_", "."): str(told[name]) for name in names}
 
 
+@pytest.mark.long
 def test_a_dag_run_by_spark_submit_and_a_run_by_spark_connect(services: Services) -> None:
     servers, env = services.address("kafka"), services.environ("airflow-scheduler")
     first = restaurant.first()

@@ -11,7 +11,7 @@ from clusters import CONTRACT, ORDERS, KafkaCluster, commits, everything, finish
 from hindcast.topics import Cluster
 from pipelines import Pipeline, pipeline, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def undisturbed(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
+@pytest.mark.long
 def test_topics_are_made_with_as_many_replicas_as_the_brokers_give(kafka: KafkaCluster, undisturbed: Pipeline) -> None:
     with Cluster(kafka.servers) as cluster:
         found = cluster._consumer.list_topics(undisturbed.contract.kafka_topic("orders")).topics
@@ -37,6 +38,7 @@ def test_topics_are_made_with_as_many_replicas_as_the_brokers_give(kafka: KafkaC
     assert [sorted(partition.replicas) for partition in topic.partitions.values()] == [[1, 2, 3]] * 4
 
 
+@pytest.mark.long
 def test_a_run_whose_broker_is_killed_goes_on_with_the_others(
     kafka: KafkaCluster, undisturbed: Pipeline, tmp_path: Path
 ) -> None:
@@ -57,6 +59,7 @@ def test_a_run_whose_broker_is_killed_goes_on_with_the_others(
     assert found == everything(undisturbed)
 
 
+@pytest.mark.long
 def test_records_are_taken_and_replayed_while_a_broker_that_is_named_first_is_gone(
     kafka: KafkaCluster, undisturbed: Pipeline
 ) -> None:

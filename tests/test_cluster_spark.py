@@ -22,7 +22,7 @@ from clusters import (
 )
 from pipelines import Pipeline, pipeline, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,7 @@ def undisturbed(cluster: SparkCluster, broker: str, tmp_path_factory: pytest.Tem
     return made
 
 
+@pytest.mark.long
 def test_a_run_has_the_executors_of_both_workers_and_every_offset_its_fate(
     cluster: SparkCluster, undisturbed: Pipeline
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_run_has_the_executors_of_both_workers_and_every_offset_its_fate(
     assert states(undisturbed) == ["completed"]
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_is_killed_ends_with_the_same_tables(
     cluster: SparkCluster, undisturbed: Pipeline, broker: str, tmp_path: Path
 ) -> None:

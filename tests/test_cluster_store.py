@@ -17,7 +17,7 @@ from hindcast import journal, read
 from hindcast.questions import Question
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 ROUNDS = 12
 
@@ -51,6 +51,7 @@ class Stored(Pipeline):
         return "s3a://warehouse/tables"
 
 
+@pytest.mark.long
 def test_whole_runs_and_questions(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as plain:
         p = Stored(None, broker, tmp_path, plain.path.read_text(encoding="utf-8"))
@@ -66,6 +67,7 @@ def test_whole_runs_and_questions(broker: str, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("_delta_log"))
 
 
+@pytest.mark.long
 def test_of_commits_at_the_same_time_none_is_lost(tmp_path: Path) -> None:
     """Spark's writers and delta-rs, each in a process of its own, append to one table as fast as they can."""
     table = "s3a://warehouse/race"
