@@ -229,11 +229,11 @@ def run(p: Pipeline, connect: str | None = None, **environ: str) -> subprocess.P
 
 
 def finished(p: Pipeline, connect: str | None = None, going: subprocess.Popen[bytes] | None = None) -> int:
-    """How many times a run had to be tried until it ended well, one that is `going` among them."""
+    """How many times a run had to be tried until it ended well, one that is `going` among them; at most `TRIES`."""
     for tried in range(1, TRIES + 1):
         going = going or run(p, connect)
         try:
-            if going.wait(300) == 0:
+            if going.wait(600) == 0:
                 return tried
         finally:
             going.kill()

@@ -45,7 +45,7 @@ def test_a_run_whose_broker_is_killed_goes_on_with_the_others(
     p = Pipeline(None, kafka.servers, tmp_path, undisturbed.path.read_text(encoding="utf-8"))
     orders = p.contract.kafka_topic("orders")
     going = run(p)
-    until(lambda: commits(p, "logs/orders") > 1, 120)  # made, and its first chunk is in it
+    until(lambda: commits(p, "logs/orders") > 1, 300)  # made, and its first chunk is in it
     leads = kafka.leaders(orders)
     last = max(leads)  # of this partition no chunk can have brought all
     kafka.brokers[leads[last]].kill()
