@@ -10,7 +10,6 @@ import pytest
 from clusters import (
     CONTRACT,
     ORDERS,
-    TRIES,
     SparkCluster,
     commits,
     everything,
