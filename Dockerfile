@@ -1,5 +1,5 @@
 # One image for Airflow's parts and Spark's, from the same pins as `make setup`.
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
@@ -23,10 +23,11 @@ parts.make_java(place); parts.make_jars(place)" \
 
 COPY . .
 RUN pip install --no-cache-dir --no-deps --editable . \
- && mkdir -p .venv/spark-conf var \
- && HINDCAST_SPARK_MEMORY=2g python -c "from hindcast import session, settings; \
-print(session.defaults_file(settings.settings()), end='')" > .venv/spark-conf/spark-defaults.conf \
- && chown hindcast var
+ && mkdir -p .venv/spark-conf var objects \
+ && HINDCAST_SPARK_MEMORY=2g python -c "import pathlib; from hindcast import session, settings; \
+[pathlib.Path(f'.venv/spark-conf/spark-{name}.conf').write_text(session.defaults_file(settings.settings(), small=small)) \
+for name, small in (('defaults', False), ('small', True))]" \
+ && chown hindcast var objects
 
 USER hindcast
 ENV PYSPARK_PYTHON=/opt/hindcast/.venv/bin/python TZ=UTC GX_ANALYTICS_ENABLED=false

@@ -22,6 +22,7 @@ TRIES = 8
 
 _CONFLICT = re.compile(
     r"DELTA_CONCURRENT_\w+|DELTA_(METADATA|PROTOCOL)_CHANGED|io\.delta\.\w*\.?(Concurrent|MetadataChanged)\w*Exception"
+    r"|RemoteFileChangedException"  # a conditional write was refused (object_store.py)
 )
 
 

@@ -38,11 +38,12 @@ def create(
 ) -> None:
     """Makes the topics that are not there, and returns when the broker knows them.
 
-    They keep records of any date, unless `config` has settings of their own. `how` the broker is spoken to: as the
+    They have as many replicas as the brokers are set to give (default.replication.factor), and keep records of any
+    date, unless `config` has settings of their own. `how` the broker is spoken to: as the
     environment says, if not given. AccessError if it refuses us.
     """
     how, heard = how or security(servers), refusals.Heard()
-    new = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
+    new = [NewTopic(topic, partitions, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
     admin = refusals.connected(AdminClient, {**client(servers, how), "error_cb": heard}, how)
     _greet(admin, heard, servers, None, how)  # to ask for the topic could make it, as the broker likes
     for topic, future in admin.create_topics(new, request_timeout=TIMEOUT).items():

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hindcast import object_store
 from hindcast.errors import PlatformError
 from hindcast.settings import Settings, settings
 
@@ -194,7 +195,11 @@ def _java_options(*, small: bool) -> list[str]:
 
 
 def _places(now: Settings) -> dict[str, str]:
-    return {"spark.sql.warehouse.dir": str(now.var / "spark-warehouse"), "spark.local.dir": str(now.var / "tmp")}
+    return {
+        "spark.sql.warehouse.dir": str(now.var / "spark-warehouse"),
+        "spark.local.dir": str(now.var / "tmp"),
+        **object_store.properties(now.warehouse, os.environ),
+    }
 
 
 def _configured(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession.Builder:

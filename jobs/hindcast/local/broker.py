@@ -1,4 +1,4 @@
-"""A real Kafka broker, of one node (KRaft), on this machine."""
+"""A real Kafka broker (KRaft) on this machine: alone, or one of a quorum."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hindcast.errors import PlatformError
 from hindcast.local import ports, process
@@ -16,18 +17,37 @@ from hindcast.session import environment, home
 _JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
+class Quorum(NamedTuple):
+    """The cluster that a broker is of: its id, the addresses of all controllers, node 1 first, and which node it is."""
+
+    id: str
+    controllers: tuple[str, ...]
+    node: int = 1
+
+
 def start(
-    folder: Path, port: int, log: Path, more: Mapping[str, object] | None = None, java: Sequence[str] = ()
+    folder: Path,
+    port: int,
+    log: Path,
+    more: Mapping[str, object] | None = None,
+    java: Sequence[str] = (),
+    quorum: Quorum | None = None,
 ) -> process.Process:
     """Start a broker that keeps its data in `folder`, formatted first where that is new; `wait` until it answers.
 
-    `more` goes over its properties, `java` to its JVM: what tests have of their own.
+    `more` goes over its properties, `java` to its JVM: what tests have of their own. `quorum`: alone if not given.
     """
-    config = _configure(folder, port, more or {})
+    quorum = quorum or new_quorum()
+    config = _configure(folder, port, more or {}, quorum)
     if not (folder / "data" / "meta.properties").exists():
-        _format(config)
+        _format(config, quorum)
     command = [*_java(), *java, "kafka.Kafka", str(config)]
     return process.start("broker", f"{HOST}:{port}", command, log=log, env=environment(), cwd=folder)
+
+
+def new_quorum(count: int = 1) -> Quorum:
+    """A new cluster of so many nodes on this machine, as its first one has it."""
+    return Quorum(uuid.uuid4().hex[:22], tuple(f"{HOST}:{ports.free()}" for _ in range(count)))
 
 
 def wait(started: process.Process, seconds: float = 60) -> None:
@@ -51,14 +71,14 @@ def running(
         process.stop([started])
 
 
-def _configure(folder: Path, port: int, more: Mapping[str, object]) -> Path:
-    controller = f"{HOST}:{ports.free()}"
+def _configure(folder: Path, port: int, more: Mapping[str, object], quorum: Quorum) -> Path:
+    voters = (f"{node}@{where}" for node, where in enumerate(quorum.controllers, 1))
     settings: dict[str, object] = {
-        "node.id": 1,
+        "node.id": quorum.node,
         "process.roles": "broker,controller",
         "listeners": f"PLAINTEXT://{HOST}:{port}",
         "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@{controller}",
+        "controller.quorum.voters": ",".join(voters),
         "log.dirs": folder / "data",
         # A topic that is not there must be an error, and records dated long ago or ahead must stay what they are
         "auto.create.topics.enable": "false",
@@ -79,15 +99,15 @@ def _configure(folder: Path, port: int, more: Mapping[str, object]) -> Path:
         "log.cleaner.dedupe.buffer.size": 2**23,
         **more,
     }
-    settings["listeners"] = f"{settings['listeners']},CONTROLLER://{controller}"
+    settings["listeners"] = f"{settings['listeners']},CONTROLLER://{quorum.controllers[quorum.node - 1]}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
     return path
 
 
-def _format(config: Path) -> None:
-    command = [*_java(), "kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(config)]
+def _format(config: Path, quorum: Quorum) -> None:
+    command = [*_java(), "kafka.tools.StorageTool", "format", "-t", quorum.id, "-c", str(config)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise PlatformError(

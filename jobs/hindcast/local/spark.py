@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import Window
@@ -14,8 +15,8 @@ from hindcast.session import defaults, environment, home
 from hindcast.settings import Settings
 
 
-def start(now: Settings) -> process.Process:
-    """Start the server; `wait` until it serves."""
+def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Process:
+    """Start the server; `wait` until it serves. `more` goes over its Spark properties, as a master elsewhere."""
     folder = now.var / "spark"
     folder.mkdir(parents=True, exist_ok=True)
     conf = {
@@ -24,6 +25,7 @@ def start(now: Settings) -> process.Process:
         "spark.app.name": "hindcast",
         "spark.connect.grpc.binding.address": ports.HOST,
         "spark.connect.grpc.binding.port": str(now.spark_port),
+        **(more or {}),
     }
     properties = folder / "connect.conf"
     properties.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())), encoding="utf-8")
