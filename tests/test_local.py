@@ -79,6 +79,7 @@ class TestSettings:
             ("HINDCAST_MAINTENANCE", "sometimes"),
             ("HINDCAST_TIME_TRAVEL", "0"),
             ("HINDCAST_KEEP_REPORTS", "-1"),
+            ("HINDCAST_LOG", "xml"),
             ("HINDCAST_USERS", "ann"),
             ("HINDCAST_USERS", "ann:viewer"),
             ("HINDCAST_USERS", "ann:admin, bob:owner"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from hindcast import telling
 from hindcast.commands import local, reading, running, upkeep
 from hindcast.errors import FINAL, HindcastError
 from hindcast.settings import settings
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         command: Command = arguments.command
-        return command(arguments)
+        with telling.lines(settings()):
+            return command(arguments)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         return int(arguments.failed)
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def step(name: str, argv: Sequence[str]) -> int:
     """One step in a session of its own, as spark-submit starts it; the arguments are those of hindcast.steps.
 
-    What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does.
+    What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does. What it
+    tells of itself is kept in the file that HINDCAST_EVENTS names.
     """
     from hindcast import holds, preview, report, runs
     from hindcast.contracts import find
@@ -47,19 +50,20 @@ def step(name: str, argv: Sequence[str]) -> int:
 
     pipeline, *others = argv
     try:
-        if name == "preview":
-            until = datetime.fromisoformat(others[0]) if others[0] else None
-            print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
-        elif name == "release":
-            run_id, shown, by = others
-            looked_at = datetime.fromisoformat(shown)
-            keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
-            print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
-        elif name == "maintain":
-            print(maintenance.text(maintenance.maintain(session, settings(), find(settings().schemas, pipeline))))
-        else:
-            done = {"replay": runs.replay, "build": runs.build}[name](session(), pipeline, int(others[0]), others[1])
-            print(json.dumps(done))
+        with telling.lines(settings(), os.environ.get(telling.EVENTS)):
+            if name == "preview":
+                until = datetime.fromisoformat(others[0]) if others[0] else None
+                print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
+            elif name == "release":
+                run_id, shown, by = others
+                looked_at = datetime.fromisoformat(shown)
+                keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+                print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
+            elif name == "maintain":
+                print(maintenance.text(maintenance.maintain(session, settings(), find(settings().schemas, pipeline))))
+            else:
+                steps = {"replay": runs.replay, "build": runs.build}
+                print(json.dumps(steps[name](session(), pipeline, int(others[0]), others[1])))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         if place := os.environ.get("HINDCAST_FAILURE"):

@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast import connections
+from hindcast import connections, gauges, telling
 from hindcast.errors import SettingsError
 
 FAILURE = "HINDCAST_FAILURE"
@@ -23,6 +23,10 @@ FAILURE = "HINDCAST_FAILURE"
 
 class SharedSpark(PySparkOperator):
     """A step in a session of the shared Spark Connect server."""
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  # OpenLineage's own form
+        """What the step has read and written, for OpenLineage."""
+        return _lineage(self.python_callable.__name__, list(self.op_args))
 
     def on_kill(self) -> None:
         """Interrupts what the session computes: the server would go on without us."""
@@ -35,6 +39,10 @@ class SharedSpark(PySparkOperator):
 class SubmittedSpark(SparkSubmitOperator):
     """A step in a JVM of its own."""
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  # OpenLineage's own form
+        """What the step has read and written, for OpenLineage."""
+        return _lineage(Path(self.application).stem, list(self.application_args or ()))
+
     def execute(self, context: Context) -> None:
         """Runs spark-submit; AirflowFailException where a retry would meet the same again.
 
@@ -46,12 +54,23 @@ class SubmittedSpark(SparkSubmitOperator):
         except SettingsError as error:
             raise AirflowFailException(str(error)) from None
         with TemporaryDirectory() as folder:
-            failure = Path(folder) / "failure.json"
-            self.env_vars = {**(self.env_vars or {}), FAILURE: str(failure)}
+            failure, events = Path(folder) / "failure.json", Path(folder) / "events.jsonl"
+            self.env_vars = {**(self.env_vars or {}), FAILURE: str(failure), telling.EVENTS: str(events)}
             try:
                 super().execute(context)
             except AirflowException:
                 raise _told(failure) from None
+            finally:
+                with telling.to(gauges.in_airflow):
+                    for event in telling.kept(events):
+                        telling.pass_on(event)
+
+
+def _lineage(step: str, arguments: list[Any]) -> Any:
+    """What OpenLineage is told of a step, given the arguments of its task."""
+    from hindcast import lineage
+
+    return lineage.facets(step, arguments[0], arguments[-1])
 
 
 def _told(failure: Path) -> AirflowException:

@@ -189,7 +189,8 @@ def _share(
     ranges = bounded(held, {p: ends.get(p, anchors.get(p, r.end)) for p, r in held.items()}, bound)
     epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
     found_by = before.since if before and left else topic.since
-    share = Share(topic_id, epoch, last, anchors, ranges, earlier, found_by, 0, {}, topic.valid_time, known)
+    beyond = sum(max(held[p].end - r.end, 0) for p, r in ranges.items())
+    share = Share(topic_id, epoch, last, anchors, ranges, earlier, found_by, 0, {}, topic.valid_time, known, beyond)
     chunk = settings().chunk
     share = replace(share, chunk=chunk) if sum(share.planned.values()) > chunk else share
     for part in share.parts:

@@ -25,7 +25,8 @@ class Share:
     before the first. `since`: the `from` that the anchors were found by. `chunk`: about so many offsets each commit
     claims, 0 for all at once. `left`: of a run that was given up, what it did not come to of `earlier` (`upto`).
     `valid_time`: the expression that dates the records. `members`: whose partitions these are if the entry has a
-    pattern; then there is no `topic_id`.
+    pattern; then there is no `topic_id`. `beyond`: how many offsets there are after the ranges, which are left to later
+    runs; told by the try that makes the plan, and not kept.
     """
 
     topic_id: str
@@ -39,6 +40,7 @@ class Share:
     left: dict[int, Offsets] = field(default_factory=dict)
     valid_time: str | None = None
     members: dict[int, Member] = field(default_factory=dict)
+    beyond: int | None = field(default=None, compare=False)
 
     @property
     def parts(self) -> list[dict[int, Offsets]]:
@@ -75,7 +77,9 @@ class Share:
 
     def of_nothing(self) -> Share:
         """The share of a run that brings none of the topic's offsets."""
-        return replace(self, ranges={p: Offsets(r.start, r.start) for p, r in self.ranges.items()}, earlier={}, chunk=0)
+        ranges = {p: Offsets(r.start, r.start) for p, r in self.ranges.items()}
+        beyond = (self.beyond or 0) + sum(r.end - r.start for r in self.ranges.values())
+        return replace(self, ranges=ranges, earlier={}, chunk=0, beyond=beyond)
 
     def as_json(self) -> dict[str, Any]:
         """The form in the journal."""

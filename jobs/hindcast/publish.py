@@ -6,6 +6,7 @@ told. The other gates look at what is left then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import ages, commits, direct, files, gates, holding, holds, report, tables, verdicts
+from hindcast import ages, commits, direct, files, gates, holding, holds, report, tables, telling, verdicts
 from hindcast.candidates import Candidate
 from hindcast.changes import Found, located
 from hindcast.contracts import Contract, Expectation
@@ -134,6 +135,7 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
         stopped = any(v.stops for v in told)
         if told:
             verdicts.enter(candidate.table.warehouse, contract.pipeline, todo.run, name, told)
+            telling.note(gates=dict(Counter(v.outcome for v in told)))
         failed = [(expected[v.gate], v) for v in told if v.outcome == "failed" and not v.holds]
         holding.enter(passed, failed, held, stopped=stopped)
         gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", told)

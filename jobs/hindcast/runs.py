@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -29,7 +29,9 @@ from hindcast import (
     planning,
     plans,
     report,
+    scan,
     tables,
+    telling,
 )
 from hindcast import requeue as requeues
 from hindcast.changes import located
@@ -53,13 +55,17 @@ def plan(
     reason: str | None = None,
 ) -> int:
     """Stores the plan of a run, or finds that of an earlier try (plans.plan); returns the run's number."""
-    contract, now = find(settings().schemas, pipeline), settings()
-    past = journal.runs(now.warehouse, pipeline)
-    if not past or past[-1].plan["contract"] != contract.hash:
-        for complaint in expectations.complaints(contract):
-            raise complain(now.schemas, pipeline, complaint)
-    adopting.ready(contract)
-    return planning.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason).run
+    with telling.step("plan", pipeline):
+        telling.begun(run_id=run_id)
+        contract, now = find(settings().schemas, pipeline), settings()
+        past = journal.runs(now.warehouse, pipeline)
+        if not past or past[-1].plan["contract"] != contract.hash:
+            for complaint in expectations.complaints(contract):
+                raise complain(now.schemas, pipeline, complaint)
+        adopting.ready(contract)
+        made = planning.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
+        _note_plan(made)
+    return made.run
 
 
 def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
@@ -67,21 +73,23 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
 
     Raises RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
     """
-    contract, todo = _planned(pipeline, run)
-    log = plans.log(settings().warehouse, pipeline, topic)
-    rows = tables.size(log) + sum(todo.topics[topic].planned.values())
-    with _noting_stops(pipeline, run, topic):
-        analysis.check_valid_time(spark, settings().schemas, contract, topic)
-    with failures.told(contract, topic), sized(spark, rows), Sources(spark) as sources:
-        claimed = claims.claim(spark, contract, todo, topic)
-        fates.decide(spark, contract, todo, topic)
-        adopting.begin(spark, contract, todo, topic)
-        decided = plans.fates(settings().warehouse, pipeline, topic)
-        if (note := _done(contract, todo, topic, log, decided)) is None:
-            found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
-            with _noting_stops(pipeline, run, topic):
-                note = publish(contract, todo, topic, found)
-        return adopting.end(spark, contract, todo, topic, note)
+    with _step("replay", pipeline, run, topic) as (contract, todo):
+        log = plans.log(settings().warehouse, pipeline, topic)
+        rows = tables.size(log) + sum(todo.topics[topic].planned.values())
+        with _noting_stops(pipeline, run, topic):
+            analysis.check_valid_time(spark, settings().schemas, contract, topic)
+        with failures.told(contract, topic), sized(spark, rows), Sources(spark) as sources:
+            claimed = claims.claim(spark, contract, todo, topic)
+            fates.decide(spark, contract, todo, topic)
+            adopting.begin(spark, contract, todo, topic)
+            decided = plans.fates(settings().warehouse, pipeline, topic)
+            if (note := _done(contract, todo, topic, log, decided)) is None:
+                found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
+                with _noting_stops(pipeline, run, topic):
+                    note = publish(contract, todo, topic, found)
+            note = _noted(adopting.end(spark, contract, todo, topic, note))
+        _note_lag(contract, topic)
+        return note
 
 
 def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
@@ -90,25 +98,28 @@ def build(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, 
     Returns what the commit notes. Raises ContractError for an expression that Spark refuses or that fails on a record,
     GateError if a gate stopped it; then nothing of it is published.
     """
-    contract, todo = _planned(pipeline, run)
-    inputs = changes.sources(contract, todo, view)
-    if (done := _done(contract, todo, view, *inputs)) is not None:
-        return done
-    few = sized(spark, sum(map(tables.size, inputs)))
-    told = analysis.told(settings().schemas, contract, view)
-    with _noting_stops(pipeline, run, view), failures.told(contract, view), told, few, Sources(spark) as sources:
-        return publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view))
+    with _step("build", pipeline, run, view) as (contract, todo):
+        inputs = changes.sources(contract, todo, view)
+        if (done := _done(contract, todo, view, *inputs)) is not None:
+            return _noted(done)
+        few = sized(spark, sum(map(tables.size, inputs)))
+        told = analysis.told(settings().schemas, contract, view)
+        with _noting_stops(pipeline, run, view), failures.told(contract, view), told, few, Sources(spark) as sources:
+            return _noted(publish(contract, todo, view, changes.of_view(spark, sources, contract, todo, view)))
 
 
 def finish(pipeline: str, run: int) -> dict[str, Any]:
     """Makes the run's report, checks that every offset has a fate, and completes the run; returns the report."""
-    past = journal.runs(settings().warehouse, pipeline)
-    told = next((it.detail for it in past if (it.number, it.state) == (run, "completed")), None)
-    if told is None:
-        contract, todo = _planned(pipeline, run)
-        told = report.make(settings().warehouse, contract, todo)
-        _enter(pipeline, run, "completed", told)
-    page.write(settings().reports, told)
+    with telling.step("finish", pipeline, run):
+        past = journal.runs(settings().warehouse, pipeline)
+        telling.begun(run_id=next((it.run_id for it in past if it.number == run), None))
+        told = next((it.detail for it in past if (it.number, it.state) == (run, "completed")), None)
+        if told is None:
+            contract, todo = _planned(pipeline, run)
+            told = report.make(settings().warehouse, contract, todo)
+            _enter(pipeline, run, "completed", told)
+        page.write(settings().reports, told)
+        telling.note(**telling.of_report(told))
     return told
 
 
@@ -132,10 +143,9 @@ def release(
     `keys`: of each table those to release, as `holds.named` tells them; `until`: when they were looked at. What is not
     as it was then, is held again.
     """
-    contract, now = find(settings().schemas, pipeline), settings()
+    contract = find(settings().schemas, pipeline)
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
-    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"releases": releases})
-    return carry_out(spark, pipeline, planned.run)
+    return carry_out(spark, pipeline, _plan_instead(contract, run_id, {"releases": releases}))
 
 
 def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,15 +163,13 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
         mend += f"; what was refused before {', '.join(told)} was trimmed" if told else ""
         raise AskedError("no malformed record like that is left", where=pipeline, mend=mend)
     asked = {**asked, "topics": list(found)}
-    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"requeues": asked})
-    return carry_out(spark, pipeline, planned.run)
+    return carry_out(spark, pipeline, _plan_instead(contract, run_id, {"requeues": asked}))
 
 
 def upgrade(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """A run that brings a table to today's store format (upkeep/upgrading/), and nothing else; its report."""
-    contract, now = find(settings().schemas, pipeline), settings()
-    planned = planning.plan(now.warehouse, now.kafka, contract, run_id, instead={"upgrade": asked})
-    return carry_out(spark, pipeline, planned.run)
+    contract = find(settings().schemas, pipeline)
+    return carry_out(spark, pipeline, _plan_instead(contract, run_id, {"upgrade": asked}))
 
 
 def carry_out(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
@@ -183,6 +191,50 @@ def bring(spark: SparkSession, pipeline: str, number: int) -> None:
 
 STEPS: tuple[Callable[..., Any], ...] = (plan, replay, build, finish)
 """The steps in the order of a run: `replay` once per topic, `build` once per view."""
+
+
+@contextmanager
+def _step(name: str, pipeline: str, run: int, table: str) -> Iterator[tuple[Contract, Plan]]:
+    """A step about one table, which tells of itself (telling.py), with the contract and the plan that it works for."""
+    with telling.step(name, pipeline, run, table):
+        contract, todo = _planned(pipeline, run)
+        telling.begun(run_id=todo.run_id)
+        yield contract, todo
+
+
+def _noted(note: dict[str, Any]) -> dict[str, Any]:
+    """What a commit notes, told by its step too: counts of rows."""
+    telling.note(**{count: note[count] for count in ("opened", "closed", "corrected") if count in note})
+    return note
+
+
+def _note_lag(contract: Contract, topic: str) -> None:
+    """What the replay of a topic tells: how many seconds ago the newest row of its table became true.
+
+    Nothing of a topic whose values date its rows (`valid_time`): that would tell one of them.
+    """
+    table = located(contract, topic)
+    found = tables.opened(table) if contract.topics[topic].valid_time is None else None
+    newest = scan.latest(found, tables.period(table)[0]) if found is not None else None
+    if newest is not None:
+        telling.note(lag_seconds={topic: round((datetime.now(UTC) - newest).total_seconds(), 3)})
+
+
+def _note_plan(made: Plan) -> None:
+    """What a plan's step tells: how many offsets of each topic are taken, and left to later runs."""
+    offsets = {name: sum(share.planned.values()) for name, share in made.topics.items()}
+    left = {name: share.beyond for name, share in made.topics.items() if share.beyond is not None}
+    telling.note(run=made.run, offsets=offsets, offsets_left=left)
+
+
+def _plan_instead(contract: Contract, run_id: str, instead: dict[str, Any]) -> int:
+    """The number of a run that does something else than to replay (planning.plan)."""
+    now = settings()
+    with telling.step("plan", contract.pipeline):
+        telling.begun(run_id=run_id)
+        made = planning.plan(now.warehouse, now.kafka, contract, run_id, instead=instead)
+        _note_plan(made)
+    return made.run
 
 
 def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:

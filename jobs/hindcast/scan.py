@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,13 @@ def holding(found: DeltaTable, bounds: Iterable[Bound]) -> list[str]:
         told = zip(kept, least, most, nulls, strict=True)
         kept = [it and _can_hold(bound, low, high, n) for it, low, high, n in told]
     return [path for path, it in zip(added.column("path").to_pylist(), kept, strict=True) if it]
+
+
+def latest(found: DeltaTable, column: str) -> datetime | None:
+    """The latest moment in a column of a table, by the same statistics, which have milliseconds; None without one."""
+    added = pa.table(found.get_add_actions(flatten=True))
+    moments = [moment for moment in _column(added, f"max.{column}") if moment is not None]
+    return max((it if it.tzinfo else it.replace(tzinfo=UTC) for it in moments), default=None)
 
 
 @cache

@@ -21,6 +21,7 @@
 | HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
 | HINDCAST_TIME_TRAVEL  | 7                               | so many days old Delta versions can be read               |
 | HINDCAST_KEEP_REPORTS | 0                               | so many days maintenance leaves reports; 0: for ever      |
+| HINDCAST_LOG          | text                            | `json`: what each step does, as JSON lines on stderr      |
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Settings:
     maintenance: str
     time_travel: int
     keep_reports: int
+    log: Literal["text", "json"]
 
     @property
     def logs(self) -> Path:
@@ -91,6 +93,7 @@ class Settings:
             "HINDCAST_MAINTENANCE": self.maintenance,
             "HINDCAST_TIME_TRAVEL": str(self.time_travel),
             "HINDCAST_KEEP_REPORTS": str(self.keep_reports),
+            "HINDCAST_LOG": self.log,
         }
 
 
@@ -121,6 +124,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         maintenance=_maintenance(env),
         time_travel=_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
         keep_reports=_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
+        log=_log(env),
     )
 
 
@@ -164,6 +168,16 @@ def _on(env: Mapping[str, str], name: str) -> bool:
     if text not in ("on", "off"):
         raise SettingsError(f"{name} is '{text}'", mend=f"set {name} to 'on' or 'off'")
     return text == "on"
+
+
+def _log(env: Mapping[str, str]) -> Literal["text", "json"]:
+    match env.get("HINDCAST_LOG") or "text":
+        case "text":
+            return "text"
+        case "json":
+            return "json"
+        case other:
+            raise SettingsError(f"HINDCAST_LOG is '{other}'", mend="set HINDCAST_LOG to 'text' or 'json'")
 
 
 def _memory(env: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hindcast import gauges, telling
 from hindcast.errors import FINAL, AskedError, BusyError, HindcastError
 
 if TYPE_CHECKING:
@@ -225,9 +226,13 @@ def reject(pipeline: str, until: str, by: str) -> None:
 
 @contextmanager
 def _failing_for_good() -> Iterator[None]:
-    """Errors of ours end a task's log: what Spark has said of them stands before them, and nothing after."""
+    """Errors of ours end a task's log: what Spark has said of them stands before them, and nothing after.
+
+    What a step tells of itself meanwhile goes to Airflow (gauges.in_airflow).
+    """
     try:
-        yield
+        with telling.to(gauges.in_airflow):
+            yield
     except HindcastError as error:
         from airflow.sdk.exceptions import AirflowException, AirflowFailException
 

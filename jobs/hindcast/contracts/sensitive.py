@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts.expressions import aggregate
 from hindcast.contracts.model import Contract, View
-from hindcast.contracts.shapes import Shape, resolved, scope, selected, shapes
+from hindcast.contracts.shapes import Shape, computed, shapes
 
 
 def sensitive(contract: Contract) -> dict[str, frozenset[str]]:
@@ -47,18 +46,8 @@ NOT_TOLD = "not told: the table has sensitive columns"
 
 def _made(view: View, known: Mapping[str, Shape], found: Mapping[str, frozenset[str]]) -> Iterator[str]:
     """The columns of a view that name a sensitive one of its inputs."""
-    for column, text in _columns(view, known).items():
+    for column, text in computed(view, known).items():
         for named in sqlglot.parse_one(text, dialect="spark").find_all(exp.Column):
             parts = [part.name for part in named.parts]
             if parts[0] in found and parts[1:] and parts[1] in found[parts[0]]:
                 yield column
-
-
-def _columns(view: View, known: Mapping[str, Shape]) -> dict[str, str]:
-    """Every column of a view as an expression over `input.column`."""
-    key = {column: f"{view.first}.{column}" for column in known[view.first].key}
-    if view.aggregate is not None:
-        names = scope(view, known)
-        groups = resolved(view.group_by, view, known) or key
-        return groups | {column: aggregate(text, names)[1] for column, text in view.aggregate.items()}
-    return (resolved(view.key, view, known) or key) | selected(view, known)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hindcast.contracts.expressions import Scope, plain_type, resolve
+from hindcast.contracts.expressions import Scope, aggregate, plain_type, resolve
 from hindcast.contracts.model import Contract, Input, Topic, View
 
 Kind = Literal["events", "versions", "windows", "pairs"]
@@ -93,6 +93,16 @@ def selected(view: View, known: Mapping[str, Shape]) -> dict[str, str]:
     old = {} if view.key is None else {n: f"{view.first}.{n}" for n in known[view.first].key if n not in view.key}
     every = {column: f"{name}.{column}" for name in view.inputs for column in known[name].value if column not in key}
     return {**old, **every}
+
+
+def computed(view: View, known: Mapping[str, Shape]) -> dict[str, str]:
+    """Every column of a view as an expression over `input.column`; of an aggregate its argument."""
+    key = {column: f"{view.first}.{column}" for column in known[view.first].key}
+    if view.aggregate is not None:
+        names = scope(view, known)
+        groups = resolved(view.group_by, view, known) or key
+        return groups | {column: aggregate(text, names)[1] for column, text in view.aggregate.items()}
+    return (resolved(view.key, view, known) or key) | selected(view, known)
 
 
 def resolved(texts: Mapping[str, str] | None, view: View, known: Mapping[str, Shape]) -> dict[str, str]:

@@ -37,6 +37,10 @@ PARTS = {
 """Name and command of each part. Their logs are read from disk, so nobody needs to serve them."""
 
 
+OBSERVING = ("AIRFLOW__METRICS__", "AIRFLOW__OPENLINEAGE__")
+"""What begins the variables of Airflow's own that it is given as they are: where metrics and lineage go."""
+
+
 def start(now: Settings, name: str) -> process.Process:
     """Start one of `PARTS`; the database must be there (`migrate`). `wait` until it is healthy."""
     return process.start(
@@ -126,7 +130,7 @@ def environment(now: Settings) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONPATH"))
+        if name.startswith(OBSERVING) or not name.startswith(("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONPATH"))
     }
     spark = {"conn_type": "spark_connect", "host": ports.HOST, "port": now.spark_port}
     submit = {
