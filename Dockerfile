@@ -2,7 +2,7 @@
 FROM python:3.11.13-slim-bookworm
 
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
+ && apt-get install --yes --no-install-recommends openjdk-17-jdk-headless procps tini \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 50000 hindcast
 
@@ -24,9 +24,7 @@ parts.make_java(place); parts.make_jars(place)" \
 COPY . .
 RUN pip install --no-cache-dir --no-deps --editable . \
  && mkdir -p .venv/spark-conf var objects \
- && HINDCAST_SPARK_MEMORY=2g python -c "import pathlib; from hindcast import session, settings; \
-[pathlib.Path(f'.venv/spark-conf/spark-{name}.conf').write_text(session.defaults_file(settings.settings(), small=small)) \
-for name, small in (('defaults', False), ('small', True))]" \
+ && HINDCAST_SPARK_MEMORY=2g python scripts/object_store.py \
  && chown hindcast var objects
 
 USER hindcast

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import object_store
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "postgresql"
 """Debian's package: the server, its client, and a user of its own."""
@@ -35,6 +37,8 @@ def main() -> int:
         command = [go, "build", "-C", str(ROOT / "tests" / "compose"), "-o", str(composer()), "."]
         subprocess.run(command, check=False)
     missing = []
+    if object_store.main() != 0:
+        missing.append("javac: install a JDK, with which the log store for S3 is built")
     if not postgres():
         missing.append(f"PostgreSQL and psql: as root, apt-get install {PACKAGE} (Debian)")
     if not store().exists():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from hindcast import object_store
-from hindcast.session import defaults
+from hindcast import object_store, session
+from hindcast.errors import PlatformError
 from hindcast.settings import settings
+
+ROOT = Path(__file__).parent.parent
 
 WAREHOUSE = "s3a://bucket/tables"
 STORE = "spark.hadoop.fs.s3a"
@@ -34,11 +37,27 @@ def test_another_is_found_by_its_address_and_buckets_are_paths() -> None:
 def test_commits_are_conditional_writes_and_no_secret_is_a_property() -> None:
     env = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
     told = object_store.properties(WAREHOUSE, env)
-    assert told["spark.delta.logStore.s3a.impl"] == "io.delta.storage.GCSLogStore"
-    assert told[f"{STORE}.performance.flags"] == "create"
+    assert told["spark.delta.logStore.s3a.impl"] == object_store.LOG_STORE
+    assert f"{STORE}.performance.flags" not in told, "with `create` S3A overwrites what is there"
     assert not {"me", "hush"} & set(told.values())
 
 
-def test_sessions_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_have_it_and_are_refused_without_the_log_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HINDCAST_WAREHOUSE", WAREHOUSE)
-    assert object_store.properties(WAREHOUSE, os.environ).items() <= defaults(settings()).items()
+    monkeypatch.setattr(session, "home", lambda: tmp_path)
+    (tmp_path / "jars" / "spark").mkdir(parents=True)
+    with pytest.raises(PlatformError, match="log store") as refused:
+        session.defaults(settings())
+    assert refused.value.mend == "run `make object-store`"
+    (tmp_path / "jars" / "object-store").mkdir()
+    told = session.defaults(settings())
+    assert object_store.properties(WAREHOUSE, os.environ).items() <= told.items()
+    assert told["spark.driver.extraClassPath"].endswith(f":{tmp_path}/jars/object-store/*")
+
+
+def test_the_log_store_is_the_class_that_is_built() -> None:
+    package, _, name = object_store.LOG_STORE.rpartition(".")
+    source = (ROOT / "jobs" / "java" / package / f"{name}.java").read_text(encoding="utf-8")
+    assert f"package {package};" in source

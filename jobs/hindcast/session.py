@@ -150,13 +150,19 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
     jars = home() / "jars" / "spark"
     if not jars.is_dir():
         raise PlatformError("Spark's extra jars are not there", where=str(jars), mend="run `make setup`")
+    classes, ours = f"{jars}/*", home() / "jars" / "object-store"
+    if ours.is_dir():
+        classes += f":{ours}/*"
+    elif now.warehouse.startswith(object_store.SCHEME):
+        found = "the log store by which commits in an object store are safe is not there"
+        raise PlatformError(found, where=str(ours), mend="run `make object-store`")
     return {
         **SETTINGS,
         **_places(now),
         "spark.sql.shuffle.partitions": str(2 if small else min(2 * (os.cpu_count() or 1), 64)),
         "spark.driver.memory": now.spark_memory,
-        "spark.driver.extraClassPath": f"{jars}/*",
-        "spark.executor.extraClassPath": f"{jars}/*",
+        "spark.driver.extraClassPath": classes,
+        "spark.executor.extraClassPath": classes,
         "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
         "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
     }
