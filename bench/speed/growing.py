@@ -115,7 +115,7 @@ def measure(
                 else:
                     _merge(spark, it, run, peer)
                 took = time.monotonic() - begun
-                if number:
+                if number and found[name, peer].why is None:
                     found[name, peer].seconds.append(took)
                 print(f"f {name} round {number}  {peer:34} {took:7.2f} s", flush=True)
             _compare(spark, it, found[name, MERGE])

@@ -51,7 +51,7 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Cla
     chunks, done = share.chunks, tables.published(log)
     first = todo.run + 1 - len(chunks)
     left = [number for number in range(first, todo.run + 1) if number > done]
-    claimed: list[Claimed | None] = []
+    claimed: list[DataFrame | None] = []
     if left:
         counted = _counted(log, todo) if done >= first else Counter[str]()
         with Cluster(settings().kafka) as cluster:
@@ -63,7 +63,7 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Cla
                     plans.current(log.warehouse, contract.pipeline, todo.run)  # it may have been given up meanwhile
                 claimed.append(step.append(number, share.after if number == first else number - 1, counted))
     logs.quarantined(spark, contract, name, log, name, limit=100 + len(chunks))
-    every = [one.records for one in claimed if one is not None]
+    every = [records for records in claimed if records is not None]
     return Claimed(share.after, logs.union(every)) if chunks and len(every) == len(chunks) else None
 
 
@@ -84,9 +84,10 @@ class _Step(NamedTuple):
     log: Table
     chunks: list[list[dict[int, Offsets]]]
 
-    def append(self, number: int, after: int, counted: Counter[str]) -> Claimed | None:
+    def append(self, number: int, after: int, counted: Counter[str]) -> DataFrame | None:
         """The commit `number`: a row for each record of its chunk that there is, and one for each gap between them.
 
+        Returns the accepted records, decoded; None if the commit was made before.
         `counted`: what the run has brought and refused before, to which this is added.
         """
         spark, contract, todo, name = self.spark, self.contract, self.todo, self.name
@@ -109,8 +110,16 @@ class _Step(NamedTuple):
         written = planning.stays(settings().warehouse, contract, todo, chunk - 1, len(self.chunks))
         place = partial(members.place, kafka, share.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
+        planned = sum(r.end - r.start for part in parts for r in part.values())
         account = partial(
-            logs.account, place=place, topic=topic, field=field, before=counted, to_come=to_come, written=written
+            logs.account,
+            place=place,
+            topic=topic,
+            field=field,
+            before=counted,
+            to_come=to_come,
+            written=written,
+            weigh=files.few(planned),
         )
         judged, (came, bytes_) = far.tried(judge, account, share.members)
         if source.topic_id(kafka) != share.topic_id:
@@ -124,10 +133,9 @@ class _Step(NamedTuple):
         if share.chunk:
             note |= {what: counted[what] for what in ("records", "malformed")}
             note["chunk"] = chunk
-        few = files.few(sum(r.end - r.start for part in parts for r in part.values()), bytes_)
-        if not commits.append(rows, self.log, number, note, after=after, few=few):
+        if not commits.append(rows, self.log, number, note, after=after, few=files.few(planned, bytes_)):
             return None
-        return Claimed(share.after, _decoded(judged, share, todo))
+        return _decoded(judged, share, todo)
 
     def _between(self, judged: DataFrame, read: list[dict[int, Offsets]], came: dict[int, int]) -> list[DataFrame]:
         """The offsets of what was read that have no record, with their fate; nothing where all have one."""

@@ -31,22 +31,21 @@ def append(
     rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
 ) -> bool | None:
     """`commits.append` of a few rows; None where only Spark can write into the table."""
-    if tables.published(table, part) >= run:
-        return False
     found = DeltaTable(table.path)
+    if (found.transaction_version(table.app(part)) or 0) >= run:
+        return False
     parts = files.of_rows(rows, found)
     if parts is None:
         return None
     with _told(table):
         written = list(files.write(found, parts))
-    return add(written, table, run, note, part, after=after)
+    return _transact(found, lambda _: list(map(_added, written)), table, run, note, part, after)
 
 
-def add(
-    written: Sequence[Written], table: Table, run: int, note: dict[str, Any], part: str = "", *, after: int | None
-) -> bool:
+def add(written: Sequence[Written], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
     """Adds files that are written already (`files.write`), as `commits.append` adds rows."""
-    return _transact(lambda _: list(map(_added, written)), table, run, note, part, after)
+    found = DeltaTable(table.path)
+    return _transact(found, lambda _: list(map(_added, written)), table, run, note, "", after)
 
 
 class _MergeError(Exception):
@@ -71,13 +70,14 @@ def publish(
         return [*removed, *map(_added, files.write(now, rewriting.parts(some, opened)))]
 
     try:
-        _transact(actions, table, run, note, "", after)
+        _transact(found, actions, table, run, note, "", after)
     except _MergeError:
         return False
     return True
 
 
 def _transact(
+    found: DeltaTable,
     actions: Callable[[DeltaTable], list[AddAction | RemoveAction]],
     table: Table,
     run: int,
@@ -86,7 +86,6 @@ def _transact(
     after: int | None,
 ) -> bool:
     """One commit of actions, which are made for the very version of the table that they are committed upon."""
-    found = DeltaTable(table.path)
 
     def published() -> int:
         found.update_incremental()

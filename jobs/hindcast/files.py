@@ -87,8 +87,8 @@ def weight(rows: DataFrame) -> Column:
     return F.sum(reduce(add, (F.coalesce(size, F.lit(0)).cast("bigint") for size in sizes)))
 
 
-def few(count: int, bytes_: int | None) -> bool:
-    """Whether rows are so few, and weigh so little, that this process can write them."""
+def few(count: int, bytes_: int | None = None) -> bool:
+    """Whether rows are so few, and weigh so little (None: whatever they weigh), that this process can write them."""
     return count <= FEW and (bytes_ or 0) <= LIGHT
 
 
@@ -122,8 +122,8 @@ def of_rows(rows: DataFrame, found: DeltaTable) -> list[tuple[str | None, pa.Tab
 def _plain(found: DeltaTable) -> bool:
     """Whether nothing more is promised of the rows of a table than their columns."""
     told, configuration = found.protocol(), found.metadata().configuration
-    features = {*(told.writer_features or ())} if told.min_writer_version >= _NAMED else set()
-    known = told.min_writer_version <= _PLAIN or (told.min_writer_version >= _NAMED and features <= _KNOWN)
+    version, features = told.min_writer_version, {*(told.writer_features or ())}
+    known = version <= _PLAIN or (version >= _NAMED and features <= _KNOWN)
     promised = any(name.startswith("delta.") for field in found.schema().fields for name in field.metadata)
     return known and tables.STATISTICS in configuration and not promised
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -15,14 +14,9 @@ from pyspark.sql.types import StructType
 from hindcast.session import FEW
 
 
-def columns(found: DeltaTable) -> StructType:
-    """The columns of a table as Spark has them."""
-    return StructType.fromJson(json.loads(found.schema().to_json()))
-
-
-def rows(spark: SparkSession, found: DeltaTable, paths: Sequence[str]) -> DataFrame:
-    """The rows of some files, by their paths in the table; what a file lacks of the table's columns is null."""
-    schema, folder = columns(found), unquote(found.table_uri.removeprefix("file://")).rstrip("/")
+def rows(spark: SparkSession, found: DeltaTable, schema: StructType, paths: Sequence[str]) -> DataFrame:
+    """The rows of some files, by their paths in the table; what a file lacks of the table's `schema` is null."""
+    folder = unquote(found.table_uri.removeprefix("file://")).rstrip("/")
     if not paths:
         return spark.createDataFrame([], schema)
     named = (f"{folder}/{path}" for path in paths)

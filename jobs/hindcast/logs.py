@@ -259,9 +259,11 @@ def account(
     before: Counter[str],
     to_come: int,
     written: str,
+    *,
+    weigh: bool = False,
 ) -> tuple[dict[int, int], int]:
-    """How many records of each partition came, and how much all of them weigh (`files.weight`); no more of a run may be
-    malformed than allowed.
+    """How many records of each partition came, and how much all of them weigh (`files.weight`; 0 unless asked for); no
+    more of a run may be malformed than allowed.
 
     `place`: what a partition is called. `before`: how many `records` the run's earlier commits brought, how many of
     these they `refused`, and how many were `malformed`; added to. `to_come`: how many offsets its later ones are to
@@ -275,7 +277,7 @@ def account(
             F.min_by("reason", "offset").alias("reason"),
             F.min_by(F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200), "offset").alias("key"),
             F.min_by("value", "offset").alias("value"),
-            files.weight(judged.select("key", "value", "headers")).alias("bytes"),
+            (files.weight(judged.select("key", "value", "headers")) if weigh else F.lit(0)).alias("bytes"),
         )
         .collect()
     )

@@ -246,7 +246,7 @@ def _shown(table: Table, schema: StructType) -> str:
 
 def spark_schema(found: DeltaTable) -> StructType:
     """The columns of a table as Spark has them."""
-    return listing.columns(found)
+    return StructType.fromJson(json.loads(found.schema().to_json()))
 
 
 def _taken(found: DeltaTable, table: Table, schema: StructType) -> DeltaTable:
@@ -320,22 +320,22 @@ def believed(spark: SparkSession, table: Table) -> DataFrame:
 
 def load(spark: SparkSession, table: Table) -> DataFrame:
     """All rows of a table that is there; those of an older store format through the proxy view."""
-    found = opened(table) if table.kind == "versions" else None
-    it = older(found) if found is not None else None
-    rows = stored(spark, table)
+    found = opened(table)
+    it = older(found) if found is not None and table.kind == "versions" else None
+    rows = stored(spark, table, found)
     return rows if it is None else proxied(rows, it)
 
 
-def stored(spark: SparkSession, table: Table) -> DataFrame:
+def stored(spark: SparkSession, table: Table, found: DeltaTable | None = None) -> DataFrame:
     """All rows of a table that is there, as its files have them.
 
     Of a small one Spark is told which files these are: to ask Delta's log takes it half a second for each table.
     """
-    found = opened(table)
+    found = found or opened(table)
     paths = listing.small(found) if found is not None else None
     if found is None or paths is None:
         return spark.read.format("delta").load(table.path)
-    return listing.rows(spark, found, paths)
+    return listing.rows(spark, found, spark_schema(found), paths)
 
 
 def proxied(rows: DataFrame, it: Older) -> DataFrame:

@@ -43,7 +43,8 @@ class Staged:
 
     def changes(self, spark: SparkSession) -> DataFrame:
         """The rows as a change (`plane.changes`), for gates."""
-        rows = listing.rows(spark, DeltaTable(self.table.path), [file.path for file in self.files])
+        found = DeltaTable(self.table.path)
+        rows = listing.rows(spark, found, tables.spark_schema(found), [file.path for file in self.files])
         return rows.select(*(f"`{name}`" for name in self.columns), F.lit("open").alias("change"))
 
 

@@ -30,9 +30,8 @@ public final class ConditionalLogStore extends HadoopFileSystemLogStore {
     if (!overwrite) {
       asked = asked.must(CONDITIONAL, "true");
     }
-    FSDataOutputStream out = null;
     try {
-      out = asked.build();
+      FSDataOutputStream out = asked.build();
       while (actions.hasNext()) {
         out.write((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
       }
