@@ -21,11 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hindcast import produce
 from hindcast.demo import restaurant
+from hindcast.kafka import produce
+from hindcast.kafka.produce import Record
 from hindcast.local import airflow, ports, stack
 from hindcast.local.api import Airflow
-from hindcast.produce import Record
 from hindcast.settings import Settings, settings
 
 RESULTS = Path(__file__).parent / "results" / "airflow.json"

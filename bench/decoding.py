@@ -23,7 +23,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 from hindcast.contracts import Topic
 from hindcast.contracts.avro import AvroFile
-from hindcast.decode import decode
+from hindcast.formats.decode import decode
 from hindcast.session import session
 
 ROUNDS = 4

@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import gates
-from hindcast.candidates import Candidate
 from hindcast.contracts import load
-from hindcast.plans import Plan, Share
+from hindcast.planning.plans import Plan, Share
+from hindcast.quality import gates
+from hindcast.quality.candidates import Candidate
 from hindcast.session import session
 
 CONTRACT = """

@@ -136,10 +136,11 @@ def run(
     spark: SparkSession, told: argparse.Namespace, contract: Any, number: int, span: tuple[int, int], *, late: bool
 ) -> dict[str, float]:
     """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds."""
-    from hindcast import journal, runs
-    from hindcast.plans import Plan, Share
+    from hindcast import runs
+    from hindcast.kafka.topics import Offsets
+    from hindcast.planning import journal
+    from hindcast.planning.plans import Plan, Share
     from hindcast.settings import settings
-    from hindcast.topics import Offsets
 
     warehouse = settings().warehouse
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
@@ -175,7 +176,10 @@ def claim(
     late: bool,
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
-    from hindcast import commits, logs, order, plans, tables
+    from hindcast.corrected import order
+    from hindcast.delta import commits, making
+    from hindcast.planning import plans
+    from hindcast.replay import logs
     from hindcast.settings import settings
 
     table = plans.log(settings().warehouse, contract.pipeline, topic)
@@ -199,7 +203,7 @@ def claim(
         F.lit(plan.run).cast("long").alias("run"),
         F.lit(plan.known_at).alias("systemFrom"),
     )
-    tables.ensure(table, tables.nullable(rows.schema))
+    making.ensure(table, making.nullable(rows.schema))
     commits.append(rows, table, plan.run, {"run": plan.run, "refused": 0})
 
 
@@ -257,7 +261,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def rows(contract: Any) -> dict[str, int]:
     """How many rectangles each table holds."""
-    from hindcast import tables
+    from hindcast.delta import tables
     from hindcast.settings import settings
 
     return {

@@ -70,8 +70,8 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
     """The medians of a table, over keys that lie far apart."""
     from fastapi.testclient import TestClient
 
-    from hindcast import tables
     from hindcast.contracts import find
+    from hindcast.delta import tables
     from hindcast.pages.access import Access
     from hindcast.pages.app import made
     from hindcast.settings import settings
@@ -117,10 +117,10 @@ def by_arrow(found: Any, key: int) -> int:
     """The same by way of Arrow."""
     import duckdb
 
-    from hindcast import tables
+    from hindcast.delta import contents
 
     with duckdb.connect() as engine:
-        engine.register("rows", tables.arrow(found))
+        engine.register("rows", contents.arrow(found))
         return len(engine.sql(f"SELECT * FROM rows WHERE id = {key}").fetchall())  # noqa: S608  # a number
 
 
@@ -133,8 +133,9 @@ def timed(ask: Callable[[], object]) -> float:
 
 def make(count: int, keys: int) -> None:
     """A table of `count` versions of `keys` keys, each ended by the next of its key, and a journal with one run."""
-    from hindcast import journal, tables
     from hindcast.contracts import find
+    from hindcast.delta import tables
+    from hindcast.planning import journal
     from hindcast.settings import settings
 
     contract, warehouse = find(settings().schemas, "bench"), settings().warehouse

@@ -19,8 +19,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import joins, order, plane, tasks
 from hindcast.contracts import Contract
+from hindcast.corrected import joins, order, plane
+from hindcast.emits import on_spark
 from hindcast.session import session, sliced
 
 KEYS, PARTITIONS, ROUNDS, GOAL = 100_000, 4, 3, 2.0
@@ -108,9 +109,9 @@ def kafka(logs: dict[str, DataFrame]) -> DataFrame:
         passes = F.lit(True).alias("passes")
         headers = F.lit(None).cast("array<struct<key string, value binary>>").alias("headers")
         records[name] = ordered.select("key", "value", "timestamp", "partition", id_, "order", headers, passes, *places)
-    rows = tasks.given(CONTRACT, "priced", records, dict.fromkeys(records, PARTITIONS))
-    done = tasks.processed(CONTRACT, "priced", rows, PARTITIONS)
-    return tasks.told(CONTRACT, "priced", done.where("part IS NULL")).select("k", "v", "price", "timestamp")
+    rows = on_spark.given(CONTRACT, "priced", records, dict.fromkeys(records, PARTITIONS))
+    done = on_spark.processed(CONTRACT, "priced", rows, PARTITIONS)
+    return on_spark.told(CONTRACT, "priced", done.where("part IS NULL")).select("k", "v", "price", "timestamp")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hindcast import journal, ledger, planning, plans, produce, runs, tables
+from hindcast import runs
 from hindcast.contracts import load
+from hindcast.delta import tables
+from hindcast.kafka import produce
 from hindcast.local.broker import running
+from hindcast.planning import journal, planner, plans
+from hindcast.replay import ledger
 from hindcast.session import session
 from hindcast.settings import settings
 
@@ -72,7 +76,7 @@ def planned(servers: str) -> dict[str, Any]:
         for partitions in (ONE, MANY):
             for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
                 made, started = load(settings().schemas / f"of{partitions}.yaml"), time.monotonic()
-                plan = planning.proposed(settings().warehouse, servers, made, "bench", end, [])
+                plan = planner.proposed(settings().warehouse, servers, made, "bench", end, [])
                 took = time.monotonic() - started
                 seconds.setdefault(f"{partitions}, {bound}", []).append(took)
     empty = sum(r.end == r.start for r in plan.topics["prices"].ranges.values())

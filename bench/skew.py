@@ -22,7 +22,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import aggregates, joins
+from hindcast.corrected import aggregates, joins
 from hindcast.session import ROWS_PER_SLICE, SLICES, session, temporarily
 
 KEYS, TASKS, ROUNDS = 100_000, 16, 3

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
-from hindcast import steps
-from hindcast.operators import SharedSpark, SubmittedSpark
+from hindcast.scheduling import steps
+from hindcast.scheduling.operators import SharedSpark, SubmittedSpark
 from hindcast.session import home
 from hindcast.settings import settings
 

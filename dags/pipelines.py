@@ -28,11 +28,11 @@ from airflow.sdk import (
 )
 from airflow.sdk.exceptions import AirflowFailException
 
-from hindcast import assets, steps
 from hindcast.contracts import Contract, load, paths, repeated
 from hindcast.errors import HindcastError
-from hindcast.links import ReportLink
-from hindcast.operators import SharedSpark, SubmittedSpark
+from hindcast.scheduling import assets, steps
+from hindcast.scheduling.links import ReportLink
+from hindcast.scheduling.operators import SharedSpark, SubmittedSpark
 from hindcast.session import home
 from hindcast.settings import settings
 
@@ -41,7 +41,7 @@ DEFAULTS = {
     "retry_delay": timedelta(seconds=20),
     "retry_exponential_backoff": True,
     "execution_timeout": timedelta(minutes=15),
-    "weight_rule": "hindcast.priority.FreshFirst",
+    "weight_rule": "hindcast.scheduling.priority.FreshFirst",
 }
 PATIENCE = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
 """How a run waits for one that is under way: it asks every 10 s, keeps no worker busy, and gives up after an hour."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from hindcast.links import ReportLink
-from hindcast.priority import FreshFirst
+from hindcast.scheduling.links import ReportLink
+from hindcast.scheduling.priority import FreshFirst
 
 
 class HindcastTasks(AirflowPlugin):

@@ -16,11 +16,11 @@ from typing import Any
 import docs_reference as reference
 import picture
 
-from hindcast import ledger
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic
 from hindcast.contracts.check import RESERVED
 from hindcast.formats import FORMATS
+from hindcast.replay import ledger
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

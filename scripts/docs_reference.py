@@ -20,16 +20,16 @@ from hindcast.errors import FINAL, HindcastError
 HOUSE = Path(__file__).resolve().parent.parent / "jobs" / "hindcast"
 
 OURS = {
-    "logs": "<pipeline>/logs/<topic>",
-    "fates": "<pipeline>/fates/<topic>",
-    "base": "<pipeline>/base/<topic>",
-    "trimmed": "<pipeline>/trimmed/<topic>",
-    "schemas": "<pipeline>/schemas/<topic>",
-    "emitting": "<pipeline>/emitted/<view>",
+    "replay.logs": "<pipeline>/logs/<topic>",
+    "replay.fates": "<pipeline>/fates/<topic>",
+    "replay.base": "<pipeline>/base/<topic>",
+    "replay.trimmed": "<pipeline>/trimmed/<topic>",
+    "replay.schemas": "<pipeline>/schemas/<topic>",
+    "building.emitting": "<pipeline>/emitted/<view>",
     "emits.rows": "<pipeline>/kept/<view>/<epoch>",
-    "journal": "<pipeline>/runs",
-    "verdicts": "<pipeline>/gates",
-    "holds": "<pipeline>/failing",
+    "planning.journal": "<pipeline>/runs",
+    "quality.verdicts": "<pipeline>/gates",
+    "quality.holds": "<pipeline>/failing",
 }
 """The modules whose docstrings tell the columns of a table of our own, and where it lies."""
 
@@ -80,7 +80,7 @@ def tables() -> str:
     for module, path in OURS.items():
         summary = (import_module(f"hindcast.{module}").__doc__ or "").strip()
         parts += [f"### `{path}`", *([_KEPT] if module == "emits.rows" else []), _linked(summary)]
-        if module == "logs":
+        if module == "replay.logs":
             parts += ["### `<pipeline>/quarantine`", _quarantine()]
     return "\n\n".join(parts) + "\n"
 
@@ -203,7 +203,7 @@ def _example() -> str:
 
 
 def _quarantine() -> str:
-    from hindcast.logs import QUARANTINE
+    from hindcast.replay.logs import QUARANTINE
 
     names = ", ".join(f"`{name}`" for name in QUARANTINE)
     return (

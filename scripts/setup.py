@@ -14,22 +14,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from setup_parts import Part
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 NEEDED_GIB = 4
-
-
-class Part(NamedTuple):
-    """One part of .venv: what is said while it is made, what it is made from, whether it is there, how to make it."""
-
-    name: str
-    saying: str
-    made_from: list[str]
-    is_there: Callable[[], bool]
-    make: Callable[[], None]
 
 
 def main() -> int:

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import java_runtime
-from setup import Part
 
 ATTEMPTS, PAUSE_SECONDS = 3, 4.0
 INDEX = "is the package index reachable? A proxy or an index of your own: PIP_INDEX_URL, UV_DEFAULT_INDEX, HTTPS_PROXY"
@@ -24,6 +25,16 @@ CENTRAL = "is Maven Central reachable? A mirror of your own: set its root in ivy
 
 class SetupError(Exception):
     """What was found, and what to do about it."""
+
+
+class Part(NamedTuple):
+    """One part of .venv: what is said while it is made, what it is made from, whether it is there, how to make it."""
+
+    name: str
+    saying: str
+    made_from: list[str]
+    is_there: Callable[[], bool]
+    make: Callable[[], None]
 
 
 class Place:

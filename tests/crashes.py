@@ -20,7 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hindcast import commits, journal, runs, verdicts
+from hindcast import runs
+from hindcast.delta import commits
+from hindcast.planning import journal
+from hindcast.quality import verdicts
 from pipelines import CORRECTION, SEED, Pipeline, tell
 
 CONTRACT = """

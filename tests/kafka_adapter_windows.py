@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hindcast.conformance.topology import measured, windows_of
+from hindcast.conformance.tasks import measured
+from hindcast.conformance.topology import windows_of
 from hindcast.emits.closing import Emit, aggregate
 from hindcast.emits.records import Records
 from hindcast.emits.windowed import Kept, nothing_kept

@@ -21,8 +21,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import aggregates, joins
-from hindcast.aggregates import Measure
+from hindcast.corrected import aggregates, joins
+from hindcast.corrected.aggregates import Measure
 from hindcast.kernels import task
 from hindcast.kernels.form import Form, Side, Span
 

@@ -71,7 +71,7 @@ def live_output(
     A record goes to the partition that Kafka's own partitioner gives its key. `one_by_one`: the application has
     processed each record to the end, through its own topics too, before it is given the next.
     """
-    from hindcast import produce
+    from hindcast.kafka import produce
 
     prefix = f"live-{os.getpid()}-{next(_numbers)}-"
     topics = sorted({record["topic"] for record in records})

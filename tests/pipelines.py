@@ -25,10 +25,13 @@ import pytest
 import yaml
 from pyarrow.dataset import Dataset
 
-from hindcast import journal, produce, runs, tables
+from hindcast import runs
 from hindcast.contracts import Contract, load
 from hindcast.contracts.load import _Loader
-from hindcast.tables import Table, located
+from hindcast.delta import contents, tables
+from hindcast.delta.tables import Table, located
+from hindcast.kafka import produce
+from hindcast.planning import journal
 from hindcast.upkeep.verifying.verify import verify
 
 if TYPE_CHECKING:
@@ -172,7 +175,7 @@ class Pipeline:
         found = tables.opened(Table(self.warehouse, self.name, name, "log"))
         if found is None:
             return []
-        read = tables.arrow(found)
+        read = contents.arrow(found)
         rows: list[dict[str, Any]] = (read.to_table() if isinstance(read, Dataset) else read.read_all()).to_pylist()
         return rows
 

@@ -20,12 +20,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast import far, runs
+from hindcast import runs
 from hindcast.errors import HindcastError
+from hindcast.kafka import far
+from hindcast.kafka.topics import Offsets, records
 from hindcast.local import ports
 from hindcast.session import session
 from hindcast.settings import settings
-from hindcast.topics import Offsets, records
 
 
 def main(folder: Path) -> None:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import base, tables
 from hindcast.contracts import Contract, load, shapes
+from hindcast.delta import contents, tables
+from hindcast.delta.store_formats import UNKNOWN, Older
 from hindcast.errors import AskedError, TableError, UnknownError
-from hindcast.store_formats import UNKNOWN, Older
+from hindcast.replay import base
 from hindcast.upkeep.upgrading import upgrade
 from pipelines import RESTAURANT, at
 
@@ -122,7 +123,7 @@ WRONG: list[tuple[str, list[tuple[Any, ...]], list[tuple[str, str]]]] = [
 
 def test_rows_that_no_table_of_the_format_has_are_found(spark: SparkSession) -> None:
     for form, rows, expected in WRONG:
-        seen = tables.proxied(frame(spark, form, rows), Older(form, KNOWN))
+        seen = contents.proxied(frame(spark, form, rows), Older(form, KNOWN))
         found = upgrade.wrong_rows(seen, ("item",), form).collect()
         told = [(row["wrong"], str(None if row["shown"] == "{}" else row["shown"][9:-2])) for row in found]
         assert told == expected, (form, rows)

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import aggregates
-from hindcast.aggregates import Measure
+from hindcast.corrected import aggregates
+from hindcast.corrected.aggregates import Measure
 from relations import records, rows, versions
 
 FROM_SCRATCH: dict[str, Any] = {

@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from browser import running
-from hindcast import holds, journal, produce, read, tables
+from hindcast import read
 from hindcast.contracts import find
+from hindcast.delta import tables
 from hindcast.demo import restaurant
 from hindcast.errors import PlatformError
+from hindcast.kafka import produce
+from hindcast.kafka.produce import Record
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
-from hindcast.produce import Record
+from hindcast.planning import journal
+from hindcast.quality import holds
 from hindcast.questions import BEGINNING, Question
 from hindcast.settings import Settings
 from hindcast.upkeep.maintenance import MANY
@@ -282,7 +286,7 @@ def test_runs_by_spark_submit_answer_the_same(tmp_path: Path) -> None:
 
 def test_what_tasks_are_forked_with_has_started_no_thread() -> None:
     imports = f"import importlib; [importlib.import_module(name) for name in {PRELOADED}]"
-    ours = "from hindcast import expectations; expectations.imported()"
+    ours = "from hindcast.quality import expectations; expectations.imported()"
     code = f"{imports}; {ours}; import threading; print(threading.active_count())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split()[-1] == "1"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import analysis, derive
+from hindcast.building import analysis
 from hindcast.contracts import load, load_all, shapes
 from hindcast.contracts.shapes import PERIODS
+from hindcast.corrected import derive
 from hindcast.errors import ContractError
 from pipelines import pipeline
 

@@ -11,9 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from browser import Up, chromium, log_in, picture, running, shown, waited
-from hindcast import holds, journal, produce, read
+from hindcast import read
 from hindcast.contracts import find
 from hindcast.demo import restaurant
+from hindcast.kafka import produce
+from hindcast.planning import journal
+from hindcast.quality import holds
 from hindcast.questions import BEGINNING, Question
 from pipelines import until
 from test_airflow import DAILY, DAYS, ROOT

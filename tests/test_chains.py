@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reference
-from hindcast import derive
 from hindcast.contracts import load
+from hindcast.corrected import derive
 from reference import Record
 
 if TYPE_CHECKING:

@@ -14,13 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crashes
-from hindcast import claims, journal, ledger, planning, plans, rebuild, runs, tables
+from hindcast import runs
+from hindcast.building import rebuild
+from hindcast.delta import tables
+from hindcast.delta.tables import Table
 from hindcast.errors import RecordError, RunError, SettingsError
+from hindcast.kafka.topics import Offsets, cut
 from hindcast.pages import offsets
-from hindcast.plans import Plan, Share
+from hindcast.planning import journal, planner, plans
+from hindcast.planning.plans import Plan, Share
+from hindcast.replay import claims, ledger
 from hindcast.settings import settings
-from hindcast.tables import Table
-from hindcast.topics import Offsets, cut
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -228,7 +232,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         p.write(text.replace("max_malformed: 1", "max_malformed: 3"))
         with pytest.raises(RunError, match="the contract was changed while the run was under way"):
             p.run("first")
-        planning.abandon(p.warehouse, first, "by a test")
+        planner.abandon(p.warehouse, first, "by a test")
         assert rebuild.rebuild(p.warehouse, p.contract) == []
         with pytest.raises(RunError, match="run 3 is abandoned"):
             claims.claim(spark, p.contract, Plan.from_json(first.plan), "prices")  # the process of run 3 is still there
@@ -287,7 +291,7 @@ def test_offsets_before_the_anchor_are_gone_on_with_too(
             patch.undo()
             for run in journal.runs(p.warehouse, p.name):
                 if not run.finished:
-                    planning.abandon(p.warehouse, run, "by a test")
+                    planner.abandon(p.warehouse, run, "by a test")
             if lost and run_id == "second":
                 Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
                 assert rebuild.rebuild(p.warehouse, p.contract) == [1, 3]

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli, functions, runs, topics
+from hindcast import cli, runs
+from hindcast.kafka import topics
 from hindcast.local import ports
+from hindcast.query import functions
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 if TYPE_CHECKING:

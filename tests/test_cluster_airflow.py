@@ -16,11 +16,13 @@ import pytest
 
 from composed import ROOT, Services, composed
 from databases import postgres
-from hindcast import journal, produce, read
+from hindcast import read
 from hindcast.contracts import find
 from hindcast.demo import restaurant
+from hindcast.kafka import produce
 from hindcast.local import broker, ports
 from hindcast.local.api import Airflow
+from hindcast.planning import journal
 from hindcast.questions import Question
 from hindcast.session import home
 from hindcast.settings import settings

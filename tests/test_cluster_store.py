@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from clusters import object_store, run
-from hindcast import journal, read
+from hindcast import read
+from hindcast.planning import journal
 from hindcast.questions import Question
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
@@ -23,7 +24,7 @@ ROUNDS = 12
 
 WRITER = """
 import sys
-from hindcast.commits import repeatable
+from hindcast.delta.attempts import repeatable
 from hindcast.session import session
 spark = session("writer", {"spark.master": "local[1]", "spark.driver.memory": "1g"}, small=True)
 print("ready", flush=True)

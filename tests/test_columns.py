@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
-from hindcast.columns import difference
 from hindcast.contracts import Topic
-from hindcast.mismatch import told
+from hindcast.delta.columns import difference
+from hindcast.formats.mismatch import told
 
 KEY = ("item",)
 

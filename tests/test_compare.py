@@ -17,14 +17,16 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import write_deltalake
 
-from hindcast import cli, journal, plans, produce
+from hindcast import cli
 from hindcast.compare import Compared, compare
 from hindcast.compare.outputs import Extent
 from hindcast.compare.rules import Facts, rules
 from hindcast.contracts import Contract, load
+from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
-from hindcast.tables import Table
-from hindcast.topics import Offsets
+from hindcast.kafka import produce
+from hindcast.kafka.topics import Offsets
+from hindcast.planning import journal, plans
 from pipelines import RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:

@@ -14,10 +14,13 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 
 from crashes import watched
-from hindcast import attempts, claims, planning, plans, runs, tables
+from hindcast import runs
+from hindcast.delta import attempts, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError, RunError
-from hindcast.plans import Plan
-from hindcast.tables import Table
+from hindcast.planning import planner, plans
+from hindcast.planning.plans import Plan
+from hindcast.replay import claims
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -89,13 +92,13 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
         tell(p, SEED)
         runs.plan(p.name, "first")
         first = plans.current(p.warehouse, p.name, 1)
-        planning.abandon(p.warehouse, first, "by a test")
+        planner.abandon(p.warehouse, first, "by a test")
         runs.plan(p.name, "second")
         claims.claim(spark, p.contract, Plan.from_json(first.plan), "menu")  # the process of run 1 is still there
         with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
             p.run("second")
         assert "abandon" in refused.value.mend
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
         p.run("third")
         claims.claim(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
         assert p.fates("menu") == [(n, "accepted") for n in range(3)]

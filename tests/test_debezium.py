@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from databases import Database, debezium, postgres
-from hindcast import produce
+from hindcast.kafka import produce
 from pipelines import pipeline, until
 
 if TYPE_CHECKING:

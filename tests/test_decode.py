@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from hindcast.contracts import Topic
-from hindcast.decode import decode
+from hindcast.formats.decode import decode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

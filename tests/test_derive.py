@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import derive
 from hindcast.contracts import load
+from hindcast.corrected import derive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import itertools
 import json
 import os
 import re
@@ -16,9 +18,15 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import functions, gaps, holds, journal, questions, schemas, settings, tables, trimmed, verdicts
+from hindcast import questions, settings
 from hindcast.contracts import Contract, Expectation, Input, Join, Shape, Topic, View, Window, shapes
 from hindcast.contracts.shapes import PERIODS
+from hindcast.delta import tables
+from hindcast.kafka import gaps
+from hindcast.planning import journal
+from hindcast.quality import holds, verdicts
+from hindcast.query import functions
+from hindcast.replay import schemas, trimmed
 from hindcast.settings import Settings
 from pipelines import Pipeline
 
@@ -116,18 +124,18 @@ def test_the_glossarys_words_are_those_of_the_code() -> None:
 def is_in_code(name: str, source: str) -> bool:
     """Whether `module.thing`, `Class.field`, a module or a bare name is there."""
     first, _, thing = name.partition(".")
-    if (ROOT / "jobs" / "hindcast" / first).with_suffix(".py").exists() or (
-        ROOT / "jobs" / "hindcast" / first
-    ).is_dir():
-        return not thing or hasattr(import_module(f"hindcast.{first}"), thing)
-    return re.search(rf"\b{first}\b", source) is not None and (
-        not thing or re.search(rf"\b{thing}\b", source) is not None
-    )
+    house = ROOT / "jobs" / "hindcast"
+    for found in (*house.rglob(f"{first}.py"), *house.rglob(f"{first}/__init__.py")):
+        room = ".".join(found.relative_to(house.parent).with_suffix("").parts).removesuffix(".__init__")
+        if not thing or hasattr(import_module(room), thing):
+            return True
+    return all(re.search(rf"\b{it}\b", source) for it in (first, thing) if it)
 
 
 def test_the_glossary_has_the_fates_of_the_code() -> None:
     told = [row[0].strip("`") for row in cells(text("docs/glossary.md")) if len(row) == 4 and row[0] != "fate"]
-    source = text("jobs/hindcast/order.py") + text("jobs/hindcast/decode.py") + text("jobs/hindcast/gaps.py")
+    rooms = ("corrected/order", "formats/decode", "kafka/gaps")
+    source = "".join(text(f"jobs/hindcast/{room}.py") for room in rooms)
     assert sorted(told) == sorted(
         ["accepted", "expired", "malformed", "no_change", "no_timestamp", "null_key", "time_skew", *gaps.FATES]
     )
@@ -275,12 +283,29 @@ def test_every_promise_names_tests_that_are_there() -> None:
             assert ("@pytest.mark.long" in found[1]) == ("†" in promise), f"{test} is long, or is not"
 
 
-def test_every_module_has_its_place_in_the_architecture() -> None:
+def rooms() -> list[list[str]]:
+    """The rooms of docs/architecture.md, row by row."""
+    found = [re.findall(r"`([a-z_]+)/?`", row[0]) for row in cells(text("docs/architecture.md"))]
+    return [row for row in found if row]
+
+
+def test_every_room_has_its_place_in_the_architecture() -> None:
     house = ROOT / "jobs" / "hindcast"
-    modules = {path.stem for path in house.glob("*.py")} - {"__init__"}
-    packages = {f"{path.parent.name}/" for path in house.glob("*/__init__.py")}
-    rooms = [room for row in cells(text("docs/architecture.md")) for room in re.findall(r"`([a-z_]+/?)`", row[0])]
-    assert sorted(rooms) == sorted(modules | packages), "each once"
+    there = {path.stem for path in house.glob("*.py")} | {path.parent.name for path in house.glob("*/__init__.py")}
+    assert sorted(itertools.chain(*rooms())) == sorted(there - {"__init__"}), "each once"
+
+
+def test_a_room_uses_only_rooms_that_stand_below_it() -> None:
+    house = ROOT / "jobs" / "hindcast"
+    floor = {room: number for number, row in enumerate(rooms()) for room in row}
+    climbing = []
+    for path in house.rglob("*.py"):
+        own = path.relative_to(house).with_suffix("").parts[0]
+        for line in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(line, ast.ImportFrom) and (line.module or "").split(".")[0] == "hindcast" and line.module:
+                used = line.module.split(".")[1:2] or [name.name for name in line.names]
+                climbing += [f"{path.relative_to(house)}: {it}" for it in used if it != own and floor[it] < floor[own]]
+    assert not climbing
 
 
 @pytest.mark.long

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import cli, journal, session
-from hindcast.journal import Run
+from hindcast import cli, session
 from hindcast.local import ports
+from hindcast.planning import journal
+from hindcast.planning.journal import Run
 from hindcast.upkeep import doctor
 from hindcast.upkeep.doctor import Line
 from pipelines import RESTAURANT, Pipeline, pipeline

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from hindcast import emitting
+from hindcast.building import emitting
 from hindcast.contracts.load import _Loader
 from hindcast.errors import RecordError
 from pipelines import Pipeline, _plain, pipeline, tell

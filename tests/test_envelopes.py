@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import envelopes
 from hindcast.contracts import Topic, load
-from hindcast.decode import decode
 from hindcast.errors import ContractError
+from hindcast.formats import envelopes
+from hindcast.formats.decode import decode
 from pipelines import T0, at, pipeline
 from test_decode import LATEST, NOON
 

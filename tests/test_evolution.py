@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from hindcast import changes, cli, preview, read, tables
+from hindcast import cli, read
+from hindcast.building import last_seen, preview
 from hindcast.contracts.load import _Loader
+from hindcast.delta import tables
 from hindcast.errors import RecordError, TableError
 from hindcast.pages import histories
 from hindcast.questions import Question
@@ -125,7 +127,7 @@ def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFac
             if name == "dropped":
                 shown = columns(p), columns(p, run=3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(changes, "WHOLE", -1)
+            patch.setattr(last_seen, "WHOLE", -1)
             p.send("menu", ("curry", priced(8.5, note="mild"), 2))
             p.run()
         yield Story(p, {table: (it["opened"], it["closed"]) for table, it in told.items()}, shown)

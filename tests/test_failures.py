@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from browser import Up, running
-from hindcast import journal, produce
+from hindcast.kafka import produce
+from hindcast.kafka.produce import Record
 from hindcast.local import process
-from hindcast.produce import Record
+from hindcast.planning import journal
 from pipelines import until
 
 PRICES = """

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import fates, journal, ledger, planning, plans, preview, rebuild, report, runs
+from hindcast import runs
+from hindcast.building import preview, rebuild
+from hindcast.planning import journal, planner, plans
+from hindcast.replay import fates, ledger
+from hindcast.reports import report
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:
@@ -99,7 +103,7 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         fates.decide(spark, p.contract, todo, "menu")
         runs.replay(spark, p.name, number, "menu")
         assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
 
         # with the contract as it was before, the fate is what it was
         p.write(within(10))

@@ -14,8 +14,13 @@ import pytest
 from deltalake import DeltaTable
 
 import upgrades
-from hindcast import cli, holds, journal, ledger, logs, page, requeue, runs, tables
+from hindcast import cli, runs
+from hindcast.delta import tables
 from hindcast.errors import AskedError, BusyError, QueryError
+from hindcast.planning import journal
+from hindcast.quality import holds
+from hindcast.replay import ledger, logs, requeue
+from hindcast.reports import page
 from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
 from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.verifying.verify import verify

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import journal, planning, preview, schemas
+from hindcast.building import preview
 from hindcast.errors import RecordError, SettingsError, TopicError
+from hindcast.planning import journal, planner
+from hindcast.replay import schemas
 from pipelines import Pipeline, pipeline
 from registries import apicurio, peer, register
 from test_formats import named, record, wrote
@@ -151,7 +153,7 @@ def test_a_registry_s_avro_in_whole_runs(
         assert wrong not in {row["id"] for row in p.raw("schemas/places")}
 
         # In the second chunk of a run it says what was written.
-        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
         monkeypatch.setenv("HINDCAST_CHUNK", "1")
         with pytest.raises(RecordError, match="offset 8: schema") as refused:
             p.run("in chunks")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from hindcast import functions, journal, read
+from hindcast import read
+from hindcast.planning import journal
+from hindcast.query import functions
 from hindcast.questions import BEGINNING, Question
 from pipelines import Pipeline, at
 

@@ -13,7 +13,7 @@ import pytest
 
 from fuzz import COLUMNS, Refused, mutated, oracle
 from hindcast.contracts import Topic
-from hindcast.decode import decode
+from hindcast.formats.decode import decode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,11 +14,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from hindcast import claims, gaps, members, planning, plans, produce, runs
+from hindcast import runs
 from hindcast.errors import TopicError
+from hindcast.kafka import gaps, members, produce
+from hindcast.kafka.topics import Cluster, Offsets, millis
 from hindcast.local import broker as brokers
 from hindcast.local import ports, process
-from hindcast.topics import Cluster, Offsets, millis
+from hindcast.planning import planner, plans
+from hindcast.replay import claims
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
@@ -299,7 +302,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
         with pytest.raises(TopicError, match="was deleted and made anew since run 1"):
             p.run("first")
         assert p.raw("logs/menu") == []
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
         p.run("second")
         anew()
         with pytest.raises(TopicError, match="was deleted and made anew since run 2") as refused:

@@ -14,11 +14,14 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast import expectations, gates, journal, plans, tables, verdicts
-from hindcast.candidates import Candidate
 from hindcast.contracts import Contract, complain_of, load
+from hindcast.delta import making
 from hindcast.errors import GateError
-from hindcast.plans import Plan, Share
+from hindcast.planning import journal, plans
+from hindcast.planning.plans import Plan, Share
+from hindcast.quality import expectations, gates, verdicts
+from hindcast.quality.candidates import Candidate
+from hindcast.quality.verdicts import Verdict
 from hindcast.settings import settings
 from pipelines import T0, pipeline
 
@@ -49,7 +52,7 @@ def contract(folder: Path, expect: str, head: str = HEAD) -> Contract:
     return load(path)
 
 
-def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[gates.Verdict]:
+def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[Verdict]:
     """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
     schema = "id int, price int, note string, email string, start int, end int"
     change = spark.createDataFrame(rows, schema).selectExpr(
@@ -203,14 +206,14 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
 
     for run, (observed, state) in told.items():
         # Each run allowed something else.
-        judged = gates.Verdict(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
+        judged = Verdict(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
         verdicts.enter(*place, run, "sales", [judged])
         planned = plan(run).as_json()
         entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
         journal.write(place[0], entry)
         journal.write(place[0], replace(entry, state=state, detail={}))
     log = plans.log(*place, "sales")
-    tables.ensure(log, StructType([StructField("run", LongType())]))
+    making.ensure(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")
     change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))
     for run, earlier in [(5, [20.0]), (3, [])]:
@@ -228,8 +231,8 @@ LOGGED = ("records", "unpublished")
 
 
 def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
-    def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> gates.Verdict:
-        return gates.Verdict(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
+    def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> Verdict:
+        return Verdict(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
 
     place = (str(folder / "warehouse"), "shop")
     for run, told in [(1, verdict(1.0)), (2, verdict(9.0, "failed")), (3, verdict(None, "error")), (3, verdict(2.0))]:

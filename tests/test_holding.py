@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import changes, commits, holds, journal, planning, report, runs
+from hindcast import runs
+from hindcast.building import last_seen
+from hindcast.delta import commits
 from hindcast.errors import GateError, RunError
+from hindcast.planning import journal, planner
+from hindcast.quality import holds
+from hindcast.reports import report
 from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -96,11 +101,11 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("whole", [changes.WHOLE, -1], ids=["whole", "by increments"])
+@pytest.mark.parametrize("whole", [last_seen.WHOLE, -1], ids=["whole", "by increments"])
 def test_what_is_held_stays_as_believed_until_it_is_released_or_mended(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", whole)
+    monkeypatch.setattr(last_seen, "WHOLE", whole)
     with pipeline(spark, broker, tmp_path, MENU) as p:
         _story(p)
 
@@ -159,7 +164,7 @@ def _story(p: Pipeline) -> None:
 def test_events_and_views_are_held_by_key_too(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", -1)
+    monkeypatch.setattr(last_seen, "WHOLE", -1)
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         _others(p)
 
@@ -230,7 +235,7 @@ def test_what_only_fails_on_what_another_gate_leaves_is_held_too(
 def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", -1)
+    monkeypatch.setattr(last_seen, "WHOLE", -1)
     with pipeline(spark, broker, tmp_path, MENU) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
         p.run()
@@ -258,7 +263,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
             patch.setattr(commits, "publish", _dies)
             with pytest.raises(RuntimeError, match="died"):
                 runs.release(spark, p.name, "given up", keys, "ann", looked_at)
-        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
+        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
         assert {row[0] for row in held(p, "menu")} == {"naan"}
         p.run()
         assert {row[0] for row in held(p, "menu")} == {"naan"}

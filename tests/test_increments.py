@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast import changes, derive, logs, questions, scan, tables
-from hindcast.decode import decode
+from hindcast import questions
+from hindcast.building import last_seen
+from hindcast.corrected import derive
+from hindcast.delta import contents, scan, tables
+from hindcast.formats.decode import decode
+from hindcast.replay import logs
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -50,7 +54,7 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
 ) -> None:
     print(f"HINDCAST_SEED={SEED}")
     dice = random.Random(f"{SEED}/{large}")  # noqa: S311 - histories, not secrets
-    monkeypatch.setattr(changes, "WHOLE", 0)
+    monkeypatch.setattr(last_seen, "WHOLE", 0)
     monkeypatch.setattr(tables, "LARGE", 0 if large else 10**9)
     text = "\n".join(SHOP.splitlines()[: SHOP.splitlines().index("views:") + 1 + views])
     with pipeline(spark, broker, tmp_path, text, partitions=2) as p:
@@ -61,18 +65,18 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
             told = p.run()
             moment = told["knownAt"]
             for name in (*p.contract.topics, *p.contract.views):
-                rows = tables.load(spark, p.table(name))
+                rows = contents.load(spark, p.table(name))
                 for earlier, then in known.setdefault(name, {}).items():
                     asked = questions.known_at(questions.literal(datetime.fromisoformat(earlier)))
                     assert _rows(rows.where(F.expr(questions.spark(asked)))) == then
-                known[name][moment] = _rows(tables.believed(spark, p.table(name)))
+                known[name][moment] = _rows(contents.believed(spark, p.table(name)))
             for name in ("menu", "dishes", *p.contract.views):
                 assert known[name][moment] == _rows(_whole(spark, p, name)), (number, name)
-                rows = tables.load(spark, p.table(name))
+                rows = contents.load(spark, p.table(name))
                 assert _read(p, name) == (rows.count(), rows.where("systemTo IS NULL").count()), "read without Spark"
             for name, view in p.contract.views.items():
                 if view.aggregate is not None:
-                    inputs = {view.first: tables.believed(spark, p.table(view.first))}
+                    inputs = {view.first: contents.believed(spark, p.table(view.first))}
                     counted = derive.left_out(p.contract, name, inputs)
                     assert counted is not None
                     wanted = counted.first().asDict(recursive=True)
@@ -109,7 +113,7 @@ def _whole(spark: SparkSession, p: Pipeline, name: str) -> DataFrame:
         with p.here():
             log = logs.accepted(spark, p.contract, name, after=0)
         return derive.versions(decode(log, topic, datetime(2099, 1, 1, tzinfo=UTC)), topic.ttl)
-    inputs = {i: tables.believed(spark, p.table(i)) for i in p.contract.views[name].inputs}
+    inputs = {i: contents.believed(spark, p.table(i)) for i in p.contract.views[name].inputs}
     return derive.view(p.contract, name, inputs)
 
 

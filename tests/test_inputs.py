@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import changes, inputs, journal, plans, runs
+from hindcast import runs
+from hindcast.building import last_seen
 from hindcast.contracts import load
 from hindcast.errors import ContractError, RunError, TableError
+from hindcast.planning import inputs, journal, plans
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ views:
 def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", few)
+    monkeypatch.setattr(last_seen, "WHOLE", few)
     menu = RESTAURANT.partition("  orders:")[0]
     with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
@@ -97,7 +99,7 @@ views:
 def test_a_stream_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", few)
+    monkeypatch.setattr(last_seen, "WHOLE", few)
     with pipeline(spark, broker, tmp_path) as other, pipeline(spark, broker, tmp_path, SPENT) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
         other.send(

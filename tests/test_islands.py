@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import islands
+from hindcast.corrected import islands
 from relations import at, rows, versions
 
 

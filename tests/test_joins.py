@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import joins
+from hindcast.corrected import joins
 from relations import records, rows, versions
 
 PRICES = [("curry", 8, 0, 4), ("curry", 10, 4, 9)]

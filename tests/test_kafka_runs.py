@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crashes import watched
-from hindcast import journal, planning, preview, rebuild
+from hindcast.building import preview, rebuild
 from hindcast.errors import GateError
+from hindcast.planning import journal, planner
 from pipelines import Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _dies(p: Pipeline, place: str) -> None:
         watched(fail, patch.setattr)
         with pytest.raises(CrashError):
             p.run()
-    planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "a test")
+    planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "a test")
 
 
 def _outputs(p: Pipeline) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +21,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast import changes, direct, read, runs, session, tables
-from hindcast.errors import ContractError, GateError, HindcastError
-from hindcast.kernels import chosen, cuts, task
+from hindcast import read, runs
+from hindcast.building import last_seen
+from hindcast.delta import direct, tables
+from hindcast.errors import HindcastError
+from hindcast.kernels import chosen, task
 from hindcast.kernels.form import Form, Span
 from hindcast.questions import Question
 from hindcast.upkeep import maintenance
+from kernel_runs import begin, build, files, kernels, live, note, stored, twin
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -191,43 +192,6 @@ def replayed(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPath
         yield p
 
 
-def begin(p: Pipeline, run_id: str) -> int:
-    """Plans a run and replays its topics; its number."""
-    assert p.spark is not None
-    with p.here():
-        number = runs.plan(p.name, run_id)
-        for topic in p.contract.topics:
-            runs.replay(p.spark, p.name, number, topic)
-    return number
-
-
-def twin(p: Pipeline, folder: Path) -> Pipeline:
-    """The same pipeline, with all its tables, in another folder."""
-    for name in ("schemas", "warehouse"):
-        shutil.copytree(p.folder / name, folder / name)
-    made = copy.copy(p)
-    made.folder = folder
-    return made
-
-
-@contextmanager
-def kernels(*, on: bool = True) -> Iterator[None]:
-    """Kernels make all views that they can, in small slices of time; or none."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HINDCAST_KERNELS", "on" if on else "off")
-        patch.setattr(chosen, "FEWEST", 0)
-        patch.setattr(cuts, "ROWS", 15)
-        patch.setattr(session, "cores", lambda _: 3)
-        yield
-
-
-def build(p: Pipeline, *views: str, run: int = 1, on: bool = True) -> dict[str, dict[str, Any]]:
-    """What the commits of some views note, or of all."""
-    assert p.spark is not None
-    with p.here(), kernels(on=on):
-        return {view: runs.build(p.spark, p.name, run, view) for view in views or p.contract.ordered}
-
-
 @pytest.fixture(scope="module")
 def made(replayed: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """The run with kernels, completed. To be read."""
@@ -246,33 +210,6 @@ def _completed(p: Pipeline, folder: Path, *, on: bool) -> Pipeline:
     with p.here():
         runs.finish(p.name, 1)
     return p
-
-
-def stored(p: Pipeline, name: str) -> list[str]:
-    """All rows of a table with all their columns, as Spark and as Arrow read them."""
-    assert p.spark is not None
-    found = tables.load(p.spark, p.table(name)).toArrow()
-    own = p.raw(name)
-    read_by_both = [column for column in found.column_names if not own or column in own[0]]
-    assert sorted(map(repr, found.select(read_by_both).to_pylist())) == sorted(
-        repr({column: row[column] for column in read_by_both}) for row in own
-    )
-    return sorted(map(repr, found.to_pylist()))
-
-
-def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
-    return tables.notes(p.table(name)).get(run, {})
-
-
-def files(p: Pipeline, name: str) -> set[str]:
-    """The files of data in a table's folder, whoever has them."""
-    folder = Path(p.table(name).path)
-    return {str(path.relative_to(folder)) for path in folder.glob("_belief=*/*.parquet")}
-
-
-def live(p: Pipeline, name: str) -> set[str]:
-    """Those that a reader sees."""
-    return {*pa.table(DeltaTable(p.table(name).path).get_add_actions(flatten=True)).column("path").to_pylist()}
 
 
 @pytest.mark.slow
@@ -300,7 +237,7 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
     for topic, records in told(random.Random(12), 25).items():  # noqa: S311
         one.send(topic, *(it for it in records if it[0] != NO_KEY))  # which increments pass over
     one.send("nothing", ("a", {"x": 1}, 5), ("b", {"x": 2}, 7))
-    monkeypatch.setattr(changes, "WHOLE", 0)
+    monkeypatch.setattr(last_seen, "WHOLE", 0)
     monkeypatch.setattr(tables, "LARGE", 0)
     for p, on in ((one, True), (other, False)):
         with p.here(), kernels(on=on):
@@ -490,255 +427,10 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
     assert stored(p, "both") == stored(plain, "both")
 
 
-GATED = """
-pipeline: inn
-start: 2026-01-01
-topics:
-  menu:
-    read: table
-    key: {item: string}
-    value: {price: int}
-  orders:
-    read: stream
-    key: {customer: string}
-    value: {item: string, n: int}
-  huge:
-    read: table
-    key: {id: string}
-    value: {amount: bigint, to: string}
-views:
-  held:
-    stream: orders
-    join: {table: menu, on: item}
-    select: {item: orders.item, price: price}
-    expect:
-      - expect_column_values_to_be_between: {column: price, max_value: 20}
-        on_failure: quarantine
-  held_sums:
-    table: menu
-    aggregate: {sum: sum(price)}
-    expect:
-      - expect_column_values_to_be_between: {column: sum, max_value: 20}
-        on_failure: quarantine
-  warned:
-    stream: orders
-    join: {table: menu, on: item, how: left}
-    select: {item: orders.item, price: price}
-    expect:
-      - expect_column_values_to_be_between: {column: price, max_value: 20}
-        on_failure: warn
-  below:
-    stream: held
-    join: {table: menu, on: item}
-    select: {cost: menu.price}
-  stopped:
-    stream: orders
-    join: {table: menu, on: item}
-    select: {item: orders.item, price: price}
-    expect:
-      - expect_column_values_to_be_between: {column: price, max_value: 20}
-  over:
-    table: huge
-    group_by: {to: to}
-    aggregate: {sum: sum(amount)}
-"""
-
-
-PASSING = ("held", "held_sums", "warned", "below")
-
-
-@contextmanager
-def gated(spark: SparkSession, broker: str, folder: Path) -> Iterator[tuple[Pipeline, Pipeline]]:
-    """What gates pass, made by kernels and not; cake is too dear, and of huge there is too much."""
-    with pipeline(spark, broker, folder / "first", GATED) as p:
-        p.send("menu", ("curry", {"price": 8}, 0), ("cake", {"price": 30}, 0), ("tea", {}, 1))
-        p.send("orders", *((name, {"item": item, "n": 1}, 5) for name, item in (("ann", "curry"), ("bob", "cake"))))
-        p.send("orders", ("bob", {"item": "curry", "n": 1}, 6), ("cy", {"item": "rice", "n": 1}, 6))
-        p.send("huge", *((name, {"amount": 2**62, "to": to}, 0) for name, to in (("a", "x"), ("b", "x"), ("c", "y"))))
-        begin(p, "first")
-        one, other = twin(p, folder / "a {b} *"), twin(p, folder / "other")
-        made, without = build(one, *PASSING), build(other, *PASSING, on=False)
-        assert [it.get("kernel") for it in made.values()] == ["stream_table", "of_table", *["stream_table"] * 2]
-        for view in PASSING:
-            assert {k: v for k, v in made[view].items() if k != "kernel"} == without[view], view
-            assert stored(one, view) == stored(other, view)
-        assert made["held"]["opened"] == 1, "bob's two are held"
-        assert made["held_sums"]["leftOut"] == {"no_key": 0, "no_value": 1, "too_late": 0}
-        assert _entered(one) == _entered(other) != []
-        yield one, other
-
-
-@pytest.mark.long
-def test_what_gates_stop_and_sums_that_overflow_are_not_visible(
-    spark: SparkSession, broker: str, tmp_path: Path
-) -> None:
-    with gated(spark, broker, tmp_path) as (one, other):
-        for it, view, error, told in (
-            (one, "stopped", GateError, "1 gates stopped it"),
-            (other, "over", ContractError, "overflow"),
-        ):
-            with pytest.raises(error, match=told):
-                build(it, view)
-            assert it.states()[-1][1] == "stopped"
-            assert not live(it, view)
-        assert files(one, "stopped")
-        with one.here():
-            maintenance._vacuumed(spark, one.table("stopped"), timedelta(0))
-        assert not files(one, "stopped")
-
-
-@pytest.mark.long
-def test_what_was_stopped_or_held_is_published_when_it_is_mended(
-    spark: SparkSession, broker: str, tmp_path: Path
-) -> None:
-    with gated(spark, broker, tmp_path) as (one, other):
-        for it, on in ((one, True), (other, False)):
-            with pytest.raises(ContractError, match="overflow"):
-                build(it, "over", on=on)
-            with it.here(), kernels(on=on), pytest.raises(GateError, match="1 gates stopped it"):
-                it.run("second")
-        assert not live(one, "stopped")
-        one.send("menu", ("cake", {"price": 9}, 0))
-        one.send("huge", ("b", None, 0))
-        for it, on in ((one, True), (other, False)):
-            with it.here(), kernels(on=on):
-                it.run("third")
-        assert note(one, "stopped", 3)["kernel"] == "stream_table"
-        assert note(one, "over", 3)["kernel"] == "of_table"
-        for view in one.contract.ordered:
-            assert one.believed(view) == other.believed(view) != [], view
-        assert _entered(one) == _entered(other)
-        with one.here():
-            assert wrong(one) == []
-
-
-def _entered(p: Pipeline) -> list[Any]:
-    """What gates have entered, without the clock's moments."""
-    return sorted(str({k: v for k, v in row.items() if k != "at"}) for row in p.raw("failing"))
-
-
-EVOLVING = """
-pipeline: inn
-start: 2026-01-01
-topics:
-  menu:
-    read: table
-    key: {item: string}
-    value: {price: int, share: smallint, d: "decimal(8,2)", gone: string, kind: string}
-  orders:
-    read: stream
-    key: {customer: string}
-    value: {item: string, n: int}
-views:
-  empty:
-    stream: orders
-    join: {table: menu, on: customer}
-    select: {price: price, d: d}
-"""
-EVOLVED = (
-    EVOLVING.replace("price: int, share: smallint", "price: bigint, share: int")
-    .replace("decimal(8,2)", "decimal(12,2)")
-    .replace("gone: string", "more: string")
-    .replace("n: int", "n: bigint, code: string")
-)
-ANEW = """\
-  priced:
-    stream: orders
-    join: {table: menu, on: item, how: left}
-    key: {code: code, n: n}
-    select: {item: orders.item, price: price, d: d, more: more}
-  per_more:
-    table: menu
-    group_by: {more: more, kind: kind}
-    aggregate: {many: count(*), prices: sum(price), shares: avg(share), d: sum(d)}
-  per_dish:
-    table: menu
-    aggregate: {prices: sum(price)}
-"""
-READER = """
-pipeline: reader
-start: 2026-01-01
-topics:
-  tips:
-    read: stream
-    key: {customer: string}
-    value: {item: string, percent: int}
-inputs:
-  dishes: {table: inn.menu, key: {item: string}, value: {price: bigint, kind: string}}
-  eaten: {table: inn.orders, read: stream, key: {customer: string}, value: {item: string, n: bigint}}
-views:
-  tipped:
-    stream: tips
-    join: {table: dishes, on: item}
-    select: {price: price, percent: percent}
-  eaten_for:
-    stream: eaten
-    join: {table: dishes, on: item, how: left}
-    select: {price: price, n: n}
-  per_kind:
-    table: dishes
-    group_by: {kind: kind}
-    aggregate: {prices: sum(price), many: count(*)}
-"""
-
-
-@pytest.mark.long
-def test_inputs_that_have_changed_and_those_of_another_pipeline(
-    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Columns added, widened and dropped, rows that deletion vectors mark, superseded rows; inputs at a known-at."""
-    monkeypatch.setattr(tables, "LARGE", 0)
-    begun = tmp_path / "begun"
-    with pipeline(spark, broker, begun, EVOLVING) as p, pipeline(spark, broker, begun, READER) as reader:
-        dishes = ("curry", "soup", "tea", "cake")
-        values = {"price": 8, "share": 3, "d": 1.5, "gone": "old", "kind": "warm"}
-        p.send("menu", *((dish, values | {"price": n}, n) for n, dish in enumerate(dishes)))
-        p.send("orders", *((f"c{n}", {"item": dish, "n": n}, n) for n, dish in enumerate((*dishes, "rice"))))
-        with p.here():
-            p.run("first")
-        assert not live(p, "empty")
-        p.write(EVOLVED)
-        values = {"price": 2**40, "share": 70_000, "d": 12345678.25, "more": "new", "kind": "cold"}
-        p.send("menu", ("curry", values, 1), ("soup", None, 7), ("cake", values | {"more": None}, 9))
-        p.send("orders", *((f"d{n}", {"item": dish, "n": 2**40, "code": "x"}, 8) for n, dish in enumerate(dishes)))
-        with p.here():
-            p.run("second")
-        found = DeltaTable(p.table("menu").path)
-        assert {"deletionVectors", "typeWidening"} <= {*found.protocol().reader_features}
-        assert any(row["systemTo"] is not None for row in p.raw("menu"))
-        reader.send("tips", ("ann", {"item": "curry", "percent": 10}, 5), ("bob", {"item": "soup", "percent": 5}, 8))
-        begin(reader, "first")
-        p.write(EVOLVED + ANEW)
-        p.send("menu", ("curry", values | {"price": 77, "kind": None}, 3))  # the reader is not to see it
-        p.send("orders", ("curry", {"item": "tea", "n": 2**41, "code": "y"}, 6))  # fills what was empty and has grown
-        begin(p, "third")
-        one, other = twin(p, tmp_path / "one"), twin(p, tmp_path / "other")
-        built, without = build(one, run=3), build(other, run=3, on=False)
-        assert {view: it.get("kernel") for view, it in built.items()} == {
-            "empty": None,
-            "priced": "stream_table",  # delta-rs writes no table that has type widening
-            **dict.fromkeys(("per_more", "per_dish"), "of_table"),
-        }
-        for view in one.contract.ordered:
-            assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
-            assert stored(one, view) == stored(other, view) != [], view
-        with one.here():
-            runs.finish(one.name, 3)
-            assert wrong(one) == []
-        pinned, apart = copy.copy(reader), copy.copy(reader)
-        pinned.folder, apart.folder = one.folder, other.folder
-        built, without = build(pinned), build(apart, on=False)
-        assert [it.get("kernel") for it in built.values()] == ["stream_table", "stream_table", "of_table"]
-        for view in reader.contract.ordered:
-            assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
-            assert stored(pinned, view) == stored(apart, view) != [], view
-        assert "'price': 77," in str(stored(one, "menu"))
-        assert "'price': 77," not in str(stored(pinned, "tipped"))
-
-
 CHILD = """
 import os, signal, sys
-from hindcast import direct, runs
+from hindcast import runs
+from hindcast.delta import direct
 from hindcast.kernels import chosen, cuts, task
 from hindcast.session import session
 

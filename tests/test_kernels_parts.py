@@ -21,14 +21,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast import direct, files, tables
 from hindcast.compiled import NOTHING
+from hindcast.delta import direct, files, making, tables
+from hindcast.delta.files import Written
+from hindcast.delta.tables import Table
 from hindcast.errors import RunError
-from hindcast.files import Written
 from hindcast.kernels import cuts, numbers, operators, sweeps, task
 from hindcast.kernels.form import Form, Side, Span
 from hindcast.kernels.sweeps import FOREVER
-from hindcast.tables import Table
 from pipelines import T0
 
 
@@ -36,7 +36,7 @@ def _table(folder: Path) -> Table:
     """A table of a view, empty."""
     table = Table(str(folder), "shop", "made", "versions", ("k",))
     moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
-    tables.ensure(table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())]))
+    making.ensure(table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())]))
     return table
 
 

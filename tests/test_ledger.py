@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from hindcast import cli, journal, ledger, plans, rebuild, runs
+from hindcast import cli, runs
+from hindcast.building import rebuild
+from hindcast.planning import journal, plans
+from hindcast.replay import ledger
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 LEDGER = [  # run, state, topic, partition, first, last, accepted

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import receivers
-from hindcast import lineage
 from hindcast.contracts import load
+from hindcast.scheduling import lineage
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,11 +18,13 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 
 from crashes import watched
-from hindcast import cli, journal, read, tables
-from hindcast.journal import Run
+from hindcast import cli, read
+from hindcast.delta import tables
+from hindcast.delta.tables import Table
+from hindcast.planning import journal
+from hindcast.planning.journal import Run
 from hindcast.questions import Question
 from hindcast.settings import Settings, settings
-from hindcast.tables import Table
 from hindcast.upkeep import maintenance
 from hindcast.upkeep.maintenance import depth, maintain, retention
 from hindcast.upkeep.verifying.verify import verify

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import expectations
+from hindcast.quality import expectations
 from hindcast.session import SMALL, temporarily
 from pipelines import T0
 
@@ -142,7 +142,7 @@ def alone(engine: Any) -> Iterator[dict[Any, Any]]:
 
 
 def bundled(rows: int | None) -> Any:
-    from hindcast import metrics
+    from hindcast.quality import metrics
 
     return lambda engine: metrics.bundled(engine, rows)
 

@@ -10,8 +10,8 @@ import pytest
 
 import receivers
 from browser import running
-from hindcast import produce
 from hindcast.demo import restaurant
+from hindcast.kafka import produce
 
 ROOT = Path(__file__).resolve().parents[1]
 

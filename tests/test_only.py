@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from hindcast import changes, journal, planning, preview
+from hindcast.building import last_seen, preview
 from hindcast.contracts import Contract
 from hindcast.contracts.load import _Loader
+from hindcast.delta.tables import opened
 from hindcast.errors import AskedError
-from hindcast.journal import Run
-from hindcast.plans import Plan
-from hindcast.tables import opened
+from hindcast.planning import journal, planner
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan
 from pipelines import RESTAURANT, T0, Pipeline, pipeline
 from test_inputs import TIPS
 
@@ -51,7 +52,7 @@ def late(p: Pipeline) -> None:
 def test_one_topic_is_brought_and_what_is_made_of_it_and_the_next_run_brings_the_rest(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "WHOLE", few)
+    monkeypatch.setattr(last_seen, "WHOLE", few)
     with pipeline(spark, broker, tmp_path, WIDER) as p:
         first(p)
         p.run("first")
@@ -137,7 +138,7 @@ def test_what_concerns_all_tables_is_not_done_for_one(
         for n, (state, hash_) in enumerate(past, 1)
     ]
     with pytest.raises(AskedError) as refused:
-        planning.proposed("nowhere", "nobody", contract, "one", None, runs, only)
+        planner.proposed("nowhere", "nobody", contract, "one", None, runs, only)
     assert found in refused.value.found
     assert mend in refused.value.mend
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import order
+from hindcast.corrected import order
 from relations import at, ms, records, rows
 
 LOG = [(0, "a", 1, 30), (0, "b", 1, 20), (0, "a", 1, 19), (0, "a", 1, 40), (0, "a", 1, 29), (1, "a", 1, 0)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from browser import chromium
-from hindcast import page
+from hindcast.reports import page
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver

@@ -14,8 +14,8 @@ import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from hindcast import tables
 from hindcast.contracts import find
+from hindcast.delta import tables
 from hindcast.pages import VIEWS, drawing, histories, machine, offsets
 from hindcast.pages.access import Access
 from hindcast.pages.app import made

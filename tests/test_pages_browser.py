@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from browser import chromium, shown, waited
-from hindcast import page
 from hindcast.local import ports
 from hindcast.pages import PREFIX
 from hindcast.pages.access import Access
 from hindcast.pages.app import made
+from hindcast.reports import page
 from hindcast.settings import settings
 from warehouses import HOSTILE, at, shop
 

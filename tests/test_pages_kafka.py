@@ -13,10 +13,12 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 from fastapi.testclient import TestClient
 
-from hindcast import emitted, plans, read
+from hindcast import read
 from hindcast.contracts import Contract, load
+from hindcast.delta import emitted
+from hindcast.delta.tables import Table
+from hindcast.planning import plans
 from hindcast.settings import Settings
-from hindcast.tables import Table
 from test_pages import client, text, twin
 from warehouses import HOSTILE, RUNS, T0, at, complete, place, row, shop, version, write
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import journal, ledger, plans, produce, runs, topics
+from hindcast import runs
+from hindcast.kafka import produce, topics
+from hindcast.kafka.topics import Cluster, Offsets
 from hindcast.pages import offsets
+from hindcast.planning import journal, plans
+from hindcast.replay import ledger
 from hindcast.settings import settings
-from hindcast.topics import Cluster, Offsets
 from pipelines import Pipeline, at, pipeline
 
 if TYPE_CHECKING:

@@ -10,13 +10,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from hindcast import journal, ledger, members, planning, plans, produce, quarantine, rebuild, requeue, runs
+from hindcast import runs
+from hindcast.building import rebuild
 from hindcast.errors import QueryError, RecordError, TopicError
-from hindcast.members import Member
+from hindcast.kafka import members, produce
+from hindcast.kafka.members import Member
+from hindcast.kafka.topics import Cluster, Offsets, millis
 from hindcast.pages import offsets
 from hindcast.pages.why import explain
+from hindcast.planning import journal, planner, plans
+from hindcast.replay import ledger, quarantine, requeue
 from hindcast.settings import settings
-from hindcast.topics import Cluster, Offsets, millis
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
@@ -187,7 +191,7 @@ def test_a_topic_that_is_deleted_stops_the_run_until_the_contract_goes_on_withou
         with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: their topic was deleted") as refused:
             p.run("second")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"
-        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
         with pytest.raises(TopicError, match="its topic was deleted; 1 is the next offset that was to be") as refused:
             p.run("third")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"

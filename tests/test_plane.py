@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import plane
+from hindcast.corrected import plane
 from relations import ms, records, rows
 
 COLUMNS = ("key.k", "value.v", "validFrom", "validTo")

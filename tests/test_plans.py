@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from hindcast.errors import TopicError
-from hindcast.members import Member
-from hindcast.planning import anchored
-from hindcast.plans import Plan, Share
-from hindcast.topics import Offsets, bounded, continued
+from hindcast.kafka.members import Member
+from hindcast.kafka.topics import Offsets, bounded, continued
+from hindcast.planning.planner import anchored
+from hindcast.planning.plans import Plan, Share
 
 
 @pytest.mark.parametrize(

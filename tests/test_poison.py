@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import functions as F
 
 import fuzz
-from hindcast import limits, logs, quarantine
 from hindcast.contracts import Topic
-from hindcast.decode import decode
 from hindcast.errors import RecordError
-from hindcast.topics import HEADERS
+from hindcast.formats import limits
+from hindcast.formats.decode import decode
+from hindcast.kafka.topics import HEADERS
+from hindcast.replay import logs, quarantine
 from pipelines import pipeline
 
 if TYPE_CHECKING:

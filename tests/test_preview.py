@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import preview
-from hindcast.ages import AGES
+from hindcast.building import preview
 from hindcast.errors import ContractError, RecordError, TableError
+from hindcast.reports.ages import AGES
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import journal, read
+from hindcast import read
 from hindcast.contracts import load
+from hindcast.delta.tables import Table
 from hindcast.errors import QueryError
+from hindcast.planning import journal
 from hindcast.questions import BEGINNING, Question
-from hindcast.tables import Table
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import derive, plane, refresh
 from hindcast.contracts import Contract, load, shapes
-from hindcast.islands import Source
+from hindcast.corrected import derive, plane, refresh
+from hindcast.corrected.islands import Source
+from hindcast.delta.tables import Table
 from hindcast.session import SMALL, temporarily
-from hindcast.tables import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hindcast import registry
 from hindcast.contracts import avro
 from hindcast.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
+from hindcast.formats import registry
 from hindcast.settings import settings
 from registries import peer, register
 from secured import certificates

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import functions, journal, read, report
+from hindcast import read
 from hindcast.contracts import load
-from hindcast.page import html
-from hindcast.plans import Plan, Share
+from hindcast.kafka.topics import Offsets
+from hindcast.planning import journal
+from hindcast.planning.plans import Plan, Share
+from hindcast.query import functions
 from hindcast.questions import Question
-from hindcast.topics import Offsets
+from hindcast.reports import report
+from hindcast.reports.page import html
 from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:

@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import (
-    changes,
-    commits,
-    fates,
-    journal,
-    ledger,
-    planning,
-    plans,
-    quarantine,
-    rebuild,
-    report,
-    requeue,
-    runs,
-)
+from hindcast import runs
+from hindcast.building import last_seen, rebuild
 from hindcast.cli import main
+from hindcast.delta import commits
 from hindcast.errors import AskedError, QueryError
+from hindcast.planning import journal, planner, plans
+from hindcast.replay import fates, ledger, quarantine, requeue
+from hindcast.reports import report
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:
@@ -141,7 +133,7 @@ def test_malformed_records_are_decoded_anew(
     before_too: bool,
 ) -> None:
     """Before too: what a requeue does that takes nothing, and a run of the contract that takes more."""
-    monkeypatch.setattr(changes, "WHOLE", 0)  # by increments
+    monkeypatch.setattr(last_seen, "WHOLE", 0)  # by increments
     with pipeline(spark, broker, tmp_path, limited(60)) as p:
         send(p)
         p.run()
@@ -249,13 +241,13 @@ def test_a_requeue_is_told_alike_by_increments(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A requeue that was given up after it has decided, and a run after it that brings records, by increments."""
-    monkeypatch.setattr(changes, "WHOLE", 0)
+    monkeypatch.setattr(last_seen, "WHOLE", 0)
     with pipeline(spark, broker, tmp_path, limited(60, ALL)) as p:
         send(p)
         p.run()
         p.write(limited(500, ALL))
         p.run()
-        number = planning.plan(
+        number = planner.plan(
             p.warehouse,
             broker,
             p.contract,
@@ -267,13 +259,13 @@ def test_a_requeue_is_told_alike_by_increments(
         for name in ("menu", "orders", "orders"):
             fates.decide(spark, p.contract, todo, name)
         assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
         p.send("menu", ("soup", {"price": 5}, 14))
         p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 26), ("finn", {"item": "curry", "quantity": 1}, 5))
         p.run()
         found = believed(p)
         assert ("bob", "curry", 20, 25) in [row[:4] for row in found["bills"]]
-        monkeypatch.setattr(changes, "WHOLE", 10_000)
+        monkeypatch.setattr(last_seen, "WHOLE", 10_000)
         for name in ("menu", "orders"):
             told = p.run(only=name)
             assert {n: one["opened"] for n, one in told["tables"].items()} == dict.fromkeys(believed(p), 0)
@@ -315,7 +307,7 @@ def test_a_requeue_that_died_is_finished(
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
-            planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+            planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
             p.run()
             assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
         assert len(p.raw("fates/menu")) == 4

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast import attempts, commits, files, rewriting, tables
-from hindcast.tables import Table
+from hindcast.delta import attempts, commits, contents, files, making, rewriting, tables
+from hindcast.delta.tables import Table
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ KEYS = [("a", 1.0), ("a", NAN), (None, 1.0), ("b", None), ("", -0.5)]
 def table(folder: Path, spark: SparkSession) -> Table:
     made = Table(str(folder), "shop", "made", "versions", ("name", "size"))
     told = f"{VERSIONS}, systemFrom timestamp, systemTo timestamp, _belief string"
-    tables.ensure(made, tables.nullable(spark.createDataFrame([], told).schema))
+    making.ensure(made, making.nullable(spark.createDataFrame([], told).schema))
     return made
 
 
@@ -48,7 +48,7 @@ def publish(changes: DataFrame, it: Table, run: int, *, few: bool) -> None:
 
 
 def told(spark: SparkSession, it: Table) -> list[str]:
-    rows = tables.stored(spark, it).select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
+    rows = contents.stored(spark, it).select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
     return sorted(text for (text,) in rows.collect())
 
 
@@ -133,14 +133,14 @@ def test_what_is_large_or_promises_more_is_sparks(
     monkeypatch.setattr(files, "LIGHT", 100)
     assert rewriting.touched(found, it, close, at) is None, "its file is larger than that"
     monkeypatch.undo()
-    rows = tables.stored(spark, it)
+    rows = contents.stored(spark, it)
     assert files.of_rows(rows, found) is not None
     assert files.of_rows(rows.withColumn("more", F.lit(1)), found) is None
     found.alter.add_constraint({"positive": "size > 0"})
     assert files.of_rows(rows, DeltaTable(it.path)) is None, "Delta checks each row"
     marked = table(tmp_path / "b", spark)
     DeltaTable(marked.path).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    assert files.of_rows(tables.stored(spark, marked), DeltaTable(marked.path)) is None
+    assert files.of_rows(contents.stored(spark, marked), DeltaTable(marked.path)) is None
 
 
 def test_what_rows_weigh(spark: SparkSession) -> None:

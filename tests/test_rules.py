@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from hindcast import gates
+from hindcast.quality import gates
 from hindcast.session import SMALL, temporarily
 from pipelines import T0
 
@@ -43,7 +43,7 @@ HOSTILE = ["a`b", "{batch}", "a{0}b", "}{", "it's", 'a "b"', "a b", "a.b", "a`; 
 @pytest.fixture(scope="module")
 def gx() -> Any:
     """Great Expectations with our rules registered; importing takes seconds, so it is not done at the top."""
-    import hindcast.rules  # noqa: F401
+    import hindcast.quality.rules  # noqa: F401
 
     return gates.imported()
 
@@ -549,7 +549,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
     ours = {
         name
         for name in registry.list_registered_expectation_implementations()
-        if registry.get_expectation_impl(name).__module__.startswith("hindcast.rules.")
+        if registry.get_expectation_impl(name).__module__.startswith("hindcast.quality.rules.")
     }
     assert ours == GOOD.keys()
     about = {name: (rule(name, **GOOD[name]).about, rule(name, **GOOD[name]).row_level) for name in GOOD}

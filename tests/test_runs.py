@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import journal, logs, page, planning, plans, report, runs, tables
+from hindcast import runs
+from hindcast.delta import tables
 from hindcast.errors import GateError, RecordError, RunError, TableError, TopicError
-from hindcast.plans import Plan
+from hindcast.planning import journal, planner, plans
+from hindcast.planning.plans import Plan
+from hindcast.replay import logs
+from hindcast.reports import page, report
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
 
 if TYPE_CHECKING:
@@ -100,7 +104,7 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
             with pytest.raises(CrashError):
                 p.run("first")
         [first] = journal.runs(p.warehouse, p.name)
-        planning.abandon(p.warehouse, first, "by a test")
+        planner.abandon(p.warehouse, first, "by a test")
 
         # stream time goes on from 33, where the first run left it
         p.send("menu", ("soup", {"price": 6}, 23), ("soup", {"price": 7}, 22))
@@ -198,14 +202,14 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
         with pytest.raises(RunError, match=r"run 1 \(first\) has not ended") as refused:
             runs.plan(p.name, "second")
         assert "hindcast abandon restaurant" in refused.value.mend
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
         assert runs.plan(p.name, "second") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
         with pytest.raises(RunError, match="run 1 is abandoned"):
             runs.finish(p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
             runs.finish(p.name, 7)
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
         runs.plan(p.name, "requeue__1")
         with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
             runs.plan(p.name, "third")
@@ -235,9 +239,9 @@ def test_a_contract_changed_before_anything_was_written_is_planned_anew(broker: 
 def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         runs.plan(p.name, "first")
-        patch.setattr(planning, "published", lambda table: 1 if table.name == "logs/menu" else 0)  # its log has run 1
+        patch.setattr(planner, "published", lambda table: 1 if table.name == "logs/menu" else 0)  # its log has run 1
         todo = Plan.from_json(plans.current(p.warehouse, p.name, 1).plan)
-        told = planning.stays(p.warehouse, p.contract, todo, 0, 1)
+        told = planner.stays(p.warehouse, p.contract, todo, 0, 1)
         assert "nothing was written of this topic, but of others" in told
         assert "hindcast abandon restaurant" in told
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
@@ -249,7 +253,7 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
 def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         runs.plan(p.name, "first")
-        planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
         seen = tables.opened(journal.table(p.warehouse, p.name))
         runs.plan(p.name, "second")
         mine = plans.current(p.warehouse, p.name, 2)
@@ -267,7 +271,7 @@ def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Pa
         ahead = run.known_at + timedelta(days=1)
         journal.write(p.warehouse, journal.Run(2, "second", ahead, "planned", run.plan, run.plan))
         for number in (1, 2):
-            planning.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+            planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
         runs.plan(p.name, "third")
         assert plans.current(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import scan, tables
 from hindcast.contracts import find
+from hindcast.delta import contents, scan, tables
 from hindcast.questions import Bound
 from warehouses import RUNS, at, shop, version, write
 
@@ -69,7 +69,7 @@ def test_rows_are_those_that_arrow_reads(found: DeltaTable) -> None:
     with scan.engine() as engine, duckdb.connect() as other:
         other.execute("SET TimeZone = 'UTC'")
         scan.register(engine, found)
-        other.register("rows", tables.arrow(found))
+        other.register("rows", contents.arrow(found))
         ours, theirs = engine.sql(text).to_arrow_table(), other.sql(text).to_arrow_table()
     assert ours == theirs
     assert ours.num_rows == 6

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import connections, handover, members, produce, refusals, security
 from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
-from hindcast.members import Member
-from hindcast.security import PREFIX, VARIABLES, Security
-from hindcast.topics import Cluster, Offsets
+from hindcast.kafka import connections, handover, members, produce, refusals, security
+from hindcast.kafka.members import Member
+from hindcast.kafka.security import PREFIX, VARIABLES, Security
+from hindcast.kafka.topics import Cluster, Offsets
 from hindcast.upkeep import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
@@ -389,7 +389,7 @@ class TestConnections:
     def test_spark_submit_inherits_it_and_is_given_nothing_to_show(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-        from hindcast.operators import SubmittedSpark
+        from hindcast.scheduling.operators import SubmittedSpark
 
         use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": "submit"})
         monkeypatch.setenv(connections.USED, "")

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast import derive, logs, order
 from hindcast.contracts import Contract, load, shapes
+from hindcast.corrected import derive, order
 from hindcast.errors import HindcastError
+from hindcast.replay import logs
 from hindcast.session import sized
 
 if TYPE_CHECKING:

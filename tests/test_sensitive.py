@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli, holds, page, preview, report
+from hindcast import cli
+from hindcast.building import preview
 from hindcast.contracts import load
 from hindcast.contracts.sensitive import discreet, sensitive
 from hindcast.errors import HindcastError
+from hindcast.quality import holds
+from hindcast.reports import page, report
 from pipelines import pipeline
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import java_runtime
 import pytest
 import setup
 import setup_parts
-from setup import Part
+from setup_parts import Part
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import histories
-from hindcast import aggregates, joins
-from hindcast.aggregates import Measure
 from hindcast.conformance import Vector, load, outcomes
 from hindcast.conformance.printing import failure
+from hindcast.corrected import aggregates, joins
+from hindcast.corrected.aggregates import Measure
 from hindcast.session import MANY, ROWS_PER_SLICE, SLICES, sliced, temporarily
 from relations import records, rows, versions
 

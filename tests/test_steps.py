@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast import assets, operators, priority, steps
 from hindcast.errors import AskedError, GateError, RunError
-from hindcast.steps import Asked
+from hindcast.scheduling import assets, operators, priority, steps
+from hindcast.scheduling.steps import Asked
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MONDAY, TUESDAY = datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)

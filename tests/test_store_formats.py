@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import scan, show, store_formats, tables
+from hindcast.delta import making, scan, store_formats, tables
+from hindcast.delta.store_formats import UNKNOWN, Older
+from hindcast.delta.tables import Table
 from hindcast.errors import TableError
 from hindcast.pages import drawing
+from hindcast.query import show
 from hindcast.questions import Bound
-from hindcast.store_formats import UNKNOWN, Older
-from hindcast.tables import Table
 
 KEY, VALUE = {"item": "string"}, {"price": "int"}
 LATEST = {**KEY, **VALUE}
@@ -86,7 +87,7 @@ def test_a_table_of_an_older_format_is_read_and_not_written_by_runs(tmp_path: Pa
     found = older_table(tmp_path, "latest", [("curry", 8)])
     assert tables.columns(menu(tmp_path), found) == ["item", "price", "validFrom", "validTo", "systemFrom", "systemTo"]
     with pytest.raises(TableError, match="has the older store format latest: it can be read") as caught:
-        tables.fit(found, menu(tmp_path), tables.spark_schema(found))
+        making.fit(found, menu(tmp_path), tables.spark_schema(found))
     assert "hindcast upgrade p.menu" in caught.value.mend
 
 

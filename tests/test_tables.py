@@ -27,10 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hindcast import commits, direct, journal, listing, scan, tables
-from hindcast import files as files_
+from hindcast.delta import commits, contents, direct, listing, making, scan, tables
+from hindcast.delta import files as files_
+from hindcast.delta.tables import Table
 from hindcast.errors import PlatformError, TableError
-from hindcast.tables import Table
+from hindcast.planning import journal
 from pipelines import RESTAURANT, SEED, T0, pipeline
 
 if TYPE_CHECKING:
@@ -46,19 +47,19 @@ def menu(folder: Path, *key: str) -> Table:
 def test_a_table_is_made_once_and_then_found(tmp_path: Path) -> None:
     assert tables.opened(menu(tmp_path)) is None
     assert tables.published(menu(tmp_path)) == 0
-    assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
-    assert tables.ensure(menu(tmp_path), SCHEMA).version() == 0
+    assert making.ensure(menu(tmp_path), SCHEMA).version() == 0
+    assert making.ensure(menu(tmp_path), SCHEMA).version() == 0
     assert tables.published(menu(tmp_path)) == 0
 
 
 def test_delta_keeps_statistics_of_what_rows_are_found_by_and_of_nothing_else(tmp_path: Path) -> None:
     columns = ("item", StringType()), ("price", IntegerType()), ("validFrom", TimestampType())
     schema = StructType([StructField(name, kind) for name, kind in (*columns, ("systemTo", TimestampType()))])
-    sought = tables.ensure(menu(tmp_path), schema).metadata().configuration["delta.dataSkippingStatsColumns"]
+    sought = making.ensure(menu(tmp_path), schema).metadata().configuration["delta.dataSkippingStatsColumns"]
     assert sought == "item,validFrom,systemTo"
     keyed = StructType([StructField("item", BinaryType()), *schema.fields[1:]])
     other = Table(str(tmp_path), "restaurant", "drinks", "versions", ("item",))
-    sought = tables.ensure(other, keyed).metadata().configuration["delta.dataSkippingStatsColumns"]
+    sought = making.ensure(other, keyed).metadata().configuration["delta.dataSkippingStatsColumns"]
     assert sought == "validFrom,systemTo", "Delta cannot compare bytes"
 
 
@@ -69,7 +70,7 @@ def test_no_thread_of_arrow_reads_local_files_through_python(tmp_path: Path) -> 
     write_deltalake(table.path, rows, name="restaurant.menu", description=table.description)
     found = tables.opened(table)
     assert found is not None
-    read = tables.dataset(found)
+    read = contents.dataset(found)
     assert isinstance(read.filesystem, SubTreeFileSystem)
     assert isinstance(read.filesystem.base_fs, LocalFileSystem)
     assert read.to_table() == rows
@@ -89,7 +90,7 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
     a_folder.mkdir(parents=True)
     (a_folder / "x.txt").write_text("x")
     write_deltalake(str(a_table), pa.table({"item": ["x"], "price": [1]}), description="theirs")
-    tables.ensure(Table(str(tmp_path / "d"), "restaurant", "drinks", "versions", ("item",)), SCHEMA)
+    making.ensure(Table(str(tmp_path / "d"), "restaurant", "drinks", "versions", ("item",)), SCHEMA)
     (tmp_path / "d" / "restaurant" / "drinks").rename(another)
     before = files(tmp_path)
     for path, found in (
@@ -99,7 +100,7 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
         (another, "is a Delta table that Hindcast did not make"),
     ):
         with pytest.raises(TableError, match=found) as caught:
-            tables.ensure(menu(path.parents[1]), SCHEMA)
+            making.ensure(menu(path.parents[1]), SCHEMA)
         assert caught.value.where == str(path)
         assert "set HINDCAST_WAREHOUSE to another folder" in caught.value.mend
     assert files(tmp_path) == before
@@ -107,7 +108,7 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
 
 def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FORMAT", 2)
-    tables.ensure(menu(tmp_path), SCHEMA)
+    making.ensure(menu(tmp_path), SCHEMA)
     monkeypatch.setattr(tables, "FORMAT", 1)
     with pytest.raises(TableError, match="has store format 2, this version knows up to 1"):
         tables.opened(menu(tmp_path))
@@ -126,10 +127,10 @@ def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_columns_and_keys_that_a_table_cannot_take_are_refused_with_both_schemas(
     tmp_path: Path, columns: dict[str, DataType], key: tuple[str, ...], told: str
 ) -> None:
-    tables.ensure(menu(tmp_path), SCHEMA)
+    making.ensure(menu(tmp_path), SCHEMA)
     wanted = StructType([StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises(TableError, match=f"cannot take the columns that it is given now: .*{told}") as caught:
-        tables.ensure(menu(tmp_path, *key), wanted)
+        making.ensure(menu(tmp_path, *key), wanted)
     assert "\n  the table: item string, price int\n  the contract: " in caught.value.found
     assert "another name" in caught.value.mend
 
@@ -138,34 +139,34 @@ def test_a_table_of_our_own_takes_new_columns_and_loses_none(tmp_path: Path) -> 
     """Of those whose columns are ours: a newer Hindcast has more."""
     log = Table(str(tmp_path), "restaurant", "logs/menu", "log")
     newer = StructType([*SCHEMA.fields, StructField("recordTimestamp", TimestampType())])
-    before = tables.ensure(log, SCHEMA)
+    before = making.ensure(log, SCHEMA)
     write_deltalake(before, pa.table({"item": ["curry"], "price": pa.array([8], pa.int32())}), mode="append")
     for _ in range(2):
-        found = tables.ensure(log, newer)
+        found = making.ensure(log, newer)
     row = {"item": "curry", "price": 8, "recordTimestamp": None}
-    assert tables.dataset(found).to_table().to_pylist() == [row]
+    assert contents.dataset(found).to_table().to_pylist() == [row]
     assert len(found.file_uris()) == 1
     assert [commit["operation"] for commit in found.history()][:2] == ["ADD COLUMN", "SET TBLPROPERTIES"]
     with scan.engine() as engine:
         scan.register(engine, found)
         assert engine.sql("SELECT item, price, recordTimestamp FROM rows").to_arrow_table().to_pylist() == [row]
-    assert tables.ensure(log, SCHEMA).schema() == found.schema(), "a log can do without it"
+    assert making.ensure(log, SCHEMA).schema() == found.schema(), "a log can do without it"
     other = Table(str(tmp_path), "restaurant", "logs/orders", "log")
-    tables.ensure(other, newer)
-    assert tables.EVOLUTION in tables.ensure(other, SCHEMA).metadata().configuration, "its files differ"
+    making.ensure(other, newer)
+    assert tables.EVOLUTION in making.ensure(other, SCHEMA).metadata().configuration, "its files differ"
     gates = Table(str(tmp_path), "restaurant", "gates", "gates")
-    tables.ensure(gates, newer)
+    making.ensure(gates, newer)
     with pytest.raises(TableError, match="recordTimestamp is missing"):
-        tables.ensure(gates, SCHEMA)
+        making.ensure(gates, SCHEMA)
     with pytest.raises(TableError, match="price changed from int to bigint"):
-        tables.ensure(log, StructType([StructField("item", StringType()), StructField("price", LongType())]))
+        making.ensure(log, StructType([StructField("item", StringType()), StructField("price", LongType())]))
 
 
 def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100 << 20, 97 << 20, 3 << 20))
     with pytest.raises(TableError, match="the disk has only 3 MB left") as caught:
-        tables.ensure(menu(tmp_path), SCHEMA)
+        making.ensure(menu(tmp_path), SCHEMA)
     assert caught.value.where == menu(tmp_path).path
     assert files(tmp_path) == []
 
@@ -222,7 +223,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
 
 def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(T0, None), (T0, T0)], "validFrom timestamp, validTo timestamp")
-    assert [r[0] for r in rows.select(tables.belief(menu(Path()))).collect()] == ["open", "past"]
+    assert [r[0] for r in rows.select(contents.belief(menu(Path()))).collect()] == ["open", "past"]
 
 
 @pytest.mark.parametrize("name", ["plain", "a [b] {c,d} *"])
@@ -230,13 +231,13 @@ def test_a_small_table_is_read_by_its_files_as_delta_reads_it(spark: SparkSessio
     """Also in a folder whose name is a pattern, after columns were added, and where there are no rows."""
     table = Table(str(tmp_path / name), "shop", "menu", "versions", ("item",))
     moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
-    tables.ensure(table, StructType([*SCHEMA.fields, *moments, StructField("_belief", StringType())]))
+    making.ensure(table, StructType([*SCHEMA.fields, *moments, StructField("_belief", StringType())]))
     rows = pa.table({"item": ["curry", None, "a=b/c"], "price": pa.array([8, 9, None], pa.int32())})
     for field in moments:
         rows = rows.append_column(field.name, pa.array([T0, None, T0], pa.timestamp("us", "UTC")))
 
     def same(count: int) -> None:
-        by_files, by_delta = tables.stored(spark, table), spark.read.format("delta").load(table.path)
+        by_files, by_delta = contents.stored(spark, table), spark.read.format("delta").load(table.path)
         assert by_files.schema == by_delta.schema
         assert sorted(map(str, by_files.collect())) == sorted(map(str, by_delta.collect()))
         assert by_files.count() == count

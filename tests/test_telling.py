@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import receivers
-from hindcast import cli, gauges, telling
+from hindcast import cli, telling
 from hindcast.errors import BusyError
-from hindcast.gauges import Metric
-from hindcast.plans import Share
+from hindcast.kafka.topics import Offsets
+from hindcast.planning.plans import Share
+from hindcast.scheduling import gauges
+from hindcast.scheduling.gauges import Metric
 from hindcast.settings import settings
 from hindcast.telling import Event
-from hindcast.topics import Offsets
 from pipelines import at, pipeline
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ from airflow.sdk.log import configure_logging
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 import receivers
-from hindcast import gauges, telling
+from hindcast import telling
+from hindcast.scheduling import gauges
 configure_logging(json_output=True, output=sys.stdout.buffer)
 legacy = conf.getboolean("metrics", "legacy_names_on")
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import lines, produce, topics
 from hindcast.errors import TopicError
+from hindcast.kafka import lines, produce, topics
+from hindcast.kafka.topics import Cluster, Offsets, millis
 from hindcast.local import ports
-from hindcast.topics import Cluster, Offsets, millis
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 TOMORROW = T0 + timedelta(days=1)

@@ -14,8 +14,11 @@ from pyspark.errors import PySparkException
 
 import upgrades
 from crashes import killed
-from hindcast import cli, functions, journal, planning, tables
+from hindcast import cli
+from hindcast.delta import tables
 from hindcast.errors import AskedError, QueryError, TableError
+from hindcast.planning import journal, planner
+from hindcast.query import functions
 from hindcast.upkeep.upgrading import downgrade, upgrade
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
@@ -252,7 +255,7 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
         with pytest.MonkeyPatch.context() as patch:
             watched(fail, patch.setattr)
             assert not done(spark, p, "in-place")
-        planning.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
+        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
         tell(p, RECORDS)
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])

@@ -12,11 +12,14 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import analysis, commits, redating, tables, valid_time
+from hindcast.building import analysis
 from hindcast.contracts import Topic, load
-from hindcast.decode import decode
+from hindcast.corrected import valid_time
+from hindcast.delta import commits, contents, making
+from hindcast.delta.tables import Table
 from hindcast.errors import ContractError
-from hindcast.tables import Table
+from hindcast.formats.decode import decode
+from hindcast.replay import redating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,9 +194,9 @@ def test_a_log_of_an_earlier_version_gets_the_new_column(spark: SparkSession, tm
     log = Table(str(tmp_path), "dated", "logs/menu", "log")
     rows = spark.range(1).selectExpr("id AS offset", "'accepted' AS fate")
     for run, some in enumerate([rows, rows.selectExpr("*", "timestamp_micros(0) AS recordTimestamp")], 1):
-        tables.ensure(log, tables.nullable(some.schema))
+        making.ensure(log, making.nullable(some.schema))
         assert commits.append(some, log, run, {"run": run})
-    assert [_utc(row.recordTimestamp) for row in tables.load(spark, log).sort("recordTimestamp").collect()] == [
+    assert [_utc(row.recordTimestamp) for row in contents.load(spark, log).sort("recordTimestamp").collect()] == [
         None,
         EPOCH,
     ]

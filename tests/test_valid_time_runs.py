@@ -11,8 +11,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from hindcast import journal, ledger, plans, rebuild, requeue, runs
-from hindcast.topics import millis
+from hindcast import runs
+from hindcast.building import rebuild
+from hindcast.kafka.topics import millis
+from hindcast.planning import journal, plans
+from hindcast.replay import ledger, requeue
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
 if TYPE_CHECKING:

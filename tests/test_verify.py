@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import cli, journal, requeue, runs
+from hindcast import cli, runs
 from hindcast.errors import PlatformError
+from hindcast.planning import journal
+from hindcast.replay import requeue
 from hindcast.upkeep.verifying import definition
 from hindcast.upkeep.verifying.rectangles import FOREVER, Rectangle, overlap
 from hindcast.upkeep.verifying.verify import Verified, text, verify

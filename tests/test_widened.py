@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from hindcast import evolution, scan, tables
-from hindcast.tables import Table
+from hindcast.delta import contents, evolution, making, scan, tables
+from hindcast.delta.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def columns(text: str) -> StructType:
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
     table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",))
-    tables.ensure(table, columns(OLD))
+    making.ensure(table, columns(OLD))
     old = spark.range(70_000).selectExpr(
         *("concat('a', id) AS item", "id::int AS n", "0.1f AS f", "1.5::decimal(8,2) AS d"),
         *("struct(1 AS x) AS at", "array(struct(1 AS x, timestamp '2026-01-01' AS t)) AS many", "7 AS gone"),
@@ -72,11 +72,11 @@ def checked(spark: SparkSession, table: Table, rows: int) -> None:
     """Whether both of our readers read what Spark reads."""
     found = tables.opened(table)
     assert found is not None
-    expected = tables.load(spark, table).drop("_belief").toArrow().sort_by("n")
+    expected = contents.load(spark, table).drop("_belief").toArrow().sort_by("n")
     with scan.engine() as engine:
         scan.register(engine, found)
         scanned = engine.sql("SELECT * FROM rows").to_arrow_table()
-    for told in (scanned, pa.table(tables.arrow(found))):
+    for told in (scanned, pa.table(contents.arrow(found))):
         assert told.num_rows == rows
         same = told.select(expected.column_names).sort_by("n")
         assert [str(kind) for kind in same.schema.types[:4]] == ["string", "int64", "double", "decimal128(12, 2)"]

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import order, windows
-from hindcast.aggregates import Measure
 from hindcast.contracts import Window
+from hindcast.corrected import order, windows
+from hindcast.corrected.aggregates import Measure
 from relations import at, ms, records, rows
 
 

@@ -34,7 +34,7 @@ _AS_ROWS = dict.fromkeys(
     "test_emits_task.py",
 )
 _OF_KERNELS = dict.fromkeys(("kernels.numbers", "kernels.operators"), "test_kernels_parts.py")
-_TESTS = {**_AS_ROWS, **_OF_KERNELS, "order": "test_order.py", "valid_time": "test_valid_time.py"}
+_TESTS = {**_AS_ROWS, **_OF_KERNELS, "corrected.order": "test_order.py", "corrected.valid_time": "test_valid_time.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 

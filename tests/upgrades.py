@@ -16,10 +16,13 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import commits, journal, read, runs, tables
+from hindcast import read, runs
+from hindcast.building import adopting, roll_over
 from hindcast.contracts import find
+from hindcast.delta import commits, in_place, tables
+from hindcast.planning import journal
 from hindcast.questions import Question
-from hindcast.upkeep.upgrading import adopting, downgrade, in_place, roll_over, upgrade
+from hindcast.upkeep.upgrading import downgrade, upgrade
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:

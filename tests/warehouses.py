@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast import journal, page, tables
 from hindcast.contracts import Contract, load
+from hindcast.delta import tables
+from hindcast.planning import journal
+from hindcast.reports import page
 from hindcast.settings import Settings, settings
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -139,7 +139,8 @@ def _compare(spark: SparkSession, it: Grown, measured: Measured) -> None:
 
 def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     """The tables of both and the records of all runs, if they are not there; else as runs have left them."""
-    from hindcast import journal, tables
+    from hindcast.delta import tables
+    from hindcast.planning import journal
 
     it = Grown(folder / f"f-{count}", count)
     if (it.folder / "done").exists():
@@ -174,7 +175,7 @@ def _use(it: Grown) -> Contract:
 
 def _next(it: Grown) -> int:
     """The number of the next run; AssertionError where there are no records left for it."""
-    from hindcast import journal
+    from hindcast.planning import journal
 
     number = len(journal.runs(it.warehouse, "growing")) + 1
     assert number <= RUNS + 1, f"no more records: remove {it.folder}"
@@ -183,7 +184,8 @@ def _next(it: Grown) -> int:
 
 def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """A run of Hindcast's, from its log on."""
-    from hindcast import journal, runs
+    from hindcast import runs
+    from hindcast.planning import journal
 
     entry = _entry(it, contract, run, "planned")
     journal.write(it.warehouse, entry)
@@ -193,9 +195,9 @@ def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
 
 
 def _entry(it: Grown, contract: Contract, run: int, state: str) -> Any:
-    from hindcast import journal
-    from hindcast.plans import Plan, Share
-    from hindcast.topics import Offsets
+    from hindcast.kafka.topics import Offsets
+    from hindcast.planning import journal
+    from hindcast.planning.plans import Plan, Share
 
     share = Share("prices", 0, run - 1, {0: 0}, {0: Offsets(*it.span(run))}, {})
     known_at = data.KNOWN + timedelta(hours=run - 1)
@@ -207,7 +209,8 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """The records of a run into the log, as a replay would put them there."""
     from pyspark.sql import functions as F
 
-    from hindcast import commits, plans, tables
+    from hindcast.delta import commits, making
+    from hindcast.planning import plans
 
     value = F.to_json(F.struct("price", "category"))
     rows: DataFrame = spark.read.parquet(str(it.brought(run))).select(
@@ -228,7 +231,7 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
         F.lit(data.KNOWN + timedelta(hours=run - 1)).alias("systemFrom"),
     )
     table = plans.log(it.warehouse, contract.pipeline, "prices")
-    tables.ensure(table, tables.nullable(rows.schema))
+    making.ensure(table, making.nullable(rows.schema))
     commits.append(rows, table, run, {"run": run, "refused": 0})
 
 

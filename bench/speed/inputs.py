@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from hindcast.contracts import Contract
-    from hindcast.tables import Table
+    from hindcast.delta.tables import Table
 
 CONTRACT = """
 pipeline: {kind}
@@ -92,8 +92,9 @@ def ensure(spark: SparkSession, place: Inputs, kind: str, *names: str) -> None:
 
 def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
     """The events with `validFrom` of the version that they meet, null where there is none: for the equi-join."""
-    from hindcast import derive, joins, tables
     from hindcast.contracts import shapes
+    from hindcast.corrected import derive, joins
+    from hindcast.delta import contents, tables
     from hindcast.session import sliced
 
     path, done = place.table(kind, "marked"), place.folder / "done" / f"{kind}.marked"
@@ -103,7 +104,7 @@ def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
     contract = place.contract(kind)
     sides = [
         derive.relation(
-            tables.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name]
+            contents.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name]
         )
         for name in ("events", "prices")
     ]
@@ -119,7 +120,7 @@ def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
 
 def _publish(spark: SparkSession, place: Inputs, kind: str, name: str) -> None:
     """The table of a topic of these inputs."""
-    from hindcast import tables
+    from hindcast.delta import tables
 
     drawn = place.folder / "records.parquet"
     some = records(place.sizes, kind, name)
@@ -133,7 +134,9 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     """The table of a topic, as its first run publishes it."""
     from pyspark.sql import functions as F
 
-    from hindcast import changes, commits, derive, tables
+    from hindcast.building import comparing
+    from hindcast.corrected import derive
+    from hindcast.delta import commits, making
     from hindcast.session import temporarily
 
     known = drawn.select(
@@ -144,7 +147,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
         "offset",
     )
     rows = derive.events(known) if name == "events" else derive.versions(known)
-    tables.ensure(table, changes.table_schema(rows))
+    making.ensure(table, comparing.table_schema(rows))
     with temporarily(spark, {"spark.sql.shuffle.partitions": "16"}):
         opened = rows.withColumn("change", F.lit("open"))
         commits.publish(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
@@ -152,9 +155,9 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
 
 def _plan(place: Inputs, kind: str) -> None:
     """The one run of a pipeline, planned: what `runs.build` asks for."""
-    from hindcast import journal
-    from hindcast.plans import Plan, Share
-    from hindcast.topics import Offsets
+    from hindcast.kafka.topics import Offsets
+    from hindcast.planning import journal
+    from hindcast.planning.plans import Plan, Share
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
     if journal.runs(warehouse, kind):

@@ -144,15 +144,15 @@ def _named(info: dict[str, Any]) -> str:
 
 
 def _size(place: Inputs, kind: str, name: str) -> int:
-    from hindcast import tables
+    from hindcast.delta import tables
 
     return tables.size(tables.located(str(place.warehouse), place.contract(kind), name))
 
 
 def _believed(spark: SparkSession, place: Inputs, kind: str, name: str) -> DataFrame:
-    from hindcast import tables
+    from hindcast.delta import contents, tables
 
-    return tables.believed(spark, tables.located(str(place.warehouse), place.contract(kind), name))
+    return contents.believed(spark, tables.located(str(place.warehouse), place.contract(kind), name))
 
 
 def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
@@ -160,7 +160,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
 
     What it writes lies beside the view's files until the whole step makes it anew.
     """
-    from hindcast import files, tables
+    from hindcast.delta import files, tables
     from hindcast.kernels import chosen, cuts, operators, reading, task
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
@@ -184,7 +184,7 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
 
 
 def _derive(spark: SparkSession, place: Inputs, kind: str, name: str, size: int) -> None:
-    from hindcast import derive
+    from hindcast.corrected import derive
     from hindcast.session import sliced
 
     contract = place.contract(kind)

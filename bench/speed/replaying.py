@@ -17,7 +17,7 @@ from bench.speed.names import BYTES, OURS, RECORDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hindcast.produce import Record
+    from hindcast.kafka.produce import Record
 
 COUNT, KEYS, PARTITIONS = 5_000_000, 100_000, 4
 CONTRACT = """
@@ -35,7 +35,7 @@ def measure(
 
     Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
     """
-    from hindcast import produce
+    from hindcast.kafka import produce
     from hindcast.local.broker import running
 
     ours, raw = Measured("e", RECORDS, OURS, writes="Delta"), Measured("e", RECORDS, BYTES, writes="Delta")
@@ -59,7 +59,9 @@ def measure(
 
 
 def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: ARG001  # as the other one
-    from hindcast import plans, runs, tables
+    from hindcast import runs
+    from hindcast.delta import tables
+    from hindcast.planning import plans
 
     os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
     runs.replay(spark, "replayed", runs.plan("replayed", f"bench-{time.time_ns()}"), "prices")
@@ -74,7 +76,7 @@ def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
 
 def _records(count: int) -> Iterator[Record]:
     """Prices of 100,000 items over 90 days, a hundredth of them up to a minute late."""
-    from hindcast.produce import Record
+    from hindcast.kafka.produce import Record
 
     start, step = 1_767_225_660_000, 90 * 86_400_000 / count
     for n in range(count):

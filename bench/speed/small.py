@@ -34,9 +34,10 @@ views:
 
 def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwatched) -> list[Measured]:
     """Each round is two runs of ten orders: one replays them by spark-submit, one in the shared session."""
-    from hindcast import produce, runs
+    from hindcast import runs
+    from hindcast.kafka import produce
+    from hindcast.kafka.produce import Record
     from hindcast.local.broker import running
-    from hindcast.produce import Record
 
     found = {data: Measured("g", data, OURS, writes="Delta") for data in (SUBMIT, SHARED, BUILD)}
     with tempfile.TemporaryDirectory(dir=folder) as made, running(Path(made) / "broker") as servers:

@@ -54,7 +54,7 @@ def measure(place: Inputs, kind: str, rounds: int) -> list[Measured]:
 
 def _send(servers: str, prefix: str, place: Inputs, kind: str, share: float) -> dict[str, int]:
     """The first records of both topics into Kafka."""
-    from hindcast import produce
+    from hindcast.kafka import produce
 
     produce.create(servers, *(f"{prefix}{topic}" for topic in ("stream", "table", "output")), partitions=2)
     end = pa.scalar(T0 + SPAN * share, pa.timestamp("ms", "UTC"))
@@ -68,7 +68,7 @@ def _send(servers: str, prefix: str, place: Inputs, kind: str, share: float) -> 
 
 
 def _records(some: pa.Table) -> Iterator[Any]:
-    from hindcast.produce import Record
+    from hindcast.kafka.produce import Record
 
     values = [name for name in some.column_names if name not in ("offset", "timestamp", "item")]
     millis = pc.cast(some["timestamp"], pa.int64())

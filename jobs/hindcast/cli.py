@@ -43,8 +43,11 @@ def step(name: str, argv: Sequence[str]) -> int:
     What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does. What it
     tells of itself is kept in the file that HINDCAST_EVENTS names.
     """
-    from hindcast import holds, preview, report, runs
+    from hindcast import runs
+    from hindcast.building import preview
     from hindcast.contracts import find
+    from hindcast.quality import holds
+    from hindcast.reports import report
     from hindcast.session import session
     from hindcast.upkeep import maintenance
 

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import at_hand, horizon, journal, questions, scan, show, store_formats, tables
+from hindcast import questions
 from hindcast.contracts import Contract
+from hindcast.delta import contents, scan, store_formats, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import QueryError, UnknownError, nearest
+from hindcast.planning import journal
+from hindcast.query import at_hand, horizon, show
 from hindcast.questions import Bound, Question
-from hindcast.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +52,7 @@ def frame(
     from pyspark.sql import functions as F
 
     asked = _Asked.of(warehouse, contract, name, question)
-    rows = tables.load(spark, asked.table).where(F.expr(questions.spark(asked.condition)))
+    rows = contents.load(spark, asked.table).where(F.expr(questions.spark(asked.condition)))
     if question.order:
         rows = rows.orderBy(
             *(

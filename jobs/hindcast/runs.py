@@ -15,36 +15,26 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from hindcast import (
-    analysis,
-    changes,
-    claims,
-    expectations,
-    failures,
-    fates,
-    forgotten,
-    horizon,
-    journal,
-    page,
-    planning,
-    plans,
-    report,
-    scan,
-    tables,
-    telling,
-)
-from hindcast import requeue as requeues
-from hindcast.changes import located
+from hindcast import telling
+from hindcast.building import adopting, analysis, changes, failures
+from hindcast.building.changes import located
+from hindcast.building.publish import nothing, publish
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
+from hindcast.delta import scan, tables
+from hindcast.delta.sources import Sources
+from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, ContractError, GateError, RunError
-from hindcast.plans import Plan
-from hindcast.publish import nothing, publish
+from hindcast.planning import journal, planner, plans
+from hindcast.planning.inputs import source
+from hindcast.planning.plans import Plan
+from hindcast.quality import expectations
+from hindcast.query import horizon
+from hindcast.replay import claims, fates, forgotten
+from hindcast.replay import requeue as requeues
+from hindcast.reports import page, report
 from hindcast.session import sized
 from hindcast.settings import settings
-from hindcast.sources import Sources
-from hindcast.tables import Table
-from hindcast.upkeep.upgrading import adopting
 
 
 def plan(
@@ -63,7 +53,7 @@ def plan(
             for complaint in expectations.complaints(contract):
                 raise complain(now.schemas, pipeline, complaint)
         adopting.ready(contract)
-        made = planning.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
+        made = planner.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
         _note_plan(made)
     return made.run
 
@@ -228,11 +218,11 @@ def _note_plan(made: Plan) -> None:
 
 
 def _plan_instead(contract: Contract, run_id: str, instead: dict[str, Any]) -> int:
-    """The number of a run that does something else than to replay (planning.plan)."""
+    """The number of a run that does something else than to replay (planner.plan)."""
     now = settings()
     with telling.step("plan", contract.pipeline):
         telling.begun(run_id=run_id)
-        made = planning.plan(now.warehouse, now.kafka, contract, run_id, instead=instead)
+        made = planner.plan(now.warehouse, now.kafka, contract, run_id, instead=instead)
         _note_plan(made)
     return made.run
 
@@ -285,7 +275,7 @@ def _done(contract: Contract, todo: Plan, name: str, *sources: Table) -> dict[st
     ):
         return None
     referred = (gate.refers_to for gate in contract.expectations(name))
-    sources = (*sources, *(changes.source(contract, todo, other) for other in referred if other))
+    sources = (*sources, *(source(contract, todo, other) for other in referred if other))
     past = journal.runs(table.warehouse, contract.pipeline)
     last = next((run for run in reversed(past) if run.state == "completed"), None)
     if last is None or last.plan["contract"] != contract.hash:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
-    from hindcast import expectations
     from hindcast.contracts import complain_of, load, paths, repeated
+    from hindcast.quality import expectations
 
     problems = 0
     read: dict[str, Path] = {}
@@ -46,7 +46,7 @@ def schema(_: argparse.Namespace) -> int:
 
 def produce(arguments: argparse.Namespace) -> int:
     """Send JSON lines to a Kafka topic, made if it is not there."""
-    from hindcast import lines, produce
+    from hindcast.kafka import lines, produce
 
     records = list(lines.records(arguments.file))  # what is wrong with one shows before any is sent
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)

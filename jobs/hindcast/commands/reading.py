@@ -29,8 +29,9 @@ def ledger(arguments: argparse.Namespace) -> int:
     """Show which offsets each run brought, and how many had which fate."""
     import pyarrow as pa
 
-    from hindcast import ledger, rebuild
+    from hindcast.building import rebuild
     from hindcast.contracts.load import load_all
+    from hindcast.replay import ledger
 
     if arguments.rebuild and arguments.pipeline is None:
         raise QueryError("no pipeline was named", mend="hindcast ledger PIPELINE --rebuild")
@@ -50,7 +51,7 @@ def ledger(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> int:
     """Show what a run did, or what stopped it; the last one if none is named."""
-    from hindcast import page, report
+    from hindcast.reports import page, report
 
     runs = [r for r in runs_of(arguments.pipeline) if r.reported]
     found = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
@@ -60,7 +61,7 @@ def report(arguments: argparse.Namespace) -> int:
     contract = contract_of(arguments.pipeline)
     told = report.of(settings().warehouse, contract, found)
     if arguments.data_docs:
-        from hindcast import datadocs
+        from hindcast.quality import datadocs
 
         print(datadocs.build(contract, told, arguments.data_docs))
         return 0
@@ -73,7 +74,7 @@ def failing(arguments: argparse.Namespace) -> int:
     """List the rows that failed a gate, or that are held back because of it."""
     import pyarrow.compute as pc
 
-    from hindcast import holds
+    from hindcast.quality import holds
 
     contract, warehouse = contract_of(arguments.pipeline), settings().warehouse
     if arguments.held:
@@ -90,8 +91,8 @@ def failing(arguments: argparse.Namespace) -> int:
 
 def quarantine(arguments: argparse.Namespace) -> int:
     """List the records that are refused, each with its fate and the reason."""
-    from hindcast import quarantine
     from hindcast.errors import nearest
+    from hindcast.replay import quarantine
 
     contract = contract_of(arguments.pipeline)
     if arguments.topic is not None and arguments.topic not in contract.topics:
@@ -162,7 +163,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print the statements that make a pipeline's table functions in Spark SQL."""
-    from hindcast import functions
+    from hindcast.query import functions
 
     for statement in functions.statements(settings().warehouse, contract_of(arguments.pipeline)):
         print(f"{statement};")

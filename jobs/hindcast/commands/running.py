@@ -14,7 +14,9 @@ from hindcast.words import counted
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a pipeline here, all steps; what a run of this command left behind it finishes."""
-    from hindcast import journal, report, runs
+    from hindcast import runs
+    from hindcast.planning import journal
+    from hindcast.reports import report
 
     past = runs_of(arguments.pipeline)
     mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def preview(arguments: argparse.Namespace) -> int:
     """Say what a run would change, past answers above all; write nothing."""
-    from hindcast import preview
+    from hindcast.building import preview
 
     until = moment_of(arguments.pipeline, arguments.until) if arguments.until else None
     told = preview.preview(session_of(arguments.pipeline), arguments.pipeline, until, arguments.only)
@@ -39,7 +41,10 @@ def preview(arguments: argparse.Namespace) -> int:
 
 def requeue(arguments: argparse.Namespace) -> int:
     """Decode malformed records anew, by the contract as it is now, in a run of its own; or say what that would give."""
-    from hindcast import journal, report, requeue, runs
+    from hindcast import runs
+    from hindcast.planning import journal
+    from hindcast.replay import requeue
+    from hindcast.reports import report
 
     pipeline, warehouse = arguments.pipeline, settings().warehouse
     contract = contract_of(pipeline)
@@ -68,7 +73,10 @@ def release(arguments: argparse.Namespace) -> int:
     """Publish changes that a gate has held back, in a run of its own; or say that they stay held."""
     import getpass
 
-    from hindcast import holds, journal, report, runs
+    from hindcast import runs
+    from hindcast.planning import journal
+    from hindcast.quality import holds
+    from hindcast.reports import report
 
     pipeline, _, table = arguments.table.partition(".")
     contract_of(pipeline)
@@ -97,13 +105,13 @@ def release(arguments: argparse.Namespace) -> int:
 
 def abandon(arguments: argparse.Namespace) -> int:
     """Give up a run that cannot be finished."""
-    from hindcast import planning
+    from hindcast.planning import planner
 
     open_ = [r for r in runs_of(arguments.pipeline) if not r.finished]
     found = next((r for r in open_ if arguments.run in (None, r.number)), None)
     if found is None:
         known = ", ".join(str(r.number) for r in open_) or "none"
         raise QueryError("no such run that has not ended", where=arguments.pipeline, mend=f"not ended: {known}")
-    planning.abandon(settings().warehouse, found, "by hand")
+    planner.abandon(settings().warehouse, found, "by hand")
     print(f"{arguments.pipeline}: run {found.number} ({found.run_id}) is given up; the next run takes what it left")
     return 0

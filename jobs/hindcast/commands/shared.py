@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hindcast.contracts import Contract
-    from hindcast.journal import Run
+    from hindcast.planning.journal import Run
 
 
 def session_of(pipeline: str) -> SparkSession:
@@ -36,7 +36,7 @@ def contract_of(pipeline: str) -> Contract:
 
 def runs_of(pipeline: str) -> list[Run]:
     """The runs of a pipeline, also of one whose contract is gone; ContractError where there never was one."""
-    from hindcast import journal
+    from hindcast.planning import journal
 
     past = journal.runs(settings().warehouse, pipeline)
     if not past:
@@ -61,6 +61,6 @@ def moment_of(pipeline: str, text: str) -> datetime:
 
 def show(rows: pa.Table, format_: str) -> None:
     """Prints rows as aligned text, or as JSON."""
-    from hindcast import show
+    from hindcast.query import show
 
     print(show.as_json(rows) if format_ == "json" else show.aligned(rows))

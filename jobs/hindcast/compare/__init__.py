@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from hindcast import emitted, read, scan, tables
+from hindcast import read
 from hindcast.compare import outputs, rules
 from hindcast.compare.differences import KINDS, find, judge, pair
 from hindcast.compare.outputs import PARTITION, Form, Windows, packed
@@ -27,8 +27,9 @@ from hindcast.compare.rules import Facts, Rule
 from hindcast.compare.showing import examples
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
+from hindcast.delta import emitted, scan, tables
 from hindcast.errors import PlatformError, QueryError, TableError, UnknownError, nearest
-from hindcast.topics import Cluster
+from hindcast.kafka.topics import Cluster
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 import duckdb
 
-from hindcast import plans, scan, tables
 from hindcast.compare.outputs import PARTITION, Form
 from hindcast.compare.rules import Rule, upstream
 from hindcast.contracts import Contract
+from hindcast.delta import scan, tables
+from hindcast.planning import plans
 
 KINDS = ("missing", "extra", "different", "time", "order")
 

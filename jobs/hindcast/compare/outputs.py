@@ -23,7 +23,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.errors import RecordError
-from hindcast.topics import Cluster, Offsets
+from hindcast.kafka.topics import Cluster, Offsets
 
 Windows = Literal["time", "session"] | None
 

@@ -13,12 +13,12 @@ from typing import Any, Literal, cast
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import aggregates, increments, joins, order, plane, windows
-from hindcast.aggregates import Measure
 from hindcast.conformance import logs, stepwise
 from hindcast.conformance.stepwise import Known
 from hindcast.conformance.vectors import Shape, Table, Understood, Vector
-from hindcast.islands import over_time
+from hindcast.corrected import aggregates, increments, joins, order, plane, windows
+from hindcast.corrected.aggregates import Measure
+from hindcast.corrected.islands import over_time
 
 _NUMBER = "decimal(38,6)"
 _MAPPED = ("key", "value")

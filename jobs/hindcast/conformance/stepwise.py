@@ -13,8 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from hindcast import plane
-from hindcast.islands import Source
+from hindcast.corrected import plane
+from hindcast.corrected.islands import Source
 
 _PLACES = ("position", "left_position", "right_position")
 

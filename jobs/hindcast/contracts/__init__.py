@@ -2,8 +2,10 @@
 
 from hindcast.contracts.expectation import Expectation
 from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, repeated
-from hindcast.contracts.model import Contract, Input, Join, Keep, Topic, View, Window
+from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, shapes
+from hindcast.contracts.topic import Input, Keep, Topic
+from hindcast.contracts.view import Join, View, Window
 
 __all__ = [
     "Contract",

@@ -8,8 +8,9 @@ from typing import Any
 
 from hindcast.contracts import envelope, formats, gates, kafka, keep, valid_time
 from hindcast.contracts.expressions import ExpressionError
-from hindcast.contracts.model import Contract, Topic
+from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
+from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint, complaints, malformed
 from hindcast.errors import nearest
 

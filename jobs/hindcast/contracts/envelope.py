@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.contracts.model import Topic
+from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from hindcast.contracts import avro
-from hindcast.contracts.model import Topic
+from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from hindcast.contracts import gates
 from hindcast.contracts.expressions import aggregate
-from hindcast.contracts.model import Contract, View
+from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, scope
 from hindcast.contracts.types import written
+from hindcast.contracts.view import View
 from hindcast.contracts.views import Complaint, named
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts.model import Contract, View
+from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, computed, shapes
+from hindcast.contracts.view import View
 
 
 def sensitive(contract: Contract) -> dict[str, frozenset[str]]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hindcast.contracts.expressions import Scope, aggregate, plain_type, resolve
-from hindcast.contracts.model import Contract, Input, Topic, View
+from hindcast.contracts.model import Contract
+from hindcast.contracts.topic import Input, Topic
+from hindcast.contracts.view import View
 
 Kind = Literal["events", "versions", "windows", "pairs"]
 PERIODS: dict[str, tuple[str, ...]] = {

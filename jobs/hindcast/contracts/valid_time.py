@@ -16,7 +16,7 @@ import sqlglot
 from sqlglot import expressions as exp
 
 from hindcast.contracts.expressions import ExpressionError, clash, plain_type, resolve
-from hindcast.contracts.model import Topic
+from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint
 
 RECORD = "_record"

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
-from hindcast.contracts.model import Contract, Join, View, Window
+from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, expressions, resolved, scope
+from hindcast.contracts.view import Join, View, Window
 from hindcast.errors import nearest
 
 

@@ -10,8 +10,10 @@ import yaml
 from pydantic import BaseModel
 
 from hindcast.contracts.expectation import Expectation
-from hindcast.contracts.model import Contract, Input, Join, Keep, TimeSkew, Topic, View, Window
+from hindcast.contracts.model import Contract
+from hindcast.contracts.topic import Input, Keep, TimeSkew, Topic
 from hindcast.contracts.types import shown
+from hindcast.contracts.view import Join, View, Window
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
 

@@ -16,15 +16,21 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import emitted, holds, journal, plans, produce, read, report, scan, security, show, tables
+from hindcast import read
 from hindcast.contracts import find
+from hindcast.delta import emitted, scan, tables
+from hindcast.delta.tables import Table
 from hindcast.demo import flights, readings, restaurant, votes
+from hindcast.kafka import produce, security
 from hindcast.local import stack
 from hindcast.local.airflow import api
+from hindcast.planning import journal, plans
+from hindcast.quality import holds
+from hindcast.query import show
 from hindcast.questions import BEGINNING, Question
+from hindcast.reports import report
 from hindcast.session import BRIEF
 from hindcast.settings import Settings, settings
-from hindcast.tables import Table
 
 PIPELINES = ("restaurant", "votes", "flights")
 RELEASE = "restaurant__release"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hindcast.errors import PlatformError
-from hindcast.produce import Record
+from hindcast.kafka.produce import Record
 
 DEPARTURES, ROTATIONS = "flights.departures", "flights.rotations"
 WEATHER, PLANES = "flights.weather", "flights.planes"

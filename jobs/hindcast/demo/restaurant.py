@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hindcast.produce import Record
+from hindcast.kafka.produce import Record
 
 MENU, ORDERS = "restaurant.menu", "restaurant.orders"
 _START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from hindcast.produce import Record
+from hindcast.kafka.produce import Record
 
 VOTES, REGIONS = "votes.votes", "votes.regions"
 _START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,10 +23,9 @@ from typing import Literal, Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast import envelopes
 from hindcast.contracts import Topic
 from hindcast.contracts.formats import asked, form
-from hindcast.formats import avro, json, primitive, text
+from hindcast.formats import avro, envelopes, json, primitive, text
 from hindcast.formats.part import Part
 
 Step = Callable[[Column, Column, Part], Column]

@@ -16,9 +16,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from hindcast import exact
 from hindcast.contracts import avro
 from hindcast.contracts.avro import Array, Map, Record, Scalar, Type
+from hindcast.formats import exact
 from hindcast.formats.part import Part, result, shown_bytes
 
 HEADER = 5

@@ -19,7 +19,7 @@ from operator import and_
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from hindcast import exact
+from hindcast.formats import exact
 from hindcast.formats.part import Part, result, shown, typed, utf8
 
 _RAW = "_raw"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from hindcast import exact
+from hindcast.formats import exact
 from hindcast.formats.part import Part, result, shown, utf8
 
 

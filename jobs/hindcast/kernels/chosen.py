@@ -12,13 +12,13 @@ from typing import Literal
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import tables
 from hindcast.contracts import Contract, Shape, View, shapes
 from hindcast.contracts.expressions import aggregate, resolve
 from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
+from hindcast.delta import tables
+from hindcast.delta.tables import Table
 from hindcast.kernels.form import Form, Side
 from hindcast.settings import settings
-from hindcast.tables import Table
 
 FEWEST = 100_000
 """From so many input rows on a kernel is faster."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from hindcast.contracts.shapes import PERIODS
 
-MOMENT = pa.timestamp("us", "UTC")
 """The type of moments in files."""
 
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.compiled import NOTHING
+from hindcast.delta.tables import MOMENT
 from hindcast.kernels import numbers, sweeps
-from hindcast.kernels.form import MOMENT, Form, Span
+from hindcast.kernels.form import Form, Span
 from hindcast.kernels.sweeps import FOREVER
 
 if TYPE_CHECKING:

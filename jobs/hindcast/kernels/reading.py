@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast import scan, widened
+from hindcast.delta import scan, widened
+from hindcast.delta.tables import MOMENT
 from hindcast.errors import HindcastError
 from hindcast.kernels import numbers
-from hindcast.kernels.form import MOMENT, Side, Span
+from hindcast.kernels.form import Side, Span
 from hindcast.questions import END, Bound
 
 MOST, LARGEST = 20_000_000, 2 << 30

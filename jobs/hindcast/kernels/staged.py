@@ -14,11 +14,12 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import listing, session, tables
+from hindcast import session
 from hindcast.contracts import Contract
-from hindcast.files import Written
+from hindcast.delta import listing, tables
+from hindcast.delta.files import Written
+from hindcast.delta.tables import Table
 from hindcast.kernels import chosen, cuts
-from hindcast.tables import Table
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from hindcast import files
+from hindcast.delta import files
+from hindcast.delta.tables import MOMENT
 from hindcast.kernels import operators, reading
-from hindcast.kernels.form import MOMENT, Form, Span
+from hindcast.kernels.form import Form, Span
 
 WRITTEN = (
     "path string, belief string, size bigint, rows bigint, statistics string, "

@@ -10,12 +10,12 @@ import importlib
 
 from airflow.executors.local_executor import LocalExecutor
 
-from hindcast import expectations
+from hindcast.quality import expectations
 
 PRELOADED = (
     "airflow.sdk.execution_time.task_runner",
-    "hindcast.operators",
-    "hindcast.report",
+    "hindcast.scheduling.operators",
+    "hindcast.reports.report",
     "hindcast.runs",
     "pyspark.sql.connect.session",
 )

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from hindcast import security
 from hindcast.contracts import paths
 from hindcast.errors import PlatformError
+from hindcast.kafka import security
 from hindcast.local import airflow, broker, ports, process, spark
 from hindcast.local.process import Process
 from hindcast.settings import DEFAULT_POOL, Settings

@@ -14,10 +14,10 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import RedirectResponse, Response
 
-from hindcast import journal
 from hindcast.errors import HindcastError, QueryError, UnknownError
 from hindcast.pages import catalog, machine, offsets, quality, rendering
 from hindcast.pages.access import Access
+from hindcast.planning import journal
 from hindcast.settings import settings
 
 Told = dict[str, Any]

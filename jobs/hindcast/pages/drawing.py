@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from hindcast.store_formats import UNKNOWN
+from hindcast.delta.store_formats import UNKNOWN
 
 WIDTH, HEIGHT, MARGIN = 120, 26, 4
 """Of a small plot."""

@@ -15,14 +15,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from hindcast import questions, read, scan, tables
+from hindcast import questions, read
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
+from hindcast.delta import scan, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import QueryError, UnknownError
+from hindcast.query.show import plain
 from hindcast.questions import literal
-from hindcast.show import plain
-from hindcast.tables import Table
 
 HIDDEN = "***"
 """In place of the value of a sensitive column."""

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hindcast import inputs, journal, members, plans, questions, read, scan, tables
+from hindcast import questions, read
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
+from hindcast.delta import scan, tables
+from hindcast.delta.tables import Table
+from hindcast.kafka import members
 from hindcast.pages import catalog, histories
+from hindcast.planning import inputs, journal, plans
 from hindcast.questions import Bound, literal
-from hindcast.tables import Table
 
 SHOWN = 20
 """So many rows of an input are shown; of more it is said how many there are."""

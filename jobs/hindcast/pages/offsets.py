@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from hindcast import journal, ledger, members, plans
 from hindcast.contracts import Contract
-from hindcast.journal import Run
+from hindcast.kafka import members
 from hindcast.pages import graph
+from hindcast.planning import journal, plans
+from hindcast.planning.journal import Run
+from hindcast.replay import ledger
 from hindcast.settings import Settings
 
 RUNS = 24

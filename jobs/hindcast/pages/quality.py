@@ -7,12 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from hindcast import journal, verdicts
 from hindcast.contracts import Contract
-from hindcast.expectations import named
-from hindcast.journal import Run
-from hindcast.page import OUTCOMES, verdict
 from hindcast.pages import catalog, drawing
+from hindcast.planning import journal
+from hindcast.planning.journal import Run
+from hindcast.quality import verdicts
+from hindcast.quality.expectations import named
+from hindcast.reports.page import OUTCOMES, verdict
 from hindcast.settings import Settings
 
 RUNS = 20

@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from hindcast.errors import HindcastError, UnknownError
-from hindcast.page import SIGNS, counted, moment
 from hindcast.pages.drawing import label
-from hindcast.show import cell, plain
+from hindcast.query.show import cell, plain
+from hindcast.reports.page import SIGNS, counted, moment
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -12,18 +12,20 @@ import sqlglot
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
-from hindcast import emitted, horizon, questions, scan
+from hindcast import questions
 from hindcast.contracts import Contract, Join, Shape, View, shapes
 from hindcast.contracts.expressions import resolve
 from hindcast.contracts.sensitive import discreet
 from hindcast.contracts.shapes import PERIODS, resolved
-from hindcast.emitted import Cause
+from hindcast.delta import emitted, scan
+from hindcast.delta.emitted import Cause
 from hindcast.errors import cause
 from hindcast.pages import histories
 from hindcast.pages.drawing import label
 from hindcast.pages.made_of import Part, Reader, Row, records
+from hindcast.query import horizon
+from hindcast.query.show import cell
 from hindcast.questions import Bound, literal
-from hindcast.show import cell
 
 
 def explain(

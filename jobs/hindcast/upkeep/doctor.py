@@ -236,7 +236,7 @@ def _contracts(now: Settings) -> Iterator[Line]:
 
 def _clock(now: Settings) -> Iterator[Line]:
     """Whether the clock is behind what runs were known at: runs then lie a microsecond apart."""
-    from hindcast import journal
+    from hindcast.planning import journal
 
     here = datetime.now(UTC)
     for contract in _loadable(now):
@@ -254,7 +254,7 @@ def _kafka(now: Settings) -> Iterator[Line]:
     if not any(_connects(server) for server in now.kafka.split(",")):
         yield Line("kafka", "failed", f"{now.kafka} takes no connection", mend)
         return
-    from hindcast.topics import Cluster
+    from hindcast.kafka.topics import Cluster
 
     with Cluster(now.kafka) as cluster:
         there = cluster.topics()
@@ -279,7 +279,7 @@ def _registry(now: Settings) -> Iterator[Line]:
     if not now.schema_registry:
         yield Line("schema registry", "ok", "none is set")
         return
-    from hindcast import registry
+    from hindcast.formats import registry
 
     registry.reach(now)
     yield Line("schema registry", "ok", f"{now.schema_registry} answers")

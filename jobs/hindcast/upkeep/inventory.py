@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hindcast import base, emitted, holds, journal, logs, plans, schemas, tables, trimmed, verdicts
 from hindcast.contracts import Contract
-from hindcast.tables import Table
+from hindcast.delta import emitted, tables
+from hindcast.delta.tables import Table
+from hindcast.planning import journal, plans
+from hindcast.quality import holds, verdicts
+from hindcast.replay import base, logs, schemas, trimmed
 
 
 def behind(warehouse: str, contract: Contract, names: Iterable[str]) -> Iterator[Table]:

@@ -26,13 +26,15 @@ from pyarrow.fs import FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from hindcast import attempts, journal, show, tables, widened
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
+from hindcast.delta import attempts, contents, tables, widened
+from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError
+from hindcast.planning import journal
+from hindcast.query import show
 from hindcast.session import temporarily
 from hindcast.settings import Settings
-from hindcast.tables import Table
 from hindcast.upkeep import inventory
 from hindcast.upkeep import retention as trimming
 from hindcast.words import counted
@@ -122,7 +124,7 @@ def retention(now: Settings, pipeline: str) -> timedelta:
         return set_
     spans: dict[int, tuple[datetime, datetime]] = {}
     ended = set()
-    for row in tables.dataset(found).to_table(columns=["run", "entry", "at"]).to_pylist():
+    for row in contents.dataset(found).to_table(columns=["run", "entry", "at"]).to_pylist():
         first, last = spans.get(row["run"], (row["at"], row["at"]))
         spans[row["run"]] = min(first, row["at"]), max(last, row["at"])
         ended |= {row["run"]} if row["entry"] in ("completed", "abandoned") else set()

@@ -21,28 +21,18 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import (
-    attempts,
-    commits,
-    horizon,
-    inputs,
-    journal,
-    ledger,
-    logs,
-    plans,
-    questions,
-    redating,
-    tables,
-    trimmed,
-)
+from hindcast import questions
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
+from hindcast.delta import attempts, commits, contents, making, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, BusyError
-from hindcast.horizon import Horizon
+from hindcast.planning import inputs, journal, plans
+from hindcast.query import counted, horizon
+from hindcast.query.horizon import Horizon
+from hindcast.replay import ledger, logs, redating, trimmed
 from hindcast.session import temporarily
 from hindcast.settings import settings
-from hindcast.tables import Table
-from hindcast.upkeep import counted
 
 
 class Slowest(NamedTuple):
@@ -171,7 +161,7 @@ def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: j
 def _input(spark: SparkSession, contract: Contract, name: str) -> list[Slowest]:
     """How far the table of another pipeline has come: the last start of a row."""
     table = inputs.table(settings().warehouse, contract, name)
-    row = tables.believed(spark, table).agg(F.unix_micros(F.max(tables.period(table)[0]))).first()
+    row = contents.believed(spark, table).agg(F.unix_micros(F.max(tables.period(table)[0]))).first()
     return [Slowest(name, 0, _moment(row[0]))] if row and row[0] is not None else []
 
 
@@ -213,7 +203,7 @@ def _trim_table(spark: SparkSession, table: Table, at: Horizon, known: datetime,
     How many are left, of runs up to `known`, is noted first (counted.py).
     """
     gone = horizon.gone(table.kind, at.at)
-    rows = tables.load(spark, table).where(gone).count()
+    rows = contents.load(spark, table).where(gone).count()
     if rows and not dry_run:
         counted.note(spark, table, known)
         commits.remove(spark, table, gone, {"trimmed": at.at.isoformat()})
@@ -228,14 +218,14 @@ def _trim_log(spark: SparkSession, contract: Contract, name: str, at: Horizon, l
     log = plans.log(settings().warehouse, contract.pipeline, name)
     decided = logs.again(redating.log(spark, contract, name), contract, name)
     places = unneeded(decided.where(F.col("run") <= last), at, table=contract.topics[name].read == "table")
-    rows = _counted(tables.load(spark, log).join(places, ["partition", "offset"], "left_semi")).localCheckpoint()
+    rows = _counted(contents.load(spark, log).join(places, ["partition", "offset"], "left_semi")).localCheckpoint()
     records = rows.count()
     if not records or dry_run:
         return records
     counts, before = trimmed.table(log), tables.published(log, trimmed.PART)
     columns = {"horizon": F.lit(at.at), "through": F.lit(last).cast("long"), "trim": F.lit(0).cast("long")}
     summed = _summed(spark, log, counts, rows, before).withColumns(columns)
-    tables.ensure(counts, tables.nullable(summed.schema))
+    making.ensure(counts, making.nullable(summed.schema))
     number = tables.published(counts) + 1
     while not commits.append(summed.withColumn("trim", F.lit(number).cast("long")), counts, number, {}):
         number += 1
@@ -284,7 +274,7 @@ def _summed(spark: SparkSession, log: Table, counts: Table, rows: DataFrame, bef
     within = within & (F.col("offset") >= F.col("first")) & (F.col("offset") < F.col("after"))
     told = rows.join(F.broadcast(pieces), within).select(*trimmed.COUNTS.names)
     if before:
-        told = told.unionByName(tables.load(spark, counts).where(F.col("trim") == before).select(told.columns))
+        told = told.unionByName(contents.load(spark, counts).where(F.col("trim") == before).select(told.columns))
     by, sums = ("run", "partition", "first", "after", "fate"), ("n", "late", "without")
     same = [c for c in trimmed.COUNTS.names if c not in (*by, *sums)]
     summed = told.groupBy(*by).agg(*(F.sum(c).alias(c) for c in sums), *(F.first(c).alias(c) for c in same))
@@ -321,12 +311,12 @@ def _trim_refused(spark: SparkSession, contract: Contract, name: str, at: Horizo
     entered = plans.fates(warehouse, pipeline, name)
     if tables.opened(entered) is not None and not dry_run:
         there = f"systemFrom < {moment} AND (key IS NOT NULL OR value IS NOT NULL)"
-        if tables.load(spark, entered).where(there).take(1):
+        if contents.load(spark, entered).where(there).take(1):
             commits.blank(spark, entered, ("key", "value"), there, told)
     quarantine = logs.quarantine(warehouse, pipeline)
     if tables.opened(quarantine) is None:
         return 0
-    rows = tables.load(spark, quarantine).where(f"systemFrom < {moment}")
+    rows = contents.load(spark, quarantine).where(f"systemFrom < {moment}")
     names = [row[0] for row in rows.select("topic").distinct().collect() if contract.entry(row[0]) == name]
     if not names:
         return 0

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast import attempts, forgotten, logs, tables
+from hindcast.delta import attempts, contents, making, tables
+from hindcast.delta.tables import Table
+from hindcast.replay import forgotten, logs
 from hindcast.session import temporarily
-from hindcast.tables import Table
 
 Anew = Callable[[Mapping[str, Any]], str | None]
 """The text that a row is to have."""
@@ -42,7 +43,7 @@ def blank(places: DataFrame, table: Table, by: Mapping[str, str], run: int) -> N
     names = [field.name for field in found.schema().fields]
     if table.kind == "log" and table.name.startswith("logs/") and forgotten.MARK not in names:
         wider = StructType([*tables.spark_schema(found).fields, StructField(forgotten.MARK, LongType())])
-        tables.ensure(table, tables.nullable(wider))
+        making.ensure(table, making.nullable(wider))
         names.append(forgotten.MARK)
     said = f"CASE WHEN t.reason IS NULL OR t.reason = '{logs.REQUEUED}' THEN t.reason ELSE '{forgotten.SAID}' END"
     told = {"key": "NULL", "value": "NULL", "headers": "NULL", "reason": said, forgotten.MARK: str(run)}
@@ -68,7 +69,7 @@ def rewrite(spark: SparkSession, table: Table, by: Sequence[str], column: str, r
     found = tables.opened(table)
     if found is None:
         return 0
-    rows = tables.dataset(found).to_table(
+    rows = contents.dataset(found).to_table(
         columns=[*by, *({column, "table"} & {f.name for f in found.schema().fields} - set(by))]
     )
     changed = [{**row, column: new} for row in rows.to_pylist() if (new := anew(row)) != row[column]]

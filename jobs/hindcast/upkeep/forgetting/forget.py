@@ -23,14 +23,20 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import base, emitted, emitting, holds, journal, logs, page, planning, plans, runs, tables, verdicts
+from hindcast import runs
+from hindcast.building import emitting
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
+from hindcast.delta import contents, emitted, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
-from hindcast.plans import Plan
+from hindcast.planning import journal, planner, plans
+from hindcast.planning.plans import Plan
+from hindcast.quality import holds, verdicts
+from hindcast.query import counted
+from hindcast.replay import base, logs
+from hindcast.reports import page
 from hindcast.settings import settings
-from hindcast.tables import Table
-from hindcast.upkeep import counted
 from hindcast.upkeep.forgetting import erase, proof, purge, records
 from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.forgetting.lineage import Lineage
@@ -63,7 +69,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
         _refuse(contract, what.topic)
     run_id = begun.run_id if begun else journal.run_id("forget")
     told = {"topic": what.topic, "sha256": digest}
-    todo = planning.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
+    todo = planner.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
     step = _Step(spark, contract, what, todo, past)
     step.remove()
     step.purge()
@@ -199,7 +205,7 @@ class _Step:
         table = holds.table(settings().warehouse, self._contract.pipeline)
         if tables.opened(table) is None:
             return 0
-        rows = tables.load(self._spark, table)
+        rows = contents.load(self._spark, table)
         at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
         found = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
         for name in touched:
@@ -255,7 +261,7 @@ class _Step:
         what, table = self._what, tables.located(settings().warehouse, self._contract, self._what.topic)
         left = records.records(self._spark, self._contract, what, set()).count()
         if tables.opened(table) is not None:
-            left += tables.load(self._spark, table).where(records.gone(self._contract, what)).count()
+            left += contents.load(self._spark, table).where(records.gone(self._contract, what)).count()
         adopted = records.adopted(self._spark, self._contract, what)
         return left + (adopted.count() if adopted is not None else 0)
 

@@ -23,13 +23,15 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import changes, derive, refresh, tables
 from hindcast.contracts import Contract, View, shapes
 from hindcast.contracts.expressions import aggregate
 from hindcast.contracts.shapes import PERIODS, scope
-from hindcast.plans import Plan
+from hindcast.corrected import derive, refresh
+from hindcast.delta import contents, tables
+from hindcast.delta.tables import Table
+from hindcast.planning import inputs
+from hindcast.planning.plans import Plan
 from hindcast.settings import settings
-from hindcast.tables import Table
 
 NUMBERS = frozenset(
     {
@@ -64,7 +66,7 @@ class Lineage:
     def table(self, name: str) -> Table:
         """A table of the pipeline, or one of another that it reads."""
         if name in self._contract.inputs:
-            return changes.source(self._contract, self._todo, name)
+            return inputs.source(self._contract, self._todo, name)
         return tables.located(settings().warehouse, self._contract, name)
 
     def there(self, name: str) -> bool:
@@ -78,7 +80,7 @@ class Lineage:
         return self._found[name]
 
     def _rows(self, name: str) -> DataFrame:
-        rows = tables.load(self._spark, self.table(name))
+        rows = contents.load(self._spark, self.table(name))
         if name == self._topic:
             return rows.where(self._gone)
         it = self._contract.views[name]
@@ -116,7 +118,7 @@ class Lineage:
             if on is None and left.kind == "versions":
                 parts.append(right.withColumn("_unit", F.col("_unit").cast(self._key_type(it.first))))
             else:
-                every = self._told(it.first, tables.load(self._spark, self.table(it.first)))
+                every = self._told(it.first, contents.load(self._spark, self.table(it.first)))
                 named = F.col("key") if on is None else on
                 keys = right.select(
                     F.col("_unit")
@@ -136,7 +138,7 @@ class Lineage:
 
     def _key_type(self, name: str) -> str:
         """The type of a table's key, as a struct with its names."""
-        rows = tables.load(self._spark, self.table(name))
+        rows = contents.load(self._spark, self.table(name))
         return rows.select(F.struct(*self._known[name].key).alias("k")).schema["k"].dataType.simpleString()
 
     def _told(self, name: str, rows: DataFrame) -> DataFrame:
@@ -178,7 +180,7 @@ class Lineage:
         """Of an aggregate: the rows of groups that nothing else was in, or that give back what went into them."""
         known, windows = self._known, self._known[name].kind == "windows"
         gone = self._grouped(it, self._told(it.first, self.rows(it.first))).localCheckpoint()
-        every = self._grouped(it, self._told(it.first, tables.load(self._spark, self.table(it.first))))
+        every = self._grouped(it, self._told(it.first, contents.load(self._spark, self.table(it.first))))
         others = every.join(gone.select("_row"), "_row", "left_anti").select("_group").distinct()
         own = gone.select("_group").distinct().join(others, "_group", "left_anti")
         told = rows.withColumn("_group", F.struct(*known[name].key))

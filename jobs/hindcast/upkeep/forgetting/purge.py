@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
-from hindcast import tables, widened
+from hindcast.delta import tables, widened
 from hindcast.errors import TableError
 from hindcast.upkeep.forgetting.folder import LOG, Folder
 

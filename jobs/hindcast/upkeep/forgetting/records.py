@@ -12,10 +12,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import base, forgotten, plans, read, schemas, tables
+from hindcast import read
 from hindcast.contracts import Contract
-from hindcast.decode import decode
+from hindcast.delta import contents, tables
 from hindcast.errors import AskedError, QueryError, nearest
+from hindcast.formats.decode import decode
+from hindcast.planning import plans
+from hindcast.replay import base, forgotten, schemas
 from hindcast.settings import settings
 from hindcast.upkeep.forgetting.lineage import PLACE
 from hindcast.upkeep.forgetting.texts import Texts, strings
@@ -83,7 +86,7 @@ def records(spark: SparkSession, contract: Contract, what: Asked, marked: set[in
         if tables.opened(tables.located(settings().warehouse, contract, name)) is None:
             raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
         return spark.createDataFrame([], _RECORD)  # its table was adopted
-    rows = tables.load(spark, log)
+    rows = contents.load(spark, log)
     raw = {"_rawKey": F.col("key"), "_rawValue": F.col("value")}
     decoded = decode(rows.withColumns(raw), topic, writers=schemas.known(spark, contract, name))
     if what.places:
@@ -117,7 +120,7 @@ def adopted(spark: SparkSession, contract: Contract, what: Asked) -> DataFrame |
     it = base.table(settings().warehouse, contract.pipeline, what.topic)
     if what.places or tables.opened(it) is None:
         return None
-    return tables.load(spark, it).where(_of_key(contract, what, "key."))
+    return contents.load(spark, it).where(_of_key(contract, what, "key."))
 
 
 def _of_key(contract: Contract, what: Asked, struct: str = "") -> Column:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hindcast.forgotten import SAID
+from hindcast.replay.forgotten import SAID
 
 LEAST, DIGITS = 4, 8
 """Shorter texts, and shorter ones of digits alone, are in every file by chance: a search for them tells nothing."""

@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from hindcast import commits, journal, store_formats, tables
 from hindcast.contracts import Contract
+from hindcast.delta import commits, contents, making, store_formats, tables
+from hindcast.delta.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
+from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, BusyError
-from hindcast.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
-from hindcast.tables import Table
+from hindcast.planning import journal
 from hindcast.upkeep.upgrading.upgrade import DOWNGRADED, of_topic
 
 
@@ -51,7 +52,7 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
             where=table.pipeline,
             mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {table.pipeline}",
         )
-    rows = tables.load(spark, table)
+    rows = contents.load(spark, table)
     lost = losses(rows, to)
     if lost and not lose:
         raise AskedError(
@@ -62,7 +63,7 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
     micros = rows.agg(F.unix_micros(F.max(F.greatest("systemFrom", "systemTo")))).collect()[0][0]
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)
     mark(spark, table, Older(to, at), {store_formats.SINCE: at.isoformat()} if lost else {})
-    rewrite(tables.load(spark, table), table, to)
+    rewrite(contents.load(spark, table), table, to)
     return [*(f"lost: {it}" for it in lost), done]
 
 
@@ -93,7 +94,7 @@ def mark(spark: SparkSession, table: Table, older: Older, besides: Mapping[str, 
     users = store_formats.users([field.name for field in fields])
     kept = [field for field in fields if field.name in users]
     kept += [StructField(name, TimestampType()) for name in FORMATS[older.format]]
-    statistics = ",".join(tables.sought(table, StructType([f for f in kept if f.name in {it.name for it in fields}])))
+    statistics = ",".join(making.sought(table, StructType([f for f in kept if f.name in {it.name for it in fields}])))
     properties = {"comment": table.mark(0), PROPERTY: older.as_json(), tables.STATISTICS: statistics}
     commits.describe(spark, table, {**properties, **besides})
 

@@ -21,15 +21,17 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import journal, runs, store_formats, tables
+from hindcast import runs
+from hindcast.building import adopting, roll_over
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.types import column_type
+from hindcast.delta import contents, in_place, making, store_formats, tables
+from hindcast.delta.store_formats import Older
+from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, TableError, UnknownError, nearest
+from hindcast.planning import journal
 from hindcast.settings import settings
-from hindcast.store_formats import Older
-from hindcast.tables import Table
-from hindcast.upkeep.upgrading import adopting, in_place, roll_over
 
 MODES = ("in-place", "roll-over", "offline")
 
@@ -201,7 +203,7 @@ def _refuse(spark: SparkSession, contract: Contract, table: Table, asked: Mappin
     """TableError for rows that no table of this format can have: the first of each kind by its key."""
     stored = spark.read.format("delta").option("versionAsOf", asked["version"]).load(table.path)
     older = Older(asked["from"], datetime.now(UTC))
-    wrong = wrong_rows(tables.proxied(stored, older), table.key, older.format)
+    wrong = wrong_rows(contents.proxied(stored, older), table.key, older.format)
     row = wrong.groupBy("wrong").agg(F.count("*").alias("n"), F.min("shown").alias("first")).sort("wrong").collect()
     if row:
         hidden = bool(sensitive(contract)[table.name] & {*table.key})
@@ -240,7 +242,7 @@ def _others(contract: Contract, name: str) -> list[str]:
         if topic.read != "table" or other == name:
             continue
         try:
-            tables.writable(tables.located(settings().warehouse, contract, other))
+            making.writable(tables.located(settings().warehouse, contract, other))
         except TableError:
             found.append(other)
     return found

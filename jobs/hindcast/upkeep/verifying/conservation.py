@@ -14,12 +14,16 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import gaps, horizon, ledger, members, plans, widened
 from hindcast.contracts import Contract
-from hindcast.journal import Run
-from hindcast.members import Members
-from hindcast.plans import Plan, Share
-from hindcast.tables import Table
+from hindcast.delta import widened
+from hindcast.delta.tables import Table
+from hindcast.kafka import gaps, members
+from hindcast.kafka.members import Members
+from hindcast.planning import plans
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan, Share
+from hindcast.query import horizon
+from hindcast.replay import ledger
 from hindcast.upkeep.verifying.findings import Finding, backup, restore
 from hindcast.words import counted
 

@@ -16,16 +16,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import amounts, base, changes, derive, emitted, holds, horizon, logs, plane, schemas, tables
-from hindcast.changes import compared, located
+from hindcast.building import amounts
+from hindcast.building.changes import located
+from hindcast.building.comparing import compared
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import discreet, sensitive
-from hindcast.decode import decode
+from hindcast.corrected import derive, plane
+from hindcast.delta import contents, emitted, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import cause
-from hindcast.journal import Run
-from hindcast.plans import Plan
+from hindcast.formats.decode import decode
+from hindcast.planning.inputs import source
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan
+from hindcast.quality import holds
+from hindcast.query import horizon
+from hindcast.replay import base, logs, schemas
 from hindcast.session import sized, sliced
-from hindcast.tables import Table
 from hindcast.upkeep.verifying.findings import Finding, rederive, restore
 from hindcast.words import counted
 
@@ -49,7 +56,7 @@ def trimmed(contract: Contract, name: str, last: Run) -> str | None:
     """Why what a view reads of another pipeline does not tell any more what the last run read; None if it does."""
     pins = Plan.from_json(last.plan).pins
     for it in contract.views[name].inputs if name in contract.views else ():
-        at = horizon.of(changes.source(contract, Plan.from_json(last.plan), it)) if it in pins else None
+        at = horizon.of(source(contract, Plan.from_json(last.plan), it)) if it in pins else None
         if at is not None and pins[it] < at.at:
             return (
                 f"{name} reads {it} as known at {pins[it].isoformat()}, and that was trimmed up to {at.at.isoformat()}"
@@ -73,12 +80,10 @@ def _differences(
     spark: SparkSession, contract: Contract, name: str, found: DeltaTable, last: Run, *, whole: bool
 ) -> Iterator[Finding]:
     todo, table = Plan.from_json(last.plan), located(contract, name)
-    inputs = (
-        [changes.source(contract, todo, it) for it in contract.views[name].inputs] if name in contract.views else []
-    )
+    inputs = [source(contract, todo, it) for it in contract.views[name].inputs] if name in contract.views else []
     rows = tables.size(table)
     with sized(spark, max(rows, *map(tables.size, inputs), 0) if inputs else rows), sliced(spark, rows):
-        derived, believed = _derived(spark, contract, todo, name), tables.believed(spark, table)
+        derived, believed = _derived(spark, contract, todo, name), contents.believed(spark, table)
         if table.key and not whole and rows > SAMPLE:
             some = F.pmod(F.xxhash64(*map(_quoted, table.key)), F.lit(rows // SAMPLE)) == 0
             derived, believed = derived.where(some), believed.where(some)
@@ -109,11 +114,11 @@ def _derived(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> 
             return derive.events(decoded)
         return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)
     if contract.views[name].semantics == "kafka":
-        rows = tables.load(spark, emitted.log(located(contract, name).warehouse, contract, name))
+        rows = contents.load(spark, emitted.log(located(contract, name).warehouse, contract, name))
         last = rows.agg(F.max("_epoch").alias("_last"))
         of_last = rows.join(F.broadcast(last), F.col("_epoch") == F.col("_last")).drop("_last")
         return amounts.whole(of_last, shapes(contract)[name])
-    inputs = {i: tables.believed(spark, changes.source(contract, todo, i)) for i in contract.views[name].inputs}
+    inputs = {i: contents.believed(spark, source(contract, todo, i)) for i in contract.views[name].inputs}
     return derive.view(contract, name, inputs)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from hindcast import tables
-from hindcast.tables import Table
+from hindcast.delta import tables
+from hindcast.delta.tables import Table
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import scan, widened, words
+from hindcast import words
 from hindcast.contracts.shapes import PERIODS
-from hindcast.journal import Run
-from hindcast.tables import Table
-from hindcast.upkeep import counted
-from hindcast.upkeep.counted import Counted
+from hindcast.delta import scan, widened
+from hindcast.delta.tables import Table
+from hindcast.planning.journal import Run
+from hindcast.query import counted
+from hindcast.query.counted import Counted
 from hindcast.upkeep.verifying import standing
 from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore
 from hindcast.upkeep.verifying.standing import Moments, rebuilt

@@ -14,11 +14,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast import gaps, horizon, logs, plans, tables, widened
-from hindcast import trimmed as counts
 from hindcast.contracts import Contract
-from hindcast.journal import Run
-from hindcast.tables import Table
+from hindcast.delta import making, tables, widened
+from hindcast.delta.tables import Table
+from hindcast.kafka import gaps
+from hindcast.planning import plans
+from hindcast.planning.journal import Run
+from hindcast.query import horizon
+from hindcast.replay import logs
+from hindcast.replay import trimmed as counts
 from hindcast.upkeep.verifying.findings import Finding
 from hindcast.words import counted
 
@@ -70,7 +74,7 @@ def rebuild(warehouse: str, contract: Contract) -> int:
     quarantine = logs.quarantine(warehouse, contract.pipeline)
     places = {of(warehouse, contract.pipeline, name) for name in contract.topics for of in (plans.log, plans.fates)}
     found = {table: delta for table in (*places, quarantine) if (delta := tables.opened(table)) is not None}
-    made = tables.ensure(quarantine, SCHEMA)
+    made = making.ensure(quarantine, SCHEMA)
     with duckdb.connect() as engine:
         _load(engine, contract, list(contract.topics), quarantine, found)
         own = _own(engine, contract, list(contract.topics))
@@ -84,7 +88,7 @@ def rebuild(warehouse: str, contract: Contract) -> int:
     try:
         write_deltalake(made, data, mode="overwrite", commit_properties=CommitProperties(app_transactions=ids))
     except (DeltaError, OSError) as error:
-        raise tables.unwritten(error, quarantine.path) from None
+        raise making.unwritten(error, quarantine.path) from None
     return int(data.num_rows)
 
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 
 from hindcast.contracts import Contract
-from hindcast.journal import Run
-from hindcast.plans import Plan
-from hindcast.tables import Table, notes
+from hindcast.delta.tables import Table, notes
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan
 from hindcast.upkeep.verifying.findings import Finding, restore, without_backup
 
 

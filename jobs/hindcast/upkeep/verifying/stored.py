@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.fs import FileSystem, FileType
 
-from hindcast import tables, widened
+from hindcast.delta import tables, widened
+from hindcast.delta.tables import Table
 from hindcast.errors import TableError
-from hindcast.tables import Table
 from hindcast.upkeep.verifying.findings import Finding, backup
 from hindcast.words import counted
 

@@ -16,12 +16,14 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from hindcast import base, emitted, journal, logs, plans, tables, trimmed
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
+from hindcast.delta import emitted, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError, TableError, UnknownError, nearest
-from hindcast.journal import Run
-from hindcast.tables import Table
+from hindcast.planning import journal, plans
+from hindcast.planning.journal import Run
+from hindcast.replay import base, logs, trimmed
 from hindcast.upkeep import inventory
 from hindcast.upkeep.verifying import conservation, definition, outputs, rectangles, refused, standing, stored
 from hindcast.upkeep.verifying.findings import Finding, backup

@@ -1,0 +1,1 @@
+"""What a run changes in each table, and how that is published."""

@@ -1,0 +1,251 @@
+"""What a run has to change in a table: by increments, or by deriving it whole.
+
+Whole: the first time, after the contract has changed, if the run is about this table alone (`Plan.only`), and where
+the inputs are so few (`last_seen.WHOLE`) that finding out what a change concerns would take longer. Both give the same;
+how they do is told in `increments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.building import amounts, analysis, comparing, emitting, last_seen
+from hindcast.contracts import Contract, shapes
+from hindcast.corrected import derive, increments, refresh
+from hindcast.delta import contents, emitted, evolution, tables
+from hindcast.delta.sources import Sources
+from hindcast.delta.tables import Table
+from hindcast.errors import TableError
+from hindcast.formats.decode import decode
+from hindcast.kernels import chosen
+from hindcast.kernels.staged import Staged, stage
+from hindcast.planning import plans
+from hindcast.planning.inputs import source
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan
+from hindcast.quality import holds
+from hindcast.query import horizon
+from hindcast.replay import base, logs, schemas
+from hindcast.replay.claims import Claimed
+from hindcast.reports import report
+from hindcast.session import sliced
+from hindcast.settings import settings
+
+
+class Found(NamedTuple):
+    """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
+
+    `after`: the last run that had published the table when it was looked at. `staged`: the files in which a kernel has
+    written what is opened already.
+    """
+
+    changes: DataFrame
+    after: int
+    left_out: DataFrame | None = None
+    before: dict[str, Any] | None = None
+    staged: Staged | None = None
+
+    def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
+        """What was counted of `left_out` and what there was before, as one."""
+        if not self.before:
+            return counted
+        old, new = self.before["leftOut"], counted["leftOut"]
+        told: dict[str, Any] = {"leftOut": {kind: n + old.get(kind, 0) for kind, n in new.items()}}
+        if "streamTimes" in counted:
+            times = dict(self.before.get("streamTimes", {}))
+            for partition, reached in counted["streamTimes"].items():
+                times[partition] = max(reached, times.get(partition, reached))
+            told["streamTimes"] = times
+        return told
+
+
+def of_topic(
+    spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str, claimed: Claimed | None
+) -> Found:
+    """What a topic's log changes in its table: of a stream the records not yet in it.
+
+    What the step has just `claimed` is taken from memory where that is all there is to see: each record decoded once.
+    Of keys that are held back (holds.py) it is looked again at all records since they were.
+    """
+    topic, table = contract.topics[name], located(contract, name)
+    after, waiting = tables.published(table), last_seen.waiting(spark, table, todo)
+    frozen = horizon.frozen(table.warehouse, contract, name)
+    requeues = tables.published(plans.fates(table.warehouse, contract.pipeline, name))
+
+    def decoded(records: DataFrame) -> DataFrame:
+        writers = schemas.known(spark, contract, name)
+        return logs.undisputed(decode(records, topic, writers=writers), contract.kafka_topic(name))
+
+    def since(run: int) -> DataFrame:
+        if waiting is not None:
+            after = min(run, waiting.since)
+            records = base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, after)), after)
+            parts = (F.col("key").getField(column).alias(column) for column in topic.key)
+            held = waiting.keys.select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+            known = records.join(F.broadcast(held), holds.keyed(*parts) == F.col("_held"), "left")
+            return known.where(F.col("run") > F.least(F.lit(run), "_since")).drop("_held", "_since")
+        if claimed is not None and claimed.after <= run and requeues <= run:
+            return base.united(spark, contract, name, claimed.records, run)
+        return base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, run)), run)
+
+    if topic.read == "stream":
+        if name == todo.only or last_seen.decoded_anew(contract, table, name):
+            return Found(comparing.whole(spark, table, derive.events(since(0)), todo, frozen), after)
+        derived = horizon.begun(derive.events(since(after)), table.kind, frozen)
+        evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
+        return Found(derived.withColumn("change", F.lit("open")), after)
+    of = table.warehouse, contract.pipeline, name
+    seen = last_seen.run(contract, table, plans.log(*of), base.table(*of))
+    redefined = waiting is not None and last_seen.redefined(contract, table, waiting.since)
+    if name in (todo.only, todo.upgraded) or redefined:
+        seen = None  # more than the records since then may be held
+    if seen is None:
+        whole = derive.versions(since(0), topic.ttl)
+        return Found(comparing.whole(spark, table, whole, todo, frozen), after)
+    new = since(seen.number)
+    earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
+
+    def log(periods: DataFrame | None) -> DataFrame:
+        near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
+        return base.hidden(spark, contract, name, decoded(increments.hidden(near, new)), new)
+
+    found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
+    return Found(comparing.fitting(spark, table, found, todo, frozen), after)
+
+
+def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
+    """What its inputs, as they are believed now or were at their pins, change in a view."""
+    table = located(contract, name)
+    after = tables.published(table)
+    inputs = {i: source(contract, todo, i) for i in contract.views[name].inputs}
+    believed = {i: contents.believed(spark, it) for i, it in inputs.items()}
+    analysis.check(spark, contract, name, believed)
+    if contract.views[name].semantics == "kafka":
+        return _of_emitted(spark, sources, contract, todo, name)
+    frozen = _derivable(contract, todo, name)
+    waiting = last_seen.waiting(spark, table, todo)
+    seen = last_seen.run(contract, table, *inputs.values(), since=waiting.since if waiting else None)
+    anew = name == todo.only or todo.upgraded or (seen and last_seen.trimmed_since(seen, inputs))
+    seen = None if anew else seen
+    found = None
+    if seen is not None:
+        pins = Plan.from_json(seen.plan).pins
+        changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
+        anew = last_seen.requeued(contract, name, seen.number)
+        found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+    if seen is None or found is None:
+        rows = sum(map(tables.size, inputs.values()))
+        if frozen is None and waiting is None and chosen.worthwhile(rows) and not tables.size(table):
+            staged = _staged(spark, contract, todo, name, inputs, believed)
+            if staged is not None:
+                return Found(staged.changes(spark), after, staged=staged)
+        with sliced(spark, rows):
+            whole = comparing.whole(spark, table, derive.view(contract, name, believed), todo, frozen)
+        since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
+        return Found(whole, after, *(since or (derive.left_out(contract, name, believed),)))
+    changes = comparing.fitting(spark, table, found, todo, frozen)
+    before = None if waiting else _left_out(table, name, seen)
+    if found.left_out is None or before is None:
+        return Found(changes, after, derive.left_out(contract, name, believed))
+    return Found(changes, after, found.left_out, before)
+
+
+def _staged(
+    spark: SparkSession,
+    contract: Contract,
+    todo: Plan,
+    name: str,
+    inputs: Mapping[str, Table],
+    believed: Mapping[str, DataFrame],
+) -> Staged | None:
+    """What a kernel makes of a view that has no rows yet; None if it has none."""
+    table = located(contract, name)
+    derived = derive.view(contract, name, believed)
+    evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
+    return stage(derived, contract, name, inputs, table, todo.known_at)
+
+
+def _of_emitted(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
+    """What a kafka view emits in this run, and the table that this amounts to."""
+    table, shape = located(contract, name), shapes(contract)[name]
+    after = tables.published(table)
+    every, log = emitting.emit(spark, contract, todo, name), emitted.log(table.warehouse, contract, name)
+    seen = last_seen.run(contract, table, log)
+    if seen is None or name == todo.only or not _same_epoch(log, seen.number, todo.run):
+        return Found(comparing.whole(spark, table, amounts.whole(every, shape), todo, None), after)
+    new = every.where(F.col("_run") > seen.number)
+    found = amounts.refreshed(new, every.where(F.col("_run") <= seen.number), shape, sources, table)
+    return Found(comparing.fitting(spark, table, found, todo, None), after)
+
+
+def _same_epoch(log: Table, *runs: int) -> bool:
+    """Whether a kafka view had one definition in these runs."""
+    notes = [emitted.noted(log, run) for run in runs]
+    return len({note and note["epoch"] for note in notes}) == 1
+
+
+def sources(contract: Contract, todo: Plan, name: str) -> list[Table]:
+    """The tables that a view is computed from, as far as they can tell whether anything is new.
+
+    Of a kafka view these are logs: a record that changes no table can make it emit. And its own: what a run has emitted
+    by another definition is no longer right.
+    """
+    it, warehouse = contract.views[name], settings().warehouse
+    if it.semantics == "corrected":
+        return [source(contract, todo, i) for i in it.inputs]
+    topics = [i for i in it.inputs if i in contract.topics]
+    return [
+        *(of(warehouse, contract.pipeline, i) for i in topics for of in (plans.log, plans.fates)),
+        *(emitted.log(warehouse, contract, i) for i in (*it.inputs, name) if i not in topics),
+    ]
+
+
+def located(contract: Contract, name: str) -> Table:
+    """The table of a topic or view."""
+    return tables.located(settings().warehouse, contract, name)
+
+
+def _derivable(contract: Contract, todo: Plan, name: str) -> datetime | None:
+    """Before when a view cannot be derived; TableError if it cannot be at all, because it needs what was trimmed."""
+    view, where = contract.views[name], f"{contract.pipeline}.{name}"
+    for i in view.inputs:
+        it = source(contract, todo, i)
+        at = horizon.of(it)
+        if at is None:
+            continue
+        if it.pin is not None and it.pin < at.at:
+            found = f"reads {i} as known at {it.pin.isoformat()}, and its history was trimmed up to {at.at.isoformat()}"
+            raise TableError(found, where=where, mend=f"run it about {i}, as it is known now: --only {i}")
+        if view.stream is not None and view.aggregate is not None and view.window is None:
+            found = f"aggregates all events of {i} so far, and those before {at.at.isoformat()} were trimmed"
+            raise TableError(found, where=where, mend="give it a window")
+    return horizon.frozen(settings().warehouse, contract, name)
+
+
+def _left_out_since(
+    sources: Sources, contract: Contract, table: Table, inputs: dict[str, Table]
+) -> tuple[DataFrame, dict[str, Any]] | None:
+    """What an aggregate of rows that have been trimmed leaves out beside what it left out before; None if that cannot
+    be told.
+    """
+    seen = last_seen.of_any_size(contract, table)
+    if seen is None or contract.views[table.name].aggregate is None or last_seen.trimmed_since(seen, inputs):
+        return None
+    pins, name = Plan.from_json(seen.plan).pins, table.name
+    changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
+    anew = last_seen.requeued(contract, name, seen.number)
+    found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+    before = _left_out(table, name, seen)
+    return None if found is None or found.left_out is None or before is None else (found.left_out, before)
+
+
+def _left_out(table: Table, name: str, seen: Run) -> dict[str, Any] | None:
+    """What an aggregate left out before, as its last commit or report tells it; None if neither does."""
+    noted = tables.notes(table).get(seen.number, {})
+    told = noted if "leftOut" in noted else report.before(table.warehouse, table.pipeline).get(name, {})
+    return told if "leftOut" in told else None

@@ -1,0 +1,90 @@
+"""The run in which a table last saw what it is made of, and what was done since that increments cannot tell."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.contracts import Contract
+from hindcast.delta import tables
+from hindcast.delta.tables import Table
+from hindcast.planning import journal, plans
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan
+from hindcast.quality import holds
+from hindcast.query import horizon
+from hindcast.replay import forgotten
+from hindcast.settings import settings
+
+WHOLE = 500_000
+"""Up to so many rows of its inputs a table is derived whole: 360,000 took 15 s, by increments 24 s."""
+
+
+class Waiting(NamedTuple):
+    """Keys of a table whose changes are held back (holds.waiting), and the least of their `since`."""
+
+    keys: DataFrame
+    since: int
+
+
+def waiting(spark: SparkSession, table: Table, todo: Plan) -> Waiting | None:
+    """What waited before this run: a retry finds what its first try did."""
+    keys = holds.waiting(spark, table.warehouse, table.pipeline, table.name, before=todo.run)
+    if keys is None:
+        return None
+    row = keys.agg(F.min("since")).first()
+    return Waiting(keys, row[0] if row else 0)
+
+
+def run(contract: Contract, table: Table, *inputs: Table, since: int | None = None) -> Run | None:
+    """The last run that brought a table up to what it is made of; None if it is to be derived whole.
+
+    That is the last one that published it, or that was completed; or `since`, the one before the first change of it
+    that is held back; but only of this very contract, and if nothing of its inputs was forgotten since.
+    """
+    if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
+        return None
+    return of_any_size(contract, table, since)
+
+
+def of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
+    """The same, however few rows there are."""
+    past = journal.runs(table.warehouse, table.pipeline)
+    last = journal.settled(past, tables.published(table))
+    last = last if since is None else min(last, since)
+    run = next((run for run in past if run.number == last), None)
+    if run is None or run.plan["contract"] != contract.hash or forgotten.since(past, contract, table.name, last):
+        return None
+    return run
+
+
+def redefined(contract: Contract, table: Table, since: int) -> bool:
+    """Whether a run after `since` had another contract than this one."""
+    past = journal.runs(table.warehouse, table.pipeline)
+    return any(run.plan["contract"] != contract.hash for run in past if run.number > since)
+
+
+def decoded_anew(contract: Contract, table: Table, name: str) -> bool:
+    """Whether the records of a stream's table were brought by another contract, which decodes them otherwise."""
+    past = journal.runs(table.warehouse, table.pipeline)
+    last = journal.settled(past, tables.published(table))
+    run = next((run for run in past if run.number == last), None)
+    if run is None or run.plan["contract"] == contract.hash:
+        return False
+    return Plan.from_json(run.plan).decodings.get(name) != contract.topics[name].decoding
+
+
+def requeued(contract: Contract, name: str, since: int) -> bool:
+    """Whether records of a stream that a view is made of were requeued after a run."""
+    streams = [n for n in contract.upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
+    warehouse = settings().warehouse
+    return any(tables.published(plans.fates(warehouse, contract.pipeline, n)) > since for n in streams)
+
+
+def trimmed_since(seen: Run, inputs: dict[str, Table]) -> bool:
+    """Whether an input does not tell any more what was believed of it in a run."""
+    pins = Plan.from_json(seen.plan).pins
+    horizons = {i: horizon.of(it) for i, it in inputs.items()}
+    return any(at is not None and pins.get(i, seen.known_at) < at.at for i, at in horizons.items())

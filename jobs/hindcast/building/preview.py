@@ -1,0 +1,207 @@
+"""What a run would change, said before anything is written: which past answers, how old they are, and examples.
+
+A preview derives every table whole, from the log and from what Kafka has for it now, and compares that with what is
+believed. It writes nothing, claims nothing, and is in nobody's way: no run has to wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from contextlib import nullcontext
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.building import amounts, analysis, emitting, failures
+from hindcast.building.changes import located
+from hindcast.building.comparing import compared, table_schema
+from hindcast.contracts import Contract, find, shapes
+from hindcast.contracts.sensitive import sensitive
+from hindcast.contracts.shapes import PERIODS
+from hindcast.corrected import derive
+from hindcast.delta import contents, making, tables
+from hindcast.errors import RecordError
+from hindcast.formats.decode import decode
+from hindcast.kafka import members
+from hindcast.planning import inputs, journal, planner
+from hindcast.planning.plans import Plan
+from hindcast.quality import gates
+from hindcast.quality.candidates import Candidate
+from hindcast.quality.expectations import named
+from hindcast.query import horizon, show
+from hindcast.replay import base, logs, schemas
+from hindcast.reports import ages
+from hindcast.session import sized
+from hindcast.settings import settings
+from hindcast.words import counted, listed
+
+EXAMPLES = 3
+"""Of so many keys the changed rows are shown."""
+
+
+def preview(
+    spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
+) -> dict[str, Any]:
+    """What a run up to `interval_end` (UTC; without it: of everything there is) would change, by table; or one that is
+    about `only` one (planner.proposed).
+
+    Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
+    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Of each topic: the
+    `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null if it
+    would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run would:
+    ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
+    RecordError for a record of the log that does not decode any more.
+    """
+    now, contract = settings(), find(settings().schemas, pipeline)
+    todo = planner.proposed(
+        now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
+    )
+    candidates: dict[str, DataFrame] = {}
+    emitted: dict[str, DataFrame] = {}
+    topics: dict[str, Any] = {}
+    told: dict[str, Any] = {}
+    stored = sum(tables.size(tables.located(now.warehouse, contract, name)) for name in contract.topics)
+    planned = sum(sum(share.planned.values()) for share in todo.topics.values())
+    with sized(spark, stored + planned):
+        for name, pin in todo.pins.items():
+            candidates[name] = contents.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
+        for name in (*contract.topics, *contract.ordered):
+            if not todo.concerns(contract, name):
+                candidates[name] = contents.believed(spark, located(contract, name)).persist()
+                continue
+            line = analysis.told(now.schemas, contract, name) if name in contract.views else nullcontext()
+            with failures.told(contract, name), line:
+                if name in contract.topics:
+                    analysis.check_valid_time(spark, now.schemas, contract, name)
+                    new = logs.to_come(spark, contract, todo, name)
+                    topics[name] = _fates(contract, todo, name, new)
+                    candidates[name] = _of_topic(spark, contract, name, new.where("fate = 'accepted'")).persist()
+                else:
+                    candidates[name] = _of_view(spark, contract, todo, name, candidates, emitted).persist()
+                told[name] = _difference(spark, contract, todo, name, candidates)
+        for candidate in candidates.values():
+            candidate.unpersist()
+    end = interval_end.isoformat() if interval_end else None
+    about = {"pipeline": pipeline, "knownAt": todo.known_at.isoformat(), "intervalEnd": end}
+    return {**about, "topics": topics, "tables": told}
+
+
+def text(told: dict[str, Any]) -> str:
+    """A preview as lines for a terminal or a task's log."""
+    lines = [f"{told['pipeline']}: what a run would change; nothing was written"]
+    for name, topic in told["topics"].items():
+        lines.append(f"{name}: {counted(topic['offsets'], 'offset')}: {listed(topic['fates']) or 'nothing new'}")
+        if topic["stops"]:
+            lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
+    for name, table in told["tables"].items():
+        lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if table["corrected"]:
+            changed = counted(table["corrected"], "past answer")
+            lines.append(f"{changed} would change: {listed(table['ages'])}")
+        if table["examples"]:
+            lines.append(show.aligned(pa.Table.from_pylist(table["examples"])))
+        lines += [
+            f"gate ({v['on_failure']}) {v['outcome']}: {named(v['expectation'], v['kwargs'])}: {v['detail']}"
+            for v in table["gates"]
+            if v["outcome"] != "passed"
+        ]
+    return "\n".join(lines)
+
+
+def _fates(contract: Contract, todo: Plan, name: str, new: DataFrame) -> dict[str, Any]:
+    """What a run would bring of a topic, by fate, and why it would stop."""
+    topic, share = contract.topics[name], todo.topics[name]
+    fates = {row["fate"]: row["count"] for row in new.groupBy("fate").count().sort("fate").collect()}
+    stops = None
+    if fates.get("malformed"):
+        place = partial(members.place, contract.kafka_topic(name), share.members)
+        field, nothing = f"topics.{name}.max_malformed", "nothing was written"
+        try:
+            logs.account(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
+        except RecordError as error:
+            stops = str(error)
+    return {"offsets": sum(share.planned.values()), "fates": fates, "stops": stops}
+
+
+def _of_view(
+    spark: SparkSession,
+    contract: Contract,
+    todo: Plan,
+    name: str,
+    candidates: dict[str, DataFrame],
+    emitted: dict[str, DataFrame],
+) -> DataFrame:
+    """A view's table as the run would have it: flat rows. What a kafka view would have emitted goes into `emitted`."""
+    made_of = {i: candidates[i] for i in contract.views[name].inputs}
+    analysis.check(spark, contract, name, made_of)
+    if contract.views[name].semantics == "kafka":
+        emitted[name] = emitting.previewed(spark, contract, todo, name, emitted)
+        return amounts.whole(emitted[name], shapes(contract)[name])
+    return derive.view(contract, name, made_of)
+
+
+def _of_topic(spark: SparkSession, contract: Contract, name: str, new: DataFrame) -> DataFrame:
+    """A topic's table as the run would have it, of what its log has accepted and these `new` records."""
+    topic = contract.topics[name]
+    there = logs.accepted(spark, contract, name, after=0)
+    columns = [column for column in new.columns if column in there.columns]
+    both = there.select(columns).unionByName(new.select(columns))
+    writers = schemas.of(contract, name, both)
+    records = decode(both, topic, writers=writers)
+    decoded = logs.undisputed(records, contract.kafka_topic(name))
+    if topic.read == "stream":
+        return derive.events(decoded)
+    return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)
+
+
+def _difference(
+    spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
+) -> dict[str, Any]:
+    candidate = candidates[name]
+    table = located(contract, name)
+    frozen = horizon.frozen(table.warehouse, contract, name)
+    if (found := tables.opened(table)) is not None:
+        making.fit(found, table, table_schema(candidate))
+        changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
+    else:
+        changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
+    began = F.col(PERIODS[table.kind][0])
+    past = (F.col("change") == "close") & (contents.belief(table) == "past")
+    counts = {
+        "opened": F.count_if(F.col("change") == "open"),
+        "closed": F.count_if(F.col("change") == "close"),
+        "corrected": F.count_if(past),
+        "ages": ages.counted(past, began, todo.known_at),
+    }
+    row = changes.agg(*(count.alias(label) for label, count in counts.items())).first()
+    numbers = row.asDict(recursive=True) if row else {}
+    hidden = sensitive(contract)[name]
+    examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]], hidden) if numbers["corrected"] else []
+    with Candidate(contract, todo, name, changes, numbers["opened"], numbers["closed"], candidates) as looked_at:
+        verdicts = gates.check(looked_at, contract.expectations(name))
+    changes.unpersist()
+    return {
+        **{label: numbers[label] for label in ("opened", "closed", "corrected")},
+        "ages": numbers["ages"],
+        "examples": examples,
+        "gates": [v._asdict() for v in verdicts],
+    }
+
+
+def _examples(
+    changes: DataFrame, past: Column, key: list[str], periods: list[str], hidden: Collection[str]
+) -> list[dict[str, Any]]:
+    """All that changes of the first keys of which a past answer does, before and after it; not `hidden` columns."""
+    there = [column for column in key if column in changes.columns]
+    keys = changes.where(past).select(*there).distinct().sort(*there).limit(EXAMPLES)
+    shown = changes.join(keys, there, "left_semi").sort(*there, *periods, "change").limit(20)
+    columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
+    rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
+    plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
+    return [{column: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -1,0 +1,158 @@
+"""Write, audit, publish: what a step has found goes through its gates before anybody sees it, then out in one commit.
+
+A gate that fails stops the table, holds back the whole change of the failing keys (they stay as believed before), or is
+told. The other gates look at what is left then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from hindcast import telling
+from hindcast.building.changes import Found, located
+from hindcast.contracts import Contract, Expectation
+from hindcast.delta import commits, contents, direct, files, in_place, tables
+from hindcast.delta.tables import Table
+from hindcast.planning.plans import Plan
+from hindcast.quality import gates, holding, holds, verdicts
+from hindcast.quality.candidates import Candidate
+from hindcast.quality.verdicts import Verdict
+from hindcast.reports import ages, report
+
+
+def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:
+    """Gates a change and commits what passes; nothing is written where nothing changed. Returns what the commit notes.
+
+    GateError if a gate stops it. What an aggregate left out goes into the note; if that alone has changed, the commit
+    has no rows.
+    """
+    table, note = located(contract, name), nothing(todo)
+    change = found.changes if found.staged else found.changes.persist()
+    try:
+        told = _counted(change, table, todo, found)
+        closing, bytes_ = told.pop("closing", None), told.pop("bytes", None)
+        note |= told
+        expected = contract.expectations(name)
+        settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
+        if settled and not _may_hold(table):
+            return _left_out_alone(contract, todo, table, change, note, found)
+        candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"])
+        with candidate, _audited(candidate, expected, found) as passed:
+            if passed is not candidate:
+                found = found._replace(staged=None)
+                told = _counted(passed.change, table, todo, found)
+                closing, bytes_ = told.pop("closing"), told.pop("bytes")
+                note |= told
+            if not note["opened"] + note["closed"]:
+                return _left_out_alone(contract, todo, table, passed.change, note, found)
+            if found.staged is not None:
+                direct.add(found.staged.files, table, todo.run, note, after=found.after)
+                return note
+            met = closing if note["closed"] else None
+            if met is not None:
+                in_place.touch(passed.change, table)
+            commits.publish(
+                passed.change,
+                table,
+                todo.run,
+                todo.known_at,
+                closing=met,
+                note=note,
+                after=found.after,
+                few=files.few(note["opened"] + note["closed"], bytes_),
+            )
+            return note
+    finally:
+        change.unpersist()
+
+
+def nothing(todo: Plan) -> dict[str, Any]:
+    """What a commit notes, of a run that changes nothing."""
+    return {"run": todo.run, "opened": 0, "closed": 0, "corrected": 0, "ages": {}}
+
+
+def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[str, Any]:
+    """How many rows are opened and closed, how old past answers among these are, where they lie; what is left out."""
+    if found.staged is not None:
+        return found.staged.told
+    past = (F.col("change") == "close") & (contents.belief(table) == "past")
+    counted = change.agg(
+        F.count_if(F.col("change") == "open").alias("opened"),
+        F.count_if(F.col("change") == "close").alias("closed"),
+        F.count_if(past).alias("corrected"),
+        ages.counted(past, F.col(tables.period(table)[0]), todo.known_at).alias("ages"),
+        commits.closing(table),
+        files.weight(change).alias("bytes"),
+    )
+    row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
+    told: dict[str, Any] = row.asDict(recursive=True) if row else {}
+    if found.left_out is not None:
+        told |= found.besides(told)
+    return told | {"ages": {age: n for age, n in told["ages"].items() if n}}
+
+
+def _left_out_alone(
+    contract: Contract, todo: Plan, table: Table, change: DataFrame, note: dict[str, Any], found: Found
+) -> dict[str, Any]:
+    """Where no row changes: a commit of the note if what an aggregate leaves out has."""
+    before = report.before(table.warehouse, contract.pipeline).get(table.name, {})
+    if report.besides(note) != report.besides(before):
+        none = change.where("false")
+        commits.publish(none, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
+    return note
+
+
+def _may_hold(table: Table) -> bool:
+    """Whether anything was ever held back in the pipeline."""
+    return tables.opened(holds.table(table.warehouse, table.pipeline)) is not None
+
+
+@contextmanager
+def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found) -> Iterator[Candidate]:
+    """Asks the gates; gives what of a candidate may be published. GateError if one stops it."""
+    contract, todo, name = candidate.contract, candidate.todo, candidate.name
+    if not expected and not _may_hold(candidate.table):
+        yield candidate
+        return
+    told = gates.check(candidate, expected)
+    passed, held = candidate, holding.held(candidate, _holding(told, expected), found.after)
+    while held is not None and held.keys:
+        # Of what is left other gates may fail, also quarantine gates: until none does that held nothing before.
+        if passed is not candidate:
+            _close(passed)
+        passed = candidate.without(held.rows)
+        again = gates.check(passed, expected)
+        settled = not any(anew.holds and not v.holds for v, anew in zip(told, again, strict=True))
+        told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
+        if settled:
+            break
+        held = holding.held(candidate, _holding(told, expected), found.after)
+    try:
+        stopped = any(v.stops for v in told)
+        if told:
+            verdicts.enter(candidate.table.warehouse, contract.pipeline, todo.run, name, told)
+            telling.note(gates=dict(Counter(v.outcome for v in told)))
+        failed = [(expected[v.gate], v) for v in told if v.outcome == "failed" and not v.holds]
+        holding.enter(passed, failed, held, stopped=stopped)
+        gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", told)
+        yield passed
+    finally:
+        if passed is not candidate:
+            _close(passed)
+
+
+def _holding(told: Sequence[Verdict], expected: Sequence[Expectation]) -> list[Expectation]:
+    """The quarantine gates that failed."""
+    return [expected[v.gate] for v in told if v.holds]
+
+
+def _close(passed: Candidate) -> None:
+    """Frees what is left of a candidate."""
+    passed.close()
+    passed.change.unpersist()

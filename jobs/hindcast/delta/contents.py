@@ -1,0 +1,77 @@
+"""The rows of a table: as Spark reads them, and as Arrow does without it."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.delta import listing, store_formats, widened
+from hindcast.delta.store_formats import Older
+from hindcast.delta.tables import VECTORS, WIDENING, Table, older, opened, spark_schema
+
+
+def believed(spark: SparkSession, table: Table) -> DataFrame:
+    """The rows believed now, or at the table's pin, with all their columns."""
+    if table.pin is not None:
+        pin, ended = F.lit(table.pin), F.col("systemTo")
+        return load(spark, table).where((F.col("systemFrom") <= pin) & (ended.isNull() | (ended > pin)))
+    return load(spark, table).where("systemTo IS NULL AND _belief <> 'superseded'")
+
+
+def load(spark: SparkSession, table: Table) -> DataFrame:
+    """All rows of a table that is there; those of an older store format through the proxy view."""
+    found = opened(table)
+    it = older(found) if found is not None and table.kind == "versions" else None
+    rows = stored(spark, table, found)
+    return rows if it is None else proxied(rows, it)
+
+
+def stored(spark: SparkSession, table: Table, found: DeltaTable | None = None) -> DataFrame:
+    """All rows of a table that is there, as its files have them.
+
+    Of a small one Spark is told which files these are: to ask Delta's log takes it half a second for each table.
+    """
+    found = found or opened(table)
+    paths = listing.small(found) if found is not None else None
+    if found is None or paths is None:
+        return spark.read.format("delta").load(table.path)
+    return listing.rows(spark, found, spark_schema(found), paths)
+
+
+def proxied(rows: DataFrame, it: Older) -> DataFrame:
+    """Rows of a table of an older store format as those of one of today's."""
+    shown = store_formats.proxy(it, rows.columns, "spark")
+    own = [F.col(f"`{name}`") for name in store_formats.users(rows.columns)]
+    return rows.select(*own, *(F.expr(text).alias(name) for name, text in shown.items()))
+
+
+def dataset(found: DeltaTable) -> Dataset:
+    """All rows of a table without deletion vectors.
+
+    Local files are read by Arrow itself. By delta-rs they would be read through Python, from threads of Arrow's: one
+    that is still at it when a process ends, aborts that process.
+    """
+    place = found.table_uri.removeprefix("file://")
+    own = None if "://" in place else SubTreeFileSystem(unquote(place), LocalFileSystem())
+    return found.to_pyarrow_dataset(filesystem=own)
+
+
+def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
+    """All rows of a table for DuckDB, without Spark; of one with deletion vectors as a stream, to be read once."""
+    if WIDENING in found.metadata().configuration:
+        return widened.rows(found)
+    if VECTORS not in found.metadata().configuration:
+        return dataset(found)
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
+
+
+def belief(table: Table) -> Column:
+    """`_belief` of a believed row."""
+    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
+    return F.when(ended, "past").otherwise("open")

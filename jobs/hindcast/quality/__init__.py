@@ -1,0 +1,1 @@
+"""Gates: Great Expectations on what is about to be published, and what is held back."""

@@ -1,0 +1,164 @@
+"""Quarantine gates: which changes a run holds back, and what becomes of those that were held before.
+
+The whole change of a key with a failing row is held: the key stays as believed before. Every later run derives what was
+held anew (changes.py), so a key whose change passes by then is published (mended); one that a person has released is,
+if its change is still the one that was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast.contracts import Contract, Expectation
+from hindcast.contracts.sensitive import sensitive
+from hindcast.delta import commits, making
+from hindcast.kafka import members
+from hindcast.planning import journal, plans
+from hindcast.quality import gates, holds
+from hindcast.quality.candidates import Candidate
+from hindcast.quality.expectations import implementation, named, row_by_row
+from hindcast.quality.verdicts import Verdict
+
+
+class Held(NamedTuple):
+    """What is held back: how many keys, the rows of their changes; and what became of keys that were, by entry.
+
+    `rows`: rows of the change, with `_key`, `_since`, `_digest` and, of failing ones, `_gate`, `_expectation` and
+    `_reason`; `_new` tells whether the key's change was not held before as it is.
+    """
+
+    keys: int
+    rows: DataFrame
+    ended: dict[str, DataFrame]
+
+
+def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Held | None:
+    """What of a candidate is held back, given the quarantine gates that failed; None if none did and nothing was held.
+
+    `after`: the run that had published the table last. What a person has released as it is, is not held.
+    """
+    spark, todo, table = candidate.change.sparkSession, candidate.todo, candidate.table
+    pipeline, release = candidate.contract.pipeline, todo.releases.get(candidate.name)
+    waiting = holds.waiting(spark, table.warehouse, pipeline, candidate.name, before=todo.run)
+    if waiting is None and not failed:
+        return None
+    if waiting is None:
+        waiting = spark.createDataFrame([], holds.WAITING)
+    found = _failing(candidate, failed)
+    own = candidate.change.withColumn("_key", holds.key_of(candidate.table.key))
+    told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
+    before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")
+    told = told.join(before, "key", "left")
+    known = F.col("digest").eqNullSafe(F.col("_seen"))
+    passing = F.lit(False)
+    if release is not None:
+        looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
+        passing = known & looked_at & F.col("key").isin(release["keys"])
+    since = F.coalesce("_before", F.lit(journal.settled(journal.runs(table.warehouse, pipeline), after)))
+    judged = told.select(
+        "key", "digest", since.alias("since"), (~known).alias("new"), passing.alias("passing")
+    ).localCheckpoint()
+    keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _HELD))
+    place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
+    why = found.groupBy("_place").agg(
+        F.min("_gate").alias("_gate"),
+        F.min_by("_expectation", "_gate").alias("_expectation"),
+        F.array_join(F.sort_array(F.collect_set("_reason")), "; ").alias("_reason"),
+    )
+    rows = (
+        own.join(keys, "_key")
+        .join(why, (place == F.col("_place")) & (F.col("change") == "open"), "left")
+        .drop("_place")
+    )
+    released = judged.where("passing").select("key")
+    ended = waiting.join(judged.where("NOT passing").select("key"), "key", "left_anti")
+    return Held(
+        judged.where("NOT passing").count(),
+        rows,
+        {"released": ended.join(released, "key", "left_semi"), "mended": ended.join(released, "key", "left_anti")},
+    )
+
+
+def enter(
+    passed: Candidate, failed: Sequence[tuple[Expectation, Verdict]], held: Held | None, *, stopped: bool
+) -> None:
+    """Enters the failing rows of the other gates that failed, and what is held and released: a commit each.
+
+    Where the table is `stopped`, nothing of it is held or released.
+    """
+    contract, todo, table = passed.contract, passed.todo, passed.table
+    at, place = datetime.now(UTC), _place(contract, table.warehouse, passed.name)
+    shown = set(passed.change.columns) - {"change"} - sensitive(contract)[passed.name]
+    shown = {column for column in shown if not column.startswith("_")}
+
+    def rows(found: DataFrame, entry: str) -> DataFrame:
+        return holds.entries(found, table, entry, run=todo.run, at=at, place=place, shown=shown)
+
+    told = []
+    for gate, verdict in failed:
+        if row_by_row(implementation(gate.type)) and verdict.failing:
+            why = {"_gate": verdict.gate, "_expectation": gate.type, "_reason": named(gate.type, gate.kwargs)}
+            found = gates.failing(passed, gate).withColumns({name: F.lit(value) for name, value in why.items()})
+            told.append(rows(found, "stopped" if gate.on_failure == "stop" else "warned"))
+    _commit(passed, told, passed.name)
+    if held is None or stopped:
+        return
+    by = todo.releases.get(passed.name, {}).get("by")
+    changed = [
+        holds.ended(keys, table, entry, run=todo.run, at=at, by=by if entry == "released" else None)
+        for entry, keys in held.ended.items()
+    ]
+    _commit(passed, [rows(held.rows.where("_new"), "held"), *changed], f"{passed.name}/held")
+
+
+def _commit(passed: Candidate, parts: Sequence[DataFrame], name: str) -> None:
+    """One commit of entries, unless there are none."""
+    if not parts:
+        return
+    every = reduce(DataFrame.unionByName, parts).persist()
+    if every.take(1):
+        failing = holds.table(passed.table.warehouse, passed.contract.pipeline)
+        making.ensure(failing, holds.SCHEMA)
+        commits.append(every, failing, passed.todo.run, {"run": passed.todo.run}, part=name)
+    every.unpersist()
+
+
+_HELD = ("key", "digest", "since", "new")
+
+
+def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:
+    """The failing rows of quarantine gates: `_key`, `_place` (their identity), `_gate`, `_expectation`, `_reason`."""
+    expected = candidate.contract.expectations(candidate.name)
+    place = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity)).alias("_place")
+    parts = [
+        gates.failing(candidate, gate).select(
+            holds.key_of(candidate.table.key).alias("_key"),
+            place,
+            F.lit(expected.index(gate)).alias("_gate"),
+            F.lit(gate.type).alias("_expectation"),
+            F.lit(named(gate.type, gate.kwargs)).alias("_reason"),
+        )
+        for gate in failed
+    ]
+    if not parts:
+        none = candidate.change.select(holds.key_of(candidate.table.key).alias("_key"), place).where("false")
+        return none.withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
+    return reduce(DataFrame.unionByName, parts).localCheckpoint()
+
+
+def _place(contract: Contract, warehouse: str, name: str) -> dict[str, Column]:
+    """The Kafka topic and partition of the record that `_partition` of a table's rows tells; no topic of another
+    pipeline's.
+    """
+    while name in contract.views:
+        name = contract.views[name].first
+    kafka = contract.kafka_topic(name) if name in contract.topics else None
+    known = members.columns(plans.known_members(warehouse, contract, name), "_partition")
+    topic, partition = known.get("topic", F.lit(kafka)), known.get("topicPartition", F.col("_partition"))
+    return {"topic": topic, "partition": partition}

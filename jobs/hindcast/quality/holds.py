@@ -1,0 +1,314 @@
+"""Failing rows, and the changes that are held back because of them. One Delta table per pipeline, `failing`.
+
+| column | type | |
+| --- | --- | --- |
+| run, at | bigint, timestamp | the run that found it, and when |
+| table, gate | string, int | whose gate, and its number under `expect`, from 0; null: held with others of its key |
+| entry | string | see below |
+| expectation, reason | string, string | the rule, and the gate as people write it |
+| key, change, row | string | the key as JSON; open or close; the row as JSON, without sensitive columns |
+| topic, partition, offset | string, int, bigint | the record that the row comes from, where there is one |
+| since | bigint | of what is held: the last run whose records the key's believed rows have |
+| digest | bigint | of what is held: what the whole change of the key amounts to |
+| by | string | who released or rejected it |
+
+Entries: `stopped` and `warned` are rows that a gate with that on_failure found; `held` rows are the whole change of a
+key with a row that a quarantine gate found. What became of a held key, is a row of its own: `released` (a person
+approved), `rejected` (a person did not; it stays held), `mended` (a later run's change of it passes).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast.contracts import Contract, shapes
+from hindcast.contracts.sensitive import sensitive
+from hindcast.delta import contents, making, tables
+from hindcast.delta.tables import Table
+from hindcast.errors import RunError
+from hindcast.planning import journal
+from hindcast.query import show
+
+SCHEMA = StructType(
+    [
+        StructField("run", LongType()),
+        StructField("at", TimestampType()),
+        StructField("table", StringType()),
+        StructField("gate", IntegerType()),
+        StructField("entry", StringType()),
+        StructField("expectation", StringType()),
+        StructField("reason", StringType()),
+        StructField("key", StringType()),
+        StructField("change", StringType()),
+        StructField("row", StringType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("since", LongType()),
+        StructField("digest", LongType()),
+        StructField("by", StringType()),
+    ]
+)
+
+
+def table(warehouse: str, pipeline: str) -> Table:
+    """The failing rows of a pipeline."""
+    return Table(warehouse, pipeline, "failing", "failing")
+
+
+_JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+def keyed(*columns: Column) -> Column:
+    """A key as JSON: its columns, named, nulls too."""
+    return F.to_json(F.struct(*columns), _JSON)
+
+
+def key_of(names: Sequence[str]) -> Column:
+    """The key of a flat row as JSON, given its key columns."""
+    return keyed(*(F.col(f"`{name}`") for name in names))
+
+
+def waiting(
+    spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int | None = None
+) -> DataFrame | None:
+    """The keys of a table whose changes are held, as the runs before `before` left it; None if there are none.
+
+    Columns: `key` (JSON), `entry` (held, rejected), `since`, `digest`, `at`. Kept apart from the table: what a run
+    enters does not change what it has found waiting.
+    """
+    keys = [
+        row for row in _held_keys(warehouse, pipeline, None if before is None else before - 1) if row["table"] == name
+    ]
+    columns = [field.partition(" ")[0] for field in WAITING.split(", ")]
+    return spark.createDataFrame([[row[c] for c in columns] for row in keys], WAITING) if keys else None
+
+
+WAITING = "key string, entry string, since long, digest long, at timestamp"
+
+
+def digest(change: DataFrame, key: Sequence[str]) -> DataFrame:
+    """What the whole change of each key amounts to: `key` (JSON) and `digest`."""
+    told = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
+    rows = F.sort_array(F.collect_list(F.to_json(F.struct(*told), _JSON)))
+    return change.groupBy(key_of(key).alias("key")).agg(F.xxhash64(rows).alias("digest"))
+
+
+def entries(
+    found: DataFrame,
+    of: Table,
+    entry: str,
+    *,
+    run: int,
+    at: datetime,
+    place: Mapping[str, Column],
+    shown: Collection[str],
+) -> DataFrame:
+    """Rows of a table, or of a change of it, as entries.
+
+    Columns `gate`, `expectation`, `reason`, `since`, `digest` and `by` are taken from `found` where it has them, and
+    are null where not, and so is the key. `place`: the topic and partition of the records that `_partition` and
+    `_offset` name, over these; `shown`: the columns that go into `row`.
+    """
+    told = {
+        "run": F.lit(run),
+        "at": F.lit(at),
+        "table": F.lit(of.name),
+        "entry": F.lit(entry),
+        "key": key_of(of.key) if {*of.key} <= {*found.columns} else F.lit(None),
+        "change": F.col("change") if "change" in found.columns else F.lit("open"),
+        "row": F.to_json(F.struct(*(F.col(f"`{c}`") for c in found.columns if c in shown)), _JSON),
+    }
+    if "_offset" in found.columns:
+        told |= {**place, "offset": F.col("_offset")}
+    told |= {name: F.col(f"_{name}") for name in _BESIDES if f"_{name}" in found.columns}
+    return _filled(found, told)
+
+
+def ended(keys: DataFrame, of: Table, entry: str, *, run: int, at: datetime, by: str | None) -> DataFrame:
+    """What became of held keys (`waiting`), as entries."""
+    told = {
+        "run": F.lit(run),
+        "at": F.lit(at),
+        "table": F.lit(of.name),
+        "entry": F.lit(entry),
+        "key": F.col("key"),
+        "since": F.col("since"),
+        "digest": F.col("digest"),
+        "by": F.lit(by),
+    }
+    return _filled(keys, told)
+
+
+def _filled(rows: DataFrame, told: Mapping[str, Column]) -> DataFrame:
+    """Rows with all columns of `SCHEMA`, null where nothing is told."""
+    return rows.select(
+        *(told.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in SCHEMA.fields)
+    )
+
+
+def listed(
+    warehouse: str, pipeline: str, name: str | None = None, run: int | None = None, gate: int | None = None
+) -> pa.Table:
+    """The entries of a pipeline as `SCHEMA` has them, but `digest`; of one table, one run, one gate if told."""
+    wanted = {'"table"': name, "run": run, "gate": gate}
+    asked = {column: value for column, value in wanted.items() if value is not None}
+    where = " AND ".join(["true", *(f"{column} = ?" for column in asked)])
+    query = f'SELECT * EXCLUDE (digest) FROM failing WHERE {where} ORDER BY run, "table", key, "at"'  # noqa: S608  # names of ours
+    return _asked(warehouse, pipeline, query, list(asked.values()))
+
+
+def held(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
+    """The rows of all changes that are held now, or after the run `upto`, with `entry` held or rejected.
+
+    Columns as `listed` has them.
+    """
+    return _asked(warehouse, pipeline, _HELD, [_without_effect(warehouse, pipeline), upto, upto])
+
+
+def counts(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
+    """How many `keys` of each table are held after a run, and `rows` of their changes.
+
+    `newly`: how many of the keys were not when run `last`, the completed one before, told of them.
+    """
+    told: dict[str, dict[str, int]] = {}
+    keys: dict[tuple[str, str], bool] = {}
+    for row in held(warehouse, pipeline, run).to_pylist():
+        count = told.setdefault(row["table"], {"keys": 0, "rows": 0, "newly": 0})
+        count["rows"] += 1
+        keys[row["table"], row["key"]] = row["run"] > last
+    for (name, _), new in keys.items():
+        told[name]["keys"] += 1
+        told[name]["newly"] += new
+    return told
+
+
+def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list[str]:
+    """The held keys of a table (JSON) that some texts name: the text of a key's one column, or a JSON object.
+
+    RunError if nothing is held of one of them; without texts all that are held, RunError if none is.
+    """
+    there = {row["key"] for row in held(warehouse, pipeline).to_pylist() if row["table"] == name}
+    mend = f"hindcast failing {pipeline} --held lists what is held"
+    if not there:
+        raise RunError("nothing is held back", where=f"{pipeline}.{name}", mend=mend)
+    found = {text: [key for key in there if _names(text, key)] for text in told}
+    if missing := [text for text, keys in found.items() if not keys]:
+        raise RunError(f"nothing is held of {', '.join(missing)}", where=f"{pipeline}.{name}", mend=mend)
+    return sorted({key for keys in found.values() for key in keys} if told else there)
+
+
+def looked_at(warehouse: str, pipeline: str, until: datetime) -> dict[str, list[str]]:
+    """The keys (JSON) by table that are held, and not rejected, as they were at a moment."""
+    found: dict[str, list[str]] = {}
+    for row in _held_keys(warehouse, pipeline, None):
+        if row["entry"] == "held" and row["at"] <= until:
+            found.setdefault(row["table"], []).append(row["key"])
+    return found
+
+
+def _names(text: str, key: str) -> bool:
+    values = list(json.loads(key).values())
+    return text == key or (len(values) == 1 and text == str(values[0])) or text == json.dumps(json.loads(key))
+
+
+def text(contract: Contract, rows: pa.Table, limit: int = 50) -> str:
+    """Held rows for a person who decides, in Markdown: which keys, what would change, why."""
+    shown = masked(contract, rows)
+    columns = [
+        name for name in ("table", "key", "change", "row", "reason", "topic", "offset") if name in shown.column_names
+    ]
+    more = (
+        f"\n\n... and {rows.num_rows - limit:,} more: hindcast failing {contract.pipeline} --held"
+        if rows.num_rows > limit
+        else ""
+    )
+    return show.markdown(shown.select(columns).slice(0, limit)) + more
+
+
+def masked(contract: Contract, rows: pa.Table) -> pa.Table:
+    """Entries whose keys are not shown where a column of the key is sensitive: the record's place tells which it is."""
+    hidden = {name for name, columns in sensitive(contract).items() if columns & set(shapes(contract)[name].key)}
+    keys = [
+        "***" if table in hidden else key
+        for table, key in zip(rows.column("table").to_pylist(), rows.column("key").to_pylist(), strict=True)
+    ]
+    return rows.set_column(rows.column_names.index("key"), "key", pa.array(keys, pa.string()))
+
+
+def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
+    """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
+    now = datetime.now(UTC)
+    rows = [
+        {**row, "at": now, "entry": "rejected", "by": by}
+        for row in _held_keys(warehouse, pipeline, None)
+        if row["table"] == name and row["key"] in keys
+    ]
+    found = making.ensure(table(warehouse, pipeline), SCHEMA)
+    try:
+        write_deltalake(found, pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA)), mode="append")
+    except (DeltaError, OSError) as error:
+        raise making.unwritten(error, table(warehouse, pipeline).path) from None
+
+
+_LAST = """
+    SELECT "table", key, max_by(entry, "at") AS entry, max_by(digest, "at") AS digest, max_by(since, "at") AS since,
+           max_by(run, "at") AS run, max("at") AS "at"
+    FROM failing
+    WHERE entry NOT IN ('stopped', 'warned') AND NOT list_contains(?, concat(entry, ' ', run, ' ', "table"))
+      AND (? IS NULL OR run <= ?)
+    GROUP BY "table", key
+"""
+_KEYS = f"SELECT * FROM ({_LAST}) WHERE entry IN ('held', 'rejected')"  # noqa: S608  # ours
+_HELD = f"""
+    WITH last AS ({_KEYS})
+    SELECT r.* EXCLUDE (entry, digest), last.entry FROM failing r JOIN last USING ("table", key, digest, run)
+    WHERE r.entry = 'held' ORDER BY "table", key, run, "change"
+"""  # noqa: S608  # ours
+
+
+def _held_keys(warehouse: str, pipeline: str, upto: int | None) -> list[dict[str, Any]]:
+    """The keys whose changes are held after the run `upto`, or now: table, key, entry, digest, since, run, at."""
+    return list(_asked(warehouse, pipeline, _KEYS, [_without_effect(warehouse, pipeline), upto, upto]).to_pylist())
+
+
+def _without_effect(warehouse: str, pipeline: str) -> list[str]:
+    """What runs entered that were given up before they had published the table: it has not come true."""
+    if tables.opened(table(warehouse, pipeline)) is None:
+        return []
+    ended = _asked(warehouse, pipeline, _ENDED, []).to_pylist()
+    given_up = {run.number for run in journal.runs(warehouse, pipeline) if run.state in ("abandoned", "stopped")}
+    names = {row["table"] for row in ended if row["run"] in given_up}
+    done = {name: tables.notes(Table(warehouse, pipeline, name, "versions")) for name in names}
+    return [
+        f"{row['entry']} {row['run']} {row['table']}"
+        for row in ended
+        if row["run"] in given_up and row["run"] not in done[row["table"]]
+    ]
+
+
+_ENDED = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
+
+
+def _asked(warehouse: str, pipeline: str, query: str, values: list[Any]) -> pa.Table:
+    found = tables.opened(table(warehouse, pipeline))
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register(
+            "failing", contents.dataset(found) if found is not None else making.arrow_schema(SCHEMA).empty_table()
+        )
+        return engine.sql(query, params=values).to_arrow_table()
+
+
+_BESIDES = ("gate", "expectation", "reason", "since", "digest")

@@ -1,0 +1,1 @@
+"""What a run did, as JSON, as text and as a page."""

@@ -1,0 +1,277 @@
+"""What a run did: fates, late records, what changed, gates, and how to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from hindcast.contracts import Contract
+from hindcast.corrected import windows
+from hindcast.delta import emitted, tables
+from hindcast.delta.tables import Table
+from hindcast.errors import RunError
+from hindcast.kafka import members
+from hindcast.planning import journal, plans
+from hindcast.planning.journal import Run
+from hindcast.planning.plans import Plan, Share
+from hindcast.quality import holds, verdicts
+from hindcast.quality.expectations import named
+from hindcast.query import horizon
+from hindcast.replay import ledger, requeue
+from hindcast.reports import given_up
+
+
+def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> dict[str, Any]:
+    """The report of a run whose steps have all been done, or, with `stopped`, of what one did before that stopped it.
+
+    RunError if the fates of a partition do not add up to its planned offsets (design.md 5, conservation).
+    """
+    topics = {}
+    for name, share in plan.topics.items():
+        if name not in contract.topics or name in plan.without:
+            continue
+        try:
+            partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
+        except RunError:
+            if stopped is None:
+                raise
+            continue  # not replayed yet
+        topics[name] = {
+            "topic": contract.kafka_topic(name),
+            "offsets": sum(share.planned.values()),
+            "late": sum(p.pop("late") for p in partitions),
+            "partitions": partitions,
+        }
+        without = sum(p.pop("without") for p in partitions)
+        if contract.topics[name].read == "stream":
+            topics[name]["withoutValue"] = without
+        frozen = horizon.frozen(warehouse, contract, name)
+        if frozen and (n := ledger.dated_before(plans.log(warehouse, contract.pipeline, name), plan.run, frozen)):
+            topics[name]["beforeHorizon"] = n
+        decided = plans.fates(warehouse, contract.pipeline, name)
+        anew = ledger.anew(decided, plan.run)
+        counts = {fate: sum(e.became(fate) for e in anew) for fate in ledger.FATES}
+        if any(counts.values()):
+            topics[name]["decidedAnew"] = {f: n for f, n in counts.items() if n or f in ("accepted", "expired")}
+        if plan.requeues and "requeued" in (note := tables.notes(decided).get(plan.run, {})):
+            topics[name] |= {"requeued": note["requeued"], "still": note["still"]}
+    earlier = before(warehouse, contract.pipeline)
+    past = journal.completed(warehouse, contract.pipeline)
+    last = max((run.number for run in past if run.number < plan.run), default=0)
+    held = holds.counts(warehouse, contract.pipeline, plan.run, last)
+    judged = of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
+    changed = {}
+    for name in (*contract.topics, *contract.views):
+        # A table that the run was made without may be none of ours yet.
+        notes = {} if name in plan.without else tables.notes(tables.located(warehouse, contract, name))
+        changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
+        changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
+        if name in held:
+            changed[name]["held"] = held[name]
+        if name not in contract.views:
+            continue
+        if contract.views[name].semantics == "kafka":
+            changed[name] |= _emitted(warehouse, contract, plan.run, name)
+        elif contract.views[name].aggregate is not None:
+            # A journal that was made again from the tables has no reports; the tables' own notes tell the same.
+            noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
+            told = earlier.get(name) or next(noted, {})
+            changed[name] |= of_aggregate(contract, plan, name, changed[name], told)
+    return {
+        "pipeline": contract.pipeline,
+        "run": plan.run,
+        "runId": plan.run_id,
+        "knownAt": plan.known_at.isoformat(),
+        "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
+        **{name: told for name in ("only", "reason", "forgets") if (told := getattr(plan, name))},
+        "state": "completed" if stopped is None else "stopped",
+        **({} if stopped is None else {"found": stopped}),
+        **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
+        "topics": topics,
+        "tables": changed,
+        "again": f"hindcast run {contract.pipeline}" + (f" --only {plan.only}" if plan.only else ""),
+    }
+
+
+def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
+    """The report of a run that was completed or stopped; RunError for another."""
+    if run.state == "completed":
+        return run.detail
+    if run.stopped is None:
+        where, mend = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
+        raise RunError(f"a run that is {run.state} has no report", where=where, mend=mend)
+    return make(warehouse, contract, Plan.from_json(run.plan), stopped=run.stopped)
+
+
+UNASKED = "nothing changed"
+"""The detail of gates that were not asked, because their table did not change."""
+
+
+def _unasked(contract: Contract, name: str) -> list[dict[str, Any]]:
+    """The gates of a table that were not asked in a run: none of them has passed."""
+    nothing: dict[str, Any] = {"outcome": "unchecked", "checked": 0, "failing": None, "observed": None}
+    return [
+        {"gate": n, "expectation": gate.type, "kwargs": gate.kwargs, "on_failure": gate.on_failure}
+        | {**nothing, "detail": UNASKED, "trend": []}
+        for n, gate in enumerate(contract.expectations(name))
+    ]
+
+
+def of_gates(
+    warehouse: str, pipeline: str, run: int, released: Collection[str] = ()
+) -> dict[str, list[dict[str, Any]]]:
+    """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows.
+
+    `released`: tables of which the run has published rows though they fail.
+    """
+    told = verdicts.of_run(warehouse, pipeline, run)
+    for name, gates in told.items():
+        for gate in gates:
+            if gate["outcome"] == "failed" and gate["failing"] is not None:
+                which = " --held" if gate["on_failure"] == "quarantine" else f" --gate {gate['gate']}"
+                which = "" if name in released else which
+                gate["rows"] = f"hindcast failing {pipeline} --run {run} --table {name}{which}"
+    return told
+
+
+def before(warehouse: str, pipeline: str) -> dict[str, Any]:
+    """The tables of the last completed run's report; none before the first."""
+    completed = journal.completed(warehouse, pipeline)
+    return dict(completed[-1].detail.get("tables", {})) if completed else {}
+
+
+def besides(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
+    """What a note or report tells of an aggregate beside its rows: what it left out, the stream times it reached."""
+    return {kind: n for kind, n in table.get("leftOut", {}).items() if n}, table.get("streamTimes", {})
+
+
+def of_aggregate(
+    contract: Contract, plan: Plan, name: str, note: dict[str, Any], earlier: dict[str, Any]
+) -> dict[str, Any]:
+    """What an aggregate leaves out in all, and since the run before; of windows, up to where they have closed.
+
+    A run that did not change any of it has no note of it: then what the run before told is still so.
+    """
+    told = note if "leftOut" in note else earlier
+    counts = {kind: told.get("leftOut", {}).get(kind, 0) for kind in LEFT_OUT}
+    new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
+    found: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
+    window = contract.views[name].window
+    if window is not None:
+        source = name
+        while source in contract.views:
+            source = contract.views[source].first
+        times = told.get("streamTimes", {})
+        # How many partitions another pipeline's stream has, a run does not know; then none of its windows is closed.
+        reached = [times.get(str(p)) for p in plan.topics[source].ranges] if source in plan.topics else []
+        moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
+        closed = windows.closed_up_to(window, min(moments)) if moments and len(moments) == len(reached) else None
+        found |= {"streamTimes": times, "closedUpTo": closed.isoformat() if closed else None}
+    return found
+
+
+def _emitted(warehouse: str, contract: Contract, run: int, name: str) -> dict[str, Any]:
+    """What a kafka view has emitted in a run; of one that waits, how far it has come by then."""
+    log = emitted.log(warehouse, contract, name)
+    told: dict[str, Any] = {"emitted": emitted.counted(log, run)}
+    note = emitted.noted(log, run)
+    if note is not None and note["waitsFor"] is not None:
+        told["settled"] = emitted.settled(contract, note)
+    return told
+
+
+def text(report: dict[str, Any]) -> str:
+    """The report as lines for a terminal or a task's log."""
+    lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
+    lines += [f"only {report['only']} and what is made of it", ""] if "only" in report else []
+    lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
+    if told := report.get("forgets"):
+        lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
+    lines += [f"stopped: {report['found']}", ""] if "found" in report else []
+    lines += [line for it in report.get("givenUp", []) for line in (given_up.text(it), "")]
+    for name, topic in report["topics"].items():
+        fates: dict[str, int] = {}
+        for part in topic["partitions"]:
+            for fate, n in part["fates"].items():
+                fates[fate] = fates.get(fate, 0) + n
+        told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items()) or "nothing new"
+        late = f"; {topic['late']:,} late" if topic["late"] else ""
+        without = f"; {topic['withoutValue']:,} without a value" if topic.get("withoutValue") else ""
+        if n := topic.get("beforeHorizon"):
+            without += f"; {n:,} dated before the horizon, where nothing changes any more"
+        anew = ", ".join(f"{n:,} {fate}" for fate, n in topic.get("decidedAnew", {}).items() if n)
+        again = f"; of earlier records by the contract as it is now: {anew}" if anew else ""
+        lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}{again}")
+        if "requeued" in topic:
+            lines.append(f"  {'':<20}   requeued: {requeue.text(topic)}")
+    lines.append("")
+    for name, table in report["tables"].items():
+        lines.append(f"  {name:<20} {_changed(table)}")
+        if held := table.get("held"):
+            new = f", {held['newly']:,} of them newly" if held["newly"] else ""
+            told = "key is" if held["keys"] == 1 else "keys are"
+            again = f"hindcast release {report['pipeline']}.{name}"
+            lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
+        for gate in table["gates"]:
+            if gate["detail"] == UNASKED:
+                continue
+            detail = f" ({gate['on_failure']}): {gate['detail']}" if gate["outcome"] != "passed" else ""
+            lines.append(f"  {'':<20}   {gate['outcome']:<9} {named(gate['expectation'], gate['kwargs'])}{detail}")
+            if "rows" in gate:
+                lines.append(f"  {'':<20}             {gate['rows']}")
+    return "\n".join([*lines, "", f"  again: {report['again']}"])
+
+
+LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
+"""What an aggregate counts nowhere (derive.left_out), in words."""
+
+
+def _changed(table: dict[str, Any]) -> str:
+    told = {
+        "{:,} rows opened" if table["opened"] != 1 else "{} row opened": table["opened"],
+        "{:,} closed": table["closed"],
+        "{:,} of these a past answer": table["corrected"],
+    }
+    changed = ", ".join(text.format(n) for text, n in told.items() if n) or "unchanged"
+    new = table.get("newlyLeftOut", {})
+    by = "by a kernel" if table.get("kernel") else ""
+    left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
+    parts = [" ".join(filter(None, (changed, by))), f"left out: {left_out}" if left_out else "", *of_emitted(table)]
+    return "; ".join(filter(None, parts))
+
+
+def of_emitted(table: dict[str, Any]) -> list[str]:
+    """What a kafka view has emitted, and how far one that waits has come, in words."""
+    told, settled = table.get("emitted") or {}, table.get("settled")
+    found = []
+    if records := told.get("records"):
+        tombstones = f", {told['tombstones']:,} of them tombstones" if told.get("tombstones") else ""
+        found.append(f"emitted: {records:,}{tombstones}")
+    if settled:
+        upto = "nothing" if settled["upTo"] is None else f"all before {settled['upTo']}"
+        place = settled["waitsFor"]
+        found.append(f"processed: {upto}; waits for {place['topic']}, partition {place['partition']}")
+    return found
+
+
+def _fates(log: Table, run: int, share: Share) -> list[dict[str, Any]]:
+    """Each planned range with the counts by fate of what the log has of it."""
+    found = {(piece.partition, piece.start): piece for piece in ledger.pieces(log, run)}
+    told = []
+    for partition, offsets in [*share.earlier.items(), *share.ranges.items()]:
+        planned = offsets.end - offsets.start
+        piece = found.get((partition, offsets.start)) if planned else None
+        fates = piece.fates if piece else {}
+        if planned and (piece is None or piece.end != offsets.end):
+            raise RunError(
+                f"{planned} offsets were planned ({offsets.start} to {offsets.end - 1}), "
+                f"{sum(fates.values())} have a fate: {fates}",
+                where=f"{log.path}, partition {partition}, run {run}",
+                mend="retry the run's replay step; if that does not help, the log was changed by another hand",
+            )
+        late, without = (piece.late, piece.without) if piece else (0, 0)
+        place = {"partition": partition, **members.told(share.members, partition)}
+        place |= {"start": offsets.start, "end": offsets.end}
+        told.append({**place, "fates": fates, "late": late, "without": without})
+    return told

@@ -1,0 +1,256 @@
+"""The steps of a run as Airflow's tasks call them. Importing this costs neither Spark nor a connection.
+
+What retrying cannot mend (a contract, a record, a gate, a table of another form) fails the task at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hindcast import telling
+from hindcast.errors import FINAL, AskedError, BusyError, HindcastError
+from hindcast.scheduling import gauges
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, PokeReturnValue
+    from pyspark.sql import SparkSession
+
+AHEAD = timedelta(minutes=1)
+"""So far may the clock of Airflow's scheduler be ahead of ours."""
+
+
+class Asked(NamedTuple):
+    """What a run is asked to do: replay up to `until`, or all there is; all tables, or `only` one (plans.proposed)."""
+
+    until: datetime | None = None
+    only: str | None = None
+    reason: str | None = None
+
+
+def asked(context: Context, now: datetime) -> Asked:
+    """What the form, the interval and the events that have started a run ask for; AskedError if that makes no sense."""
+    from hindcast.scheduling import assets
+
+    params, dag = context["params"], context["dag_run"].dag_id
+    start, end = _plain(context.get("data_interval_start")), _plain(context.get("data_interval_end"))
+    if start and end and end < start:
+        found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
+        raise AskedError(found, where=dag, mend="trigger it with an end that is later, or with an empty logical date")
+    try:
+        until = datetime.fromisoformat(params["until"]) if params["until"] else None
+    except ValueError as error:
+        raise AskedError(f"until is '{params['until']}': {error}", where=dag, mend="write 2026-01-31T06:00") from None
+    until = until and (until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC))
+    if until and params["replay"] == "everything":
+        mend = "leave one of the two out: `until`, or replay: everything"
+        raise AskedError(f"everything is asked for, and only what is dated before {until}", where=dag, mend=mend)
+    asked_for = until or (end if params["replay"] == "interval" else None)
+    if asked_for and asked_for > now + AHEAD:
+        found = f"records up to {asked_for.isoformat()} are asked for; it is {now.isoformat(timespec='seconds')} now"
+        raise AskedError(found, where=dag, mend="ask for a moment that has passed, or for everything there is")
+    events = [event for some in (context.get("triggering_asset_events") or {}).values() for event in some]
+    return Asked(asked_for, params["only"], params["reason"] or assets.reason(events))
+
+
+def plan(pipeline: str, **context: Any) -> PokeReturnValue:
+    """Stores the run's plan, as a sensor: done with the run's number.
+
+    Skipped, and so is all that follows it, where only a preview was asked for.
+
+    Not done while another run of the pipeline is under way: a pipeline's runs are serialised, also those of a backfill
+    beside the schedule, which Airflow starts at the same time. Nor in a backfill while a fresh run waits for its turn.
+    """
+    from airflow.sdk import PokeReturnValue
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast import runs
+    from hindcast.kafka import connections
+    from hindcast.planning import journal
+    from hindcast.scheduling import priority
+    from hindcast.settings import settings
+
+    ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
+    with _failing_for_good():
+        connections.use()
+        todo = asked(context, datetime.now(UTC))  # type: ignore[arg-type]  # Airflow gives it so
+        ti.xcom_push("only", todo.only or "")
+        if context["params"]["preview"]:
+            ti.xcom_push("until", todo.until.isoformat() if todo.until else "")
+            raise AirflowSkipException("only a preview was asked for")
+        begun = any(r.run_id == run_id and not r.finished for r in journal.runs(settings().warehouse, pipeline))
+        if dag_run.run_type == "backfill" and not begun and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
+            states = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id])
+            fresh = priority.gives_way(run_id, {run: state.get(ti.task_id) for run, state in states.items()})
+            if fresh:
+                print(f"{fresh} goes first: it is no backfill")
+                return PokeReturnValue(is_done=False)
+        try:
+            number = runs.plan(pipeline, run_id, *todo)
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=number)
+
+
+def concerned(pipeline: str, name: str, context: Context) -> None:
+    """Skips the task of a table with which its run has nothing to do: the run is about another one alone."""
+    only = context["ti"].xcom_pull(task_ids="plan", key="only")
+    if not only:
+        return
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast.contracts import find
+    from hindcast.settings import settings
+
+    with _failing_for_good():
+        if name not in find(settings().schemas, pipeline).below(only):
+            raise AirflowSkipException(f"the run is about {only} and what is made of it")
+
+
+def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Replays one topic into its log and its table."""
+    with _failing_for_good():
+        from hindcast import runs
+        from hindcast.kafka import connections
+
+        connections.use()
+        return runs.replay(spark, pipeline, int(run), name)
+
+
+def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Derives, gates and publishes one view."""
+    with _failing_for_good():
+        from hindcast import runs
+
+        return runs.build(spark, pipeline, int(run), name)
+
+
+def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
+    """Says what a run would change, up to a moment or about a table alone (empty: all); writes nothing."""
+    with _failing_for_good():
+        from hindcast.building import preview as previews
+        from hindcast.kafka import connections
+
+        connections.use()
+        end = datetime.fromisoformat(until) if until else None
+        print(previews.text(previews.preview(spark, pipeline, end, only or None)))
+
+
+def pipelines() -> list[list[str]]:
+    """The names of the pipelines whose contracts load, each as the arguments of a task."""
+    from hindcast.contracts import load, paths
+    from hindcast.settings import settings
+
+    found = set()
+    for path in paths(settings().schemas):
+        try:
+            found.add(load(path).pipeline)
+        except HindcastError as error:
+            print(f"left out: {error}")
+    return [[name] for name in sorted(found)]
+
+
+def maintain(pipeline: str, spark: SparkSession) -> None:
+    """Compacts, clusters and vacuums a pipeline's tables."""
+    with _failing_for_good():
+        from hindcast.contracts import find
+        from hindcast.settings import settings
+        from hindcast.upkeep import maintenance
+
+        now = settings()
+        print(maintenance.text(maintenance.maintain(lambda: spark, now, find(now.schemas, pipeline))))
+
+
+def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
+    """Makes the run's report, completes the run and tells of what it has published (assets.py).
+
+    Returns whether changes are newly held back.
+    """
+    with _failing_for_good():
+        from hindcast import runs
+        from hindcast.reports import report
+        from hindcast.scheduling import assets
+
+        told = runs.finish(pipeline, run)
+        print(report.text(told))
+        assets.announce(outlet_events, told)
+        return any(table.get("held", {}).get("newly") for table in told["tables"].values())
+
+
+def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
+    """Tells of what a release of that name has published."""
+    from hindcast.planning import journal
+    from hindcast.settings import settings
+
+    run = next(run for run in journal.runs(settings().warehouse, pipeline) if run.run_id == name)
+    finish(pipeline, run.number, outlet_events)
+
+
+def held(pipeline: str) -> dict[str, str]:
+    """What is held back: `text` for the person who is asked, `until` when it was read. Skipped if nothing is."""
+    import pyarrow.compute as pc
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast.contracts import find
+    from hindcast.quality import holds
+    from hindcast.settings import settings
+
+    now, until = settings(), datetime.now(UTC)
+    rows = holds.held(now.warehouse, pipeline)
+    asked = rows.filter(pc.equal(rows.column("entry"), "held"))
+    if not asked.num_rows:
+        raise AirflowSkipException("nothing is held back")
+    return {"text": holds.text(find(now.schemas, pipeline), asked), "until": until.isoformat()}
+
+
+def release(pipeline: str, name: str, until: str, by: str, spark: SparkSession) -> None:
+    """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
+    with _failing_for_good():
+        from hindcast import runs
+        from hindcast.kafka import connections
+        from hindcast.quality import holds
+        from hindcast.reports import report
+        from hindcast.settings import settings
+
+        connections.use()
+        looked_at = datetime.fromisoformat(until)
+        keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+        print(report.text(runs.release(spark, pipeline, name, keys, by, looked_at)))
+
+
+def reject(pipeline: str, until: str, by: str) -> None:
+    """Notes that what is held stays held."""
+    from hindcast.quality import holds
+    from hindcast.settings import settings
+
+    warehouse = settings().warehouse
+    for name, some in holds.looked_at(warehouse, pipeline, datetime.fromisoformat(until)).items():
+        holds.reject(warehouse, pipeline, name, some, by)
+        print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
+
+
+@contextmanager
+def _failing_for_good() -> Iterator[None]:
+    """Errors of ours end a task's log: what Spark has said of them stands before them, and nothing after.
+
+    What a step tells of itself meanwhile goes to Airflow (gauges.in_airflow).
+    """
+    try:
+        with telling.to(gauges.in_airflow):
+            yield
+    except HindcastError as error:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        if error.__cause__ is not None:
+            traceback.print_exception(error.__cause__, file=sys.stdout)
+        raise (AirflowFailException if isinstance(error, FINAL) else AirflowException)(str(error)) from None
+
+
+def _plain(moment: datetime | None) -> datetime | None:
+    """Airflow's moments are pendulum's."""
+    return datetime.fromisoformat(moment.isoformat()).astimezone(UTC) if moment else None

@@ -1,0 +1,83 @@
+"""Runs with kernels and without, from the same plans and logs."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from hindcast import runs, session
+from hindcast.delta import contents, tables
+from hindcast.kernels import chosen, cuts
+from pipelines import Pipeline
+
+
+def begin(p: Pipeline, run_id: str) -> int:
+    """Plans a run and replays its topics; its number."""
+    assert p.spark is not None
+    with p.here():
+        number = runs.plan(p.name, run_id)
+        for topic in p.contract.topics:
+            runs.replay(p.spark, p.name, number, topic)
+    return number
+
+
+def twin(p: Pipeline, folder: Path) -> Pipeline:
+    """The same pipeline, with all its tables, in another folder."""
+    for name in ("schemas", "warehouse"):
+        shutil.copytree(p.folder / name, folder / name)
+    made = copy.copy(p)
+    made.folder = folder
+    return made
+
+
+@contextmanager
+def kernels(*, on: bool = True) -> Iterator[None]:
+    """Kernels make all views that they can, in small slices of time; or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HINDCAST_KERNELS", "on" if on else "off")
+        patch.setattr(chosen, "FEWEST", 0)
+        patch.setattr(cuts, "ROWS", 15)
+        patch.setattr(session, "cores", lambda _: 3)
+        yield
+
+
+def build(p: Pipeline, *views: str, run: int = 1, on: bool = True) -> dict[str, dict[str, Any]]:
+    """What the commits of some views note, or of all."""
+    assert p.spark is not None
+    with p.here(), kernels(on=on):
+        return {view: runs.build(p.spark, p.name, run, view) for view in views or p.contract.ordered}
+
+
+def stored(p: Pipeline, name: str) -> list[str]:
+    """All rows of a table with all their columns, as Spark and as Arrow read them."""
+    assert p.spark is not None
+    found = contents.load(p.spark, p.table(name)).toArrow()
+    own = p.raw(name)
+    read_by_both = [column for column in found.column_names if not own or column in own[0]]
+    assert sorted(map(repr, found.select(read_by_both).to_pylist())) == sorted(
+        repr({column: row[column] for column in read_by_both}) for row in own
+    )
+    return sorted(map(repr, found.to_pylist()))
+
+
+def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
+    return tables.notes(p.table(name)).get(run, {})
+
+
+def files(p: Pipeline, name: str) -> set[str]:
+    """The files of data in a table's folder, whoever has them."""
+    folder = Path(p.table(name).path)
+    return {str(path.relative_to(folder)) for path in folder.glob("_belief=*/*.parquet")}
+
+
+def live(p: Pipeline, name: str) -> set[str]:
+    """Those that a reader sees."""
+    return {*pa.table(DeltaTable(p.table(name).path).get_add_actions(flatten=True)).column("path").to_pylist()}
