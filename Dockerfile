@@ -2,7 +2,7 @@
 FROM python:3.11.13-slim-bookworm
 
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends openjdk-17-jdk-headless procps tini \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 50000 hindcast
 

@@ -43,7 +43,7 @@ test-observed: setup ## those of metrics and lineage, with the packages that the
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[lineage,statsd]'
 	@$(BIN)/python -m pytest tests/test_telling.py tests/test_lineage.py tests/test_observed.py
 
-object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditional writes (needs javac)
+object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditional writes
 	@$(PYTHON) scripts/object_store.py
 
 mutate: setup ## wrong readings of every operator, and what catches each

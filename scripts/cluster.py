@@ -38,7 +38,7 @@ def main() -> int:
         subprocess.run(command, check=False)
     missing = []
     if object_store.main() != 0:
-        missing.append("javac: install a JDK, with which the log store for S3 is built")
+        missing.append("the log store for S3, which was not built")
     if not postgres():
         missing.append(f"PostgreSQL and psql: as root, apt-get install {PACKAGE} (Debian)")
     if not store().exists():

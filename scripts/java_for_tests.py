@@ -7,18 +7,16 @@ is first asked for, into a .venv that `make setup` has made: nothing of that is 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import tarfile
 from functools import cache
 from pathlib import Path
 
 import setup_parts
-from setup import Part, bring_up
-from setup_parts import Place, SetupError
+from java_compiler import compiled, compiler
+from setup import bring_up
+from setup_parts import Part, Place
 
 ROOT = Path(__file__).resolve().parent.parent
-RELEASE = 17
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
@@ -62,6 +60,7 @@ def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]
     sources = sorted((ROOT / "tests" / name).glob("*.java"))
     made_from = [_ivy(place), *(path.read_text(encoding="utf-8") for path in sources)]
     parts = [
+        compiler(place),
         Part(
             f"{name}-jars",
             f"{called}, for tests",
@@ -74,23 +73,11 @@ def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]
             f"tests/{name}, compiled",
             made_from,
             (classes / f"{main}.class").exists,
-            lambda: _compile(place, sources, jars, classes),
+            lambda: compiled(place, sources, jars.glob("*.jar"), classes),
         ),
     ]
     bring_up(place.venv, parts)
     return (str(place.java), memory, *QUICK, "-cp", f"{classes}:{jars}/*", main)
-
-
-def _compile(place: Place, sources: list[Path], jars_in: Path, classes: Path) -> None:
-    """By Eclipse's compiler, which is one of the jars: a Java without javac will do."""
-    shutil.rmtree(classes, ignore_errors=True)
-    jars = sorted(map(str, jars_in.glob("*.jar")))
-    compiler = next(jar for jar in jars if Path(jar).name.startswith("ecj-"))
-    options = [f"-{RELEASE}", "-proc:none", "-nowarn", "-cp", ":".join(jars), "-d", str(classes)]
-    command = [str(place.java), "-jar", compiler, *options, *map(str, sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SetupError(f"{sources[0].parent} does not compile:\n{done.stderr or done.stdout}")
 
 
 def _place() -> Place:

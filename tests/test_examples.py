@@ -18,14 +18,14 @@ import pytest
 import sqlglot
 import yaml
 
-from hindcast import lines
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic, load
 from hindcast.contracts.load import _Loader
+from hindcast.kafka import lines
 from walkthrough import ROOT, Block, blocks
 
 sys.path.insert(0, str(ROOT / "scripts"))
-java_for_tests = import_module("java_for_tests")
+java_compiler, java_for_tests = (import_module(name) for name in ("java_compiler", "java_for_tests"))
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GIVEN = """
@@ -139,9 +139,8 @@ def test_a_topology_that_is_shown_compiles(block: Block, tmp_path: Path) -> None
     java_for_tests.streams()  # its jars
     (tmp_path / "Example.java").write_text(JAVA.replace("// shown", "\n".join(block.lines)), encoding="utf-8")
     place = java_for_tests._place()
-    java_for_tests._compile(
-        place, [tmp_path / "Example.java"], java_for_tests._jars(place, "streams"), tmp_path / "made"
-    )
+    jars = java_for_tests._jars(place, "streams").glob("*.jar")
+    java_compiler.compiled(place, [tmp_path / "Example.java"], jars, tmp_path / "made")
     assert (tmp_path / "made" / "Example.class").exists()
 
 
