@@ -1,5 +1,6 @@
 """Writes the pages that are made from code: docs/cli.md from the parser, docs/contract.md and docs/topics.md from the
-contract's model, docs/tables.md and docs/errors.md (docs_reference.py), and the picture of the plane (picture.py).
+contract's model, docs/tables.md and docs/errors.md (docs_reference.py), and the pictures of the plane and of the house
+(picture.py, house.py).
 
     .venv/bin/python scripts/docs.py
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import docs_reference as reference
+import house
 import picture
 
 from hindcast.cli import _parser
@@ -40,7 +42,9 @@ def pages() -> dict[Path, str]:
         "tables": reference.tables,
         "errors": reference.error_page,
     }
-    return {DOCS / f"{name}.md": make() for name, make in made.items()} | {DOCS / "pictures/plane.svg": picture.svg()}
+    drawn = {"plane": picture.svg, "house": house.svg}
+    pages = {DOCS / f"{name}.md": make() for name, make in made.items()}
+    return pages | {DOCS / f"pictures/{name}.svg": draw() for name, draw in drawn.items()}
 
 
 def cli() -> str:

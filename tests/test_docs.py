@@ -295,6 +295,11 @@ def test_every_room_has_its_place_in_the_architecture() -> None:
     assert sorted(itertools.chain(*rooms())) == sorted(there - {"__init__"}), "each once"
 
 
+def test_the_picture_of_the_house_has_rooms_that_there_are() -> None:
+    drawn = [box for box in docs.house.BOXES if box.fill in (docs.house.ROOM, docs.house.MEANING)]
+    assert {name for box in drawn for name in box.name.split(", ")} <= {*itertools.chain(*rooms())}
+
+
 def test_a_room_uses_only_rooms_that_stand_below_it() -> None:
     house = ROOT / "jobs" / "hindcast"
     floor = {room: number for number, row in enumerate(rooms()) for room in row}
