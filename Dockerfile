@@ -24,8 +24,8 @@ parts.make_java(place); parts.make_jars(place)" \
 COPY . .
 RUN pip install --no-cache-dir --no-deps --editable . \
  && mkdir -p .venv/spark-conf var objects \
- && HINDCAST_SPARK_MEMORY=2g python scripts/object_store.py \
- && chown hindcast var objects
+ && XDG_CACHE_HOME=/tmp/cache HINDCAST_SPARK_MEMORY=2g python scripts/object_store.py \
+ && rm -rf /tmp/cache && chown -R hindcast var objects
 
 USER hindcast
 ENV PYSPARK_PYTHON=/opt/hindcast/.venv/bin/python TZ=UTC GX_ANALYTICS_ENABLED=false

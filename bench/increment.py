@@ -177,12 +177,11 @@ def claim(
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
     from hindcast.corrected import order
-    from hindcast.delta import commits, making
-    from hindcast.planning import plans
+    from hindcast.delta import commits, making, tables
     from hindcast.replay import logs
     from hindcast.settings import settings
 
-    table = plans.log(settings().warehouse, contract.pipeline, topic)
+    table = tables.log(settings().warehouse, contract.pipeline, topic)
     raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
     retention = F.lit(None).cast("interval day to second")
     judged = order.judge(*logs._with_stream_time(spark, table, raw, retention, plan.topics[topic].ranges))  # noqa: SLF001

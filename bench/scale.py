@@ -98,7 +98,7 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     runs.replay(spark, "large", number, "prices")
     took = time.monotonic() - started
     report = runs.finish("large", number)
-    log = plans.log(settings().warehouse, "large", "prices")
+    log = tables.log(settings().warehouse, "large", "prices")
     pieces = ledger.pieces(log)
     assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
     assert tables.size(log) == count

@@ -254,7 +254,7 @@ Every offset that is replayed has exactly one:
 _CONTRACT = """\
 # The contract
 
-<!-- Written by scripts/docs.py from hindcast.contracts.model: change it there. -->
+<!-- Written by scripts/docs.py from hindcast.contracts (model, topic, view): change it there. -->
 
 One YAML file in `schemas/` is one pipeline: one DAG, one folder of the warehouse. `schemas/restaurant.yaml` is an
 example with comments. `hindcast check` checks a contract and names file and line of what is wrong; `hindcast schema`

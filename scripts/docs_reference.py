@@ -120,16 +120,33 @@ def messages() -> list[tuple[str, str, str]]:
     """(class, what was found, what to do) of every error that the code makes of texts; values are `…`."""
     names = {kind.__name__ for kind in kinds()}
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOUSE.rglob("*.py"))}
-    known = {name: text for tree in trees.values() for name, text in _constants(tree.body).items() if name.isupper()}
+    own = {_room(path): _constants(tree.body) for path, tree in trees.items()}
     return [
         (name.replace("Complaint", "ContractError"), found, mend)
-        for path in trees
-        for name, found, mend in _raised(trees[path], {*names, "Complaint"}, known)
+        for path, tree in trees.items()
+        for name, found, mend in _raised(tree, {*names, "Complaint"}, _imported(tree, own) | own[_room(path)])
     ]
 
 
-def _raised(tree: ast.Module, names: set[str], shared: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    known = shared | _constants(tree.body)
+def _room(path: Path) -> str:
+    """A file as what imports it names it."""
+    return ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(tree: ast.Module, own: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The constants that a module takes from others, by name, or by the module that it imports."""
+    found: dict[str, str] = {}
+    for line in ast.walk(tree):
+        if isinstance(line, ast.ImportFrom) and line.module:
+            there = own.get(line.module, {})
+            for it in line.names:
+                whole = own.get(f"{line.module}.{it.name}", {})
+                found |= {name: text for name, text in whole.items() if name.isupper()}
+                found |= {it.asname or it.name: there[it.name]} if it.name in there else {}
+    return found
+
+
+def _raised(tree: ast.Module, names: set[str], known: dict[str, str]) -> Iterator[tuple[str, str, str]]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     inner = {id(node): texts for f in functions for texts in [_constants([*ast.walk(f)])] for node in ast.walk(f)}
     for call in ast.walk(tree):

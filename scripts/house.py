@@ -53,7 +53,9 @@ BOXES = (
     Box("tables", "rectangles: true from, to; believed from, to", 400, 500, 400, TABLE),
     Box("report", "JSON, a page", 820, 500, 160, TABLE),
     Box("delta", "tables; commits, each made once", 20, 570, 360, ROOM),
-    Box("questions, query, read, pages", "as of, known at: Spark SQL, Python, the time machine", 400, 570, 400, ROOM),
+    Box(
+        "questions, read, functions, pages", "as of, known at: Spark SQL, Python, the time machine", 400, 570, 400, ROOM
+    ),
     Box("upkeep", "verify, trim, forget", 820, 570, 160, ROOM),
 )
 """Rooms by their names in jobs/hindcast; green is what records mean, yellow what is written."""

@@ -19,7 +19,7 @@ def compiler(place: Place) -> Part:
     return Part(
         "compiler",
         "a Java compiler",
-        [place.text("ivy.xml") + place.text("ivysettings.xml")],
+        [place.ivy],
         lambda: setup_parts.jars_are_there(folder),
         lambda: setup_parts.retrieve(place, folder, "compiler"),
     )

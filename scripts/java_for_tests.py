@@ -48,7 +48,7 @@ def registry() -> tuple[str, ...]:
                 it.extractall(jars, filter="data")
             archive.unlink()
 
-    bring_up(place.venv, [Part("registry", "Apicurio Registry, for tests", [_ivy(place)], is_there, make)])
+    bring_up(place.venv, [Part("registry", "Apicurio Registry, for tests", [place.ivy], is_there, make)])
     return (str(place.java), "-Xmx512m", *QUICK, "-jar", str(next(jars.glob("*-runner.jar"))))
 
 
@@ -58,13 +58,13 @@ def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]
     jars = _jars(place, name)
     classes = place.venv / "for-tests" / f"{name}-classes"
     sources = sorted((ROOT / "tests" / name).glob("*.java"))
-    made_from = [_ivy(place), *(path.read_text(encoding="utf-8") for path in sources)]
+    made_from = [place.ivy, *(path.read_text(encoding="utf-8") for path in sources)]
     parts = [
         compiler(place),
         Part(
             f"{name}-jars",
             f"{called}, for tests",
-            [_ivy(place)],
+            [place.ivy],
             lambda: setup_parts.jars_are_there(jars.parent),
             lambda: setup_parts.retrieve(place, jars.parent, name),
         ),
@@ -82,10 +82,6 @@ def _compiled(name: str, called: str, main: str, memory: str) -> tuple[str, ...]
 
 def _place() -> Place:
     return Place(ROOT, dict(os.environ))
-
-
-def _ivy(place: Place) -> str:
-    return place.text("ivy.xml") + place.text("ivysettings.xml")
 
 
 def _jars(place: Place, name: str) -> Path:

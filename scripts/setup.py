@@ -55,7 +55,7 @@ def bring_up(venv: Path, parts: list[Part]) -> int:
         return 0
     with alone(venv.parent):
         todo = [part for part in parts if is_stale(venv, part)]
-        if todo and todo[0] is parts[0]:
+        if todo and todo[0].name == "venv":
             check_disk(venv.parent)
         for number, part in enumerate(todo, 1):
             stamp_of(venv, part).unlink(missing_ok=True)

@@ -61,6 +61,11 @@ class Place:
     def java(self) -> Path:
         return Path(self.java_home.read_text(encoding="utf-8").strip()) / "bin" / "java"
 
+    @property
+    def ivy(self) -> str:
+        """What the JVM packages are made from."""
+        return self.text("ivy.xml") + self.text("ivysettings.xml")
+
     def text(self, name: str) -> str:
         return (self.root / name).read_text(encoding="utf-8")
 
@@ -72,7 +77,7 @@ class Place:
 
 def parts(place: Place) -> list[Part]:
     """The parts in the order in which they need each other."""
-    lock, ivy = place.text("requirements.lock"), place.text("ivy.xml") + place.text("ivysettings.xml")
+    lock, ivy = place.text("requirements.lock"), place.ivy
     venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
     java = [*venv, java_runtime.PACKAGE]
     archive = [*java, lock, ivy, place.text("jobs/hindcast/local/archive.py")]

@@ -614,10 +614,10 @@ WRONG = (
         "while node > 1 and not taken[node ^ 1]:",
         "while node > 1:",
     ),
-    Wrong("a table that grows loses its rows", "emits.compiled", "    wider[:used] = rows[:used]\n", ""),
+    Wrong("a table that grows loses its rows", "compiled", "    wider[:used] = rows[:used]\n", ""),
     Wrong(
         "a table has room for one row too many",
-        "emits.compiled",
+        "compiled",
         "if used < rows.shape[0]:",
         "if used <= rows.shape[0]:",
     ),
@@ -654,7 +654,7 @@ WRONG = (
     ),
     Wrong(
         "versions are held back",
-        "conformance.topology",
+        "conformance.tasks",
         "                if table.versioned:\n",
         "                if False:\n",
     ),
@@ -754,8 +754,8 @@ WRONG = (
     Wrong(
         "processing order is by the largest timestamp of all partitions",
         "corrected.order",
-        'Window.partitionBy("partition", run).orderBy("offset")',
-        'Window.partitionBy(run).orderBy("offset")',
+        'Window.partitionBy("partition", run).orderBy(',
+        "Window.partitionBy(run).orderBy(",
     ),
     Wrong(
         "ties go by partition before topic",

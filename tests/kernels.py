@@ -1,4 +1,4 @@
-"""The operators of `joins` and `aggregates` done by kernels: for the vectors and histories that those are held to.
+"""The operators of `corrected` done by kernels: for the vectors and histories that those are held to.
 
 Relations are written to Delta tables with rows that nobody believes among them; keys become texts, values the numbers
 of rows. A kernel does its parts one after the other, in slices that begin at the relations' own moments, and its

@@ -510,8 +510,8 @@ MUTATIONS = (
     Mutation(
         "increments: events that look into an island are passed over",
         "corrected.increments",
-        "todo = opened.unionByName(looking)",
-        "todo = opened",
+        'keep(opened.unionByName(looking.drop("_named")).dropDuplicates(["position"]))',
+        "keep(opened)",
         ("stream_table_join",),
     ),
     Mutation(

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from hindcast.delta import at_hand
 from hindcast.delta.tables import Table
-from hindcast.query import at_hand
 
 
 def make(folder: Path, *values: int, name: str = "menu", mode: str = "append") -> Table:

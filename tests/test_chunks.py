@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import crashes
 from hindcast import runs
-from hindcast.building import rebuild
 from hindcast.delta import tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RecordError, RunError, SettingsError
@@ -25,6 +24,7 @@ from hindcast.planning import journal, planner, plans
 from hindcast.planning.plans import Plan, Share
 from hindcast.replay import claims, ledger
 from hindcast.settings import settings
+from hindcast.upkeep import rebuild
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
         assert told(p) == expected
         assert [number for number, _ in p.states()] == [3, 4, 5][: len(story)]
         assert failed == crashing
-        log = plans.log(p.warehouse, p.name, "prices")
+        log = tables.log(p.warehouse, p.name, "prices")
         assert [note["malformed"] for run, note in tables.notes(log).items() if run == 3] == [1]
 
 
@@ -240,7 +240,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         second = Plan.from_json(plans.current(p.warehouse, p.name, 4).plan)
         assert sum(second.topics["prices"].planned.values()) == 121 - there
         p.run("second")
-        log = plans.log(p.warehouse, p.name, "prices")
+        log = tables.log(p.warehouse, p.name, "prices")
         pieces = [(it.partition, it.run, it.start, it.end) for it in ledger.pieces(log)]
         for partition in (0, 1):
             (_, _, start, cut_), (_, _, again, _) = [it for it in pieces if it[0] == partition]

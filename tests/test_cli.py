@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli, runs
+from hindcast import cli, functions, runs
 from hindcast.kafka import topics
 from hindcast.local import ports
-from hindcast.query import functions
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from hindcast.compare import Compared, compare
 from hindcast.compare.outputs import Extent
 from hindcast.compare.rules import Facts, rules
 from hindcast.contracts import Contract, load
+from hindcast.delta import tables
 from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.kafka import produce
 from hindcast.kafka.topics import Offsets
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from pipelines import RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Shop:
                 ("fate", pa.string()),
             ]
         )
-        self.write(plans.log(self.warehouse, "shop", topic), pa.Table.from_pylist(rows, schema))
+        self.write(tables.log(self.warehouse, "shop", topic), pa.Table.from_pylist(rows, schema))
 
     def write(self, table: Table, rows: pa.Table) -> None:
         write_deltalake(

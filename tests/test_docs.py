@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import questions, settings
+from hindcast import functions, questions, settings
 from hindcast.contracts import Contract, Expectation, Input, Join, Shape, Topic, View, Window, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import tables
 from hindcast.kafka import gaps
 from hindcast.planning import journal
 from hindcast.quality import holds, verdicts
-from hindcast.query import functions
 from hindcast.replay import schemas, trimmed
 from hindcast.settings import Settings
 from pipelines import Pipeline
@@ -125,10 +124,10 @@ def is_in_code(name: str, source: str) -> bool:
     """Whether `module.thing`, `Class.field`, a module or a bare name is there."""
     first, _, thing = name.partition(".")
     house = ROOT / "jobs" / "hindcast"
-    for found in (*house.rglob(f"{first}.py"), *house.rglob(f"{first}/__init__.py")):
-        room = ".".join(found.relative_to(house.parent).with_suffix("").parts).removesuffix(".__init__")
-        if not thing or hasattr(import_module(room), thing):
-            return True
+    found = [*house.rglob(f"{first}.py"), *house.rglob(f"{first}/__init__.py")]
+    if found:
+        rooms = (".".join(it.relative_to(house.parent).with_suffix("").parts).removesuffix(".__init__") for it in found)
+        return not thing or any(hasattr(import_module(room), thing) for room in rooms)
     return all(re.search(rf"\b{it}\b", source) for it in (first, thing) if it)
 
 
@@ -307,9 +306,14 @@ def test_a_room_uses_only_rooms_that_stand_below_it() -> None:
     for path in house.rglob("*.py"):
         own = path.relative_to(house).with_suffix("").parts[0]
         for line in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(line, ast.ImportFrom) and (line.module or "").split(".")[0] == "hindcast" and line.module:
-                used = line.module.split(".")[1:2] or [name.name for name in line.names]
-                climbing += [f"{path.relative_to(house)}: {it}" for it in used if it != own and floor[it] < floor[own]]
+            if isinstance(line, ast.ImportFrom) and (line.module or "").split(".")[0] == "hindcast":
+                used = (line.module or "").split(".")[1:2] or [name.name for name in line.names]
+            elif isinstance(line, ast.Import):
+                used = [parts[1] for parts in (name.name.split(".") for name in line.names) if parts[0] == "hindcast"]
+            else:
+                continue
+            above = [it for it in used if it != own and floor.get(it, len(floor)) < floor.get(own, len(floor))]
+            climbing += [f"{path.relative_to(house)}: {it}" for it in above]
     assert not climbing
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast import runs
-from hindcast.building import preview, rebuild
+from hindcast.building import preview
 from hindcast.planning import journal, planner, plans
 from hindcast.replay import fates, ledger
 from hindcast.reports import report
+from hindcast.upkeep import rebuild
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from hindcast import read
+from hindcast import functions, read
 from hindcast.planning import journal
-from hindcast.query import functions
 from hindcast.questions import BEGINNING, Question
 from pipelines import Pipeline, at
 

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from hindcast.contracts import Contract, complain_of, load
-from hindcast.delta import making
+from hindcast.delta import making, tables
 from hindcast.errors import GateError
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import expectations, gates, verdicts
 from hindcast.quality.candidates import Candidate
@@ -212,7 +212,7 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
         entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
         journal.write(place[0], entry)
         journal.write(place[0], replace(entry, state=state, detail={}))
-    log = plans.log(*place, "sales")
+    log = tables.log(*place, "sales")
     making.ensure(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")
     change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast import horizon
 from hindcast.contracts import Contract, Keep, load
 from hindcast.delta.tables import Table
 from hindcast.errors import ContractError, QueryError
-from hindcast.query import horizon
-from hindcast.query.horizon import Horizon
+from hindcast.horizon import Horizon
 from hindcast.questions import BEGINNING, Question
 from hindcast.upkeep import retention
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crashes import watched
-from hindcast.building import preview, rebuild
+from hindcast.building import preview
 from hindcast.errors import GateError
 from hindcast.planning import journal, planner
+from hindcast.upkeep import rebuild
 from pipelines import Pipeline, pipeline, tell
 
 if TYPE_CHECKING:

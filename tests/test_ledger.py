@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hindcast import cli, runs
-from hindcast.building import rebuild
 from hindcast.planning import journal, plans
 from hindcast.replay import ledger
+from hindcast.upkeep import rebuild
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 LEDGER = [  # run, state, topic, partition, first, last, accepted

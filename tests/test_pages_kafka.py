@@ -15,9 +15,8 @@ from fastapi.testclient import TestClient
 
 from hindcast import read
 from hindcast.contracts import Contract, load
-from hindcast.delta import emitted
+from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
-from hindcast.planning import plans
 from hindcast.settings import Settings
 from test_pages import client, text, twin
 from warehouses import HOSTILE, RUNS, T0, at, complete, place, row, shop, version, write
@@ -127,7 +126,7 @@ def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
                 note = {"run": run, "epoch": run, **(waits if name == "bills" else {"upto": -1, "waitsFor": None})}
                 _append(log, pa.Table.from_pylist(new or rows).slice(0, len(new)), note)
         for name, told in LOG.items():
-            log = plans.log(found.warehouse, contract.pipeline, name)
+            log = tables.log(found.warehouse, contract.pipeline, name)
             moments = [{"timestamp": at(when), "streamTime": None if t is None else at(t)} for _, when, t, _ in told]
             rows = [
                 {"partition": 0, "offset": offset, **moment, "fate": fate, "run": 1}

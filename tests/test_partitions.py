@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast import runs
+from hindcast.delta import tables
 from hindcast.kafka import produce, topics
 from hindcast.kafka.topics import Cluster, Offsets
 from hindcast.pages import offsets
@@ -64,7 +65,7 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
         report = p.run("first")
         assert len(p.believed("prices")) == 25
         assert report["topics"]["prices"]["late"] == 1
-        pieces = ledger.pieces(plans.log(p.warehouse, p.name, "prices"))
+        pieces = ledger.pieces(tables.log(p.warehouse, p.name, "prices"))
         assert {(it.partition, it.start, it.end) for it in pieces} == taken(p, 2)
         rows = ledger.fates(p.warehouse, p.name).to_pylist()
         assert len(rows) == len(pieces)

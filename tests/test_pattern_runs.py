@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from hindcast import runs
-from hindcast.building import rebuild
 from hindcast.errors import QueryError, RecordError, TopicError
 from hindcast.kafka import members, produce
 from hindcast.kafka.members import Member
@@ -21,6 +20,7 @@ from hindcast.pages.why import explain
 from hindcast.planning import journal, planner, plans
 from hindcast.replay import ledger, quarantine, requeue
 from hindcast.settings import settings
+from hindcast.upkeep import rebuild
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:

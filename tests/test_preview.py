@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast.building import preview
+from hindcast.building.ages import AGES
 from hindcast.errors import ContractError, RecordError, TableError
-from hindcast.reports.ages import AGES
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:

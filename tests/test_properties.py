@@ -1,4 +1,4 @@
-"""Invariants 1, 3, 4 and 5 of design.md, section 5, on generated histories against the plain-Python reference.
+"""What docs/guarantees.md promises of the plane, on generated histories against the plain-Python reference.
 
 HINDCAST_SEED chooses other histories. A failing one is shrunk, and shown with its records and both planes.
 """

@@ -1,5 +1,5 @@
-"""On logs in strictly increasing time both readings tell the same history, up to what CORRECTED.md lists; partitions
-do not know of each other.
+"""On logs in strictly increasing time both readings tell the same history, up to what docs/semantics.md lists; and
+partitions do not know of each other.
 
 `corrected` by the plain-Python reference, `kafka` by the operators that the jobs run; random operations and records.
 """

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import read
+from hindcast import functions, read
 from hindcast.contracts import load
 from hindcast.kafka.topics import Offsets
 from hindcast.planning import journal
 from hindcast.planning.plans import Plan, Share
-from hindcast.query import functions
 from hindcast.questions import Question
 from hindcast.reports import report
 from hindcast.reports.page import html

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast import runs
-from hindcast.building import last_seen, rebuild
+from hindcast.building import last_seen
 from hindcast.cli import main
 from hindcast.delta import commits
 from hindcast.errors import AskedError, QueryError
 from hindcast.planning import journal, planner, plans
 from hindcast.replay import fates, ledger, quarantine, requeue
 from hindcast.reports import report
+from hindcast.upkeep import rebuild
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:

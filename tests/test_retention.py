@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import cli, read, runs
-from hindcast.building import rebuild
+from hindcast import cli, functions, horizon, read, runs
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import commits
 from hindcast.errors import AskedError, BusyError, QueryError, TableError
 from hindcast.pages import machine
 from hindcast.planning import journal
-from hindcast.query import functions, horizon
 from hindcast.questions import Question
 from hindcast.replay import ledger
 from hindcast.settings import settings
-from hindcast.upkeep import maintenance, retention
+from hindcast.upkeep import maintenance, rebuild, retention
 from hindcast.upkeep.forgetting import forget, records
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import T0, Pipeline, pipeline, wrong

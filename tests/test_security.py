@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
-from hindcast.kafka import connections, handover, members, produce, refusals, security
+from hindcast.kafka import handover, members, produce, refusals, security
 from hindcast.kafka.members import Member
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
 from hindcast.kafka.topics import Cluster, Offsets
+from hindcast.scheduling import connections
 from hindcast.upkeep import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured

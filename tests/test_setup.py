@@ -23,8 +23,8 @@ class Made:
     def __init__(self, root: Path) -> None:
         self.venv = root / ".venv"
         self.log: list[str] = []
-        self.inputs = {"one": ["a"], "two": ["a", "b"]}
-        self.present = {"one": True, "two": True}
+        self.inputs = {"venv": ["a"], "two": ["a", "b"]}
+        self.present = {"venv": True, "two": True}
         self.venv.mkdir()
 
     def bring_up(self) -> list[str]:
@@ -38,7 +38,7 @@ class Made:
 
 def test_the_second_time_nothing_is_made(tmp_path: Path) -> None:
     made = Made(tmp_path)
-    assert made.bring_up() == ["one", "two"]
+    assert made.bring_up() == ["venv", "two"]
     assert made.bring_up() == []
 
 
@@ -52,8 +52,8 @@ def test_only_the_part_whose_input_changed_is_made_again(tmp_path: Path) -> None
 def test_a_part_that_was_lost_is_made_again(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.bring_up()
-    made.present["one"] = False
-    assert made.bring_up() == ["one"]
+    made.present["venv"] = False
+    assert made.bring_up() == ["venv"]
 
 
 def test_a_part_that_failed_is_made_again(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_part_that_failed_is_made_again(tmp_path: Path) -> None:
         raise setup_parts.SetupError("no network")
 
     with pytest.raises(setup_parts.SetupError):
-        setup.bring_up(made.venv, [Part("one", "one", ["a"], lambda: True, fail)])
-    assert made.bring_up() == ["one", "two"]
+        setup.bring_up(made.venv, [Part("venv", "venv", ["a"], lambda: True, fail)])
+    assert made.bring_up() == ["venv", "two"]
 
 
 def test_too_little_disk_is_said_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

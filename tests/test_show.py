@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from hindcast.query.show import aligned, as_json, markdown
+from hindcast.show import aligned, as_json, markdown
 
 ROWS = pa.table(
     {

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from hindcast import show
 from hindcast.delta import making, scan, store_formats, tables
 from hindcast.delta.store_formats import UNKNOWN, Older
 from hindcast.delta.tables import Table
 from hindcast.errors import TableError
 from hindcast.pages import drawing
-from hindcast.query import show
 from hindcast.questions import Bound
 
 KEY, VALUE = {"item": "string"}, {"price": "int"}

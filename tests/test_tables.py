@@ -63,6 +63,16 @@ def test_delta_keeps_statistics_of_what_rows_are_found_by_and_of_nothing_else(tm
     assert sought == "validFrom,systemTo", "Delta cannot compare bytes"
 
 
+def test_every_tenth_commit_is_followed_by_a_checkpoint_without_spark_too(tmp_path: Path) -> None:
+    table = menu(tmp_path)
+    making.ensure(table, SCHEMA)
+    for run in range(1, 12):
+        assert direct.add([], table, run, {"run": run}, after=None)
+    made = {path.name for path in Path(table.path, "_delta_log").glob("*.checkpoint.parquet")}
+    assert made == {f"{9:020}.checkpoint.parquet"}
+    assert tables.published(table) == 11
+
+
 def test_no_thread_of_arrow_reads_local_files_through_python(tmp_path: Path) -> None:
     """It would abort a process that ends meanwhile: `hindcast query` did, a third of the time, on a busy machine."""
     table = Table(str(tmp_path / "with a space"), "restaurant", "menu", "log")
@@ -223,7 +233,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
 
 def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(T0, None), (T0, T0)], "validFrom timestamp, validTo timestamp")
-    assert [r[0] for r in rows.select(contents.belief(menu(Path()))).collect()] == ["open", "past"]
+    assert [r[0] for r in rows.select(tables.belief(menu(Path()))).collect()] == ["open", "past"]
 
 
 @pytest.mark.parametrize("name", ["plain", "a [b] {c,d} *"])

@@ -14,11 +14,10 @@ from pyspark.errors import PySparkException
 
 import upgrades
 from crashes import killed
-from hindcast import cli
+from hindcast import cli, functions
 from hindcast.delta import tables
 from hindcast.errors import AskedError, QueryError, TableError
 from hindcast.planning import journal, planner
-from hindcast.query import functions
 from hindcast.upkeep.upgrading import downgrade, upgrade
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from hindcast import runs
-from hindcast.building import rebuild
 from hindcast.kafka.topics import millis
 from hindcast.planning import journal, plans
 from hindcast.replay import ledger, requeue
+from hindcast.upkeep import rebuild
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
 if TYPE_CHECKING:

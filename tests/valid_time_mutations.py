@@ -38,8 +38,8 @@ WRONG = (
     Wrong(
         "Kafka's -1 is a time",
         "corrected.valid_time",
-        'own = F.when(F.col("timestamp") >= moment(_EPOCH), F.col("timestamp"))',
-        'own = F.col("timestamp")',
+        'kafkas = F.when(F.col("timestamp") >= moment(_EPOCH), F.col("timestamp"))',
+        'kafkas = F.col("timestamp")',
     ),
     Wrong(
         "a failing expression fails the run", "corrected.valid_time", "try_add({text}, INTERVAL '0' SECOND)", "{text}"

@@ -209,8 +209,7 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """The records of a run into the log, as a replay would put them there."""
     from pyspark.sql import functions as F
 
-    from hindcast.delta import commits, making
-    from hindcast.planning import plans
+    from hindcast.delta import commits, making, tables
 
     value = F.to_json(F.struct("price", "category"))
     rows: DataFrame = spark.read.parquet(str(it.brought(run))).select(
@@ -230,7 +229,7 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
         F.lit(run).cast("long").alias("run"),
         F.lit(data.KNOWN + timedelta(hours=run - 1)).alias("systemFrom"),
     )
-    table = plans.log(it.warehouse, contract.pipeline, "prices")
+    table = tables.log(it.warehouse, contract.pipeline, "prices")
     making.ensure(table, making.nullable(rows.schema))
     commits.append(rows, table, run, {"run": run, "refused": 0})
 

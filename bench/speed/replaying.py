@@ -61,11 +61,10 @@ def measure(
 def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: ARG001  # as the other one
     from hindcast import runs
     from hindcast.delta import tables
-    from hindcast.planning import plans
 
     os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
     runs.replay(spark, "replayed", runs.plan("replayed", f"bench-{time.time_ns()}"), "prices")
-    return lambda: tables.size(plans.log(str(output), "replayed", "prices"))
+    return lambda: tables.size(tables.log(str(output), "replayed", "prices"))
 
 
 def _copied(spark: SparkSession, output: Path, servers: str) -> Any:

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast import questions
+from hindcast import horizon, questions, show
 from hindcast.contracts import Contract
-from hindcast.delta import contents, scan, store_formats, tables
+from hindcast.delta import at_hand, contents, scan, store_formats, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import QueryError, UnknownError, nearest
 from hindcast.planning import journal
-from hindcast.query import at_hand, horizon, show
 from hindcast.questions import Bound, Question
 
 if TYPE_CHECKING:

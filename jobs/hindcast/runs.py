@@ -15,9 +15,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from hindcast import telling
+from hindcast import horizon, telling
 from hindcast.building import adopting, analysis, changes, failures
-from hindcast.building.changes import located
 from hindcast.building.publish import nothing, publish
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
@@ -26,10 +25,9 @@ from hindcast.delta.sources import Sources
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, ContractError, GateError, RunError
 from hindcast.planning import journal, planner, plans
-from hindcast.planning.inputs import source
+from hindcast.planning.inputs import located, source
 from hindcast.planning.plans import Plan
 from hindcast.quality import expectations
-from hindcast.query import horizon
 from hindcast.replay import claims, fates, forgotten
 from hindcast.replay import requeue as requeues
 from hindcast.reports import page, report
@@ -64,7 +62,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     Raises RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
     """
     with _step("replay", pipeline, run, topic) as (contract, todo):
-        log = plans.log(settings().warehouse, pipeline, topic)
+        log = tables.log(settings().warehouse, pipeline, topic)
         rows = tables.size(log) + sum(todo.topics[topic].planned.values())
         with _noting_stops(pipeline, run, topic):
             analysis.check_valid_time(spark, settings().schemas, contract, topic)
@@ -72,7 +70,7 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
             claimed = claims.claim(spark, contract, todo, topic)
             fates.decide(spark, contract, todo, topic)
             adopting.begin(spark, contract, todo, topic)
-            decided = plans.fates(settings().warehouse, pipeline, topic)
+            decided = tables.fates(settings().warehouse, pipeline, topic)
             if (note := _done(contract, todo, topic, log, decided)) is None:
                 found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
                 with _noting_stops(pipeline, run, topic):
@@ -148,7 +146,7 @@ def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str,
     past = journal.runs(now.warehouse, pipeline)
     if not found and not any(run.run_id == run_id and not run.finished for run in past):
         mend = f"hindcast quarantine {pipeline} lists what is refused, and why"
-        trimmed = {name: horizon.of(plans.log(now.warehouse, pipeline, name)) for name in asked["topics"]}
+        trimmed = {name: horizon.of(tables.log(now.warehouse, pipeline, name)) for name in asked["topics"]}
         told = [f"{at.refused.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused]
         mend += f"; what was refused before {', '.join(told)} was trimmed" if told else ""
         raise AskedError("no malformed record like that is left", where=pipeline, mend=mend)

@@ -18,15 +18,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast.building import roll_over
+from hindcast.building import counted, roll_over
 from hindcast.contracts import Contract, shapes
 from hindcast.delta import attempts, commits, contents, making, store_formats, tables
 from hindcast.delta.store_formats import OURS, PROPERTY, Older
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError, TableError
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.plans import Plan
-from hindcast.query import counted
 from hindcast.replay import base
 from hindcast.settings import settings
 
@@ -161,7 +160,7 @@ def _based(contract: Contract, name: str) -> bool:
 def _known_at(contract: Contract, todo: Plan, name: str) -> datetime:
     """Since when adopted rows are believed: the run; or the one before, if the log may tell better in this one."""
     earlier = [it.known_at for it in journal.runs(settings().warehouse, contract.pipeline) if it.number < todo.run]
-    logged = tables.published(plans.log(settings().warehouse, contract.pipeline, name))
+    logged = tables.published(tables.log(settings().warehouse, contract.pipeline, name))
     return earlier[-1] if logged and earlier else todo.known_at
 
 

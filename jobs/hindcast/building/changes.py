@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.building import amounts, analysis, comparing, emitting, last_seen
 from hindcast.contracts import Contract, shapes
 from hindcast.corrected import derive, increments, refresh
@@ -24,12 +25,10 @@ from hindcast.errors import TableError
 from hindcast.formats.decode import decode
 from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
-from hindcast.planning import plans
-from hindcast.planning.inputs import source
+from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds
-from hindcast.query import horizon
 from hindcast.replay import base, logs, schemas
 from hindcast.replay.claims import Claimed
 from hindcast.reports import report
@@ -75,7 +74,7 @@ def of_topic(
     topic, table = contract.topics[name], located(contract, name)
     after, waiting = tables.published(table), last_seen.waiting(spark, table, todo)
     frozen = horizon.frozen(table.warehouse, contract, name)
-    requeues = tables.published(plans.fates(table.warehouse, contract.pipeline, name))
+    requeues = tables.published(tables.fates(table.warehouse, contract.pipeline, name))
 
     def decoded(records: DataFrame) -> DataFrame:
         writers = schemas.known(spark, contract, name)
@@ -100,7 +99,7 @@ def of_topic(
         evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
         return Found(derived.withColumn("change", F.lit("open")), after)
     of = table.warehouse, contract.pipeline, name
-    seen = last_seen.run(contract, table, plans.log(*of), base.table(*of))
+    seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
     redefined = waiting is not None and last_seen.redefined(contract, table, waiting.since)
     if name in (todo.only, todo.upgraded) or redefined:
         seen = None  # more than the records since then may be held
@@ -200,14 +199,9 @@ def sources(contract: Contract, todo: Plan, name: str) -> list[Table]:
         return [source(contract, todo, i) for i in it.inputs]
     topics = [i for i in it.inputs if i in contract.topics]
     return [
-        *(of(warehouse, contract.pipeline, i) for i in topics for of in (plans.log, plans.fates)),
+        *(of(warehouse, contract.pipeline, i) for i in topics for of in (tables.log, tables.fates)),
         *(emitted.log(warehouse, contract, i) for i in (*it.inputs, name) if i not in topics),
     ]
-
-
-def located(contract: Contract, name: str) -> Table:
-    """The table of a topic or view."""
-    return tables.located(settings().warehouse, contract, name)
 
 
 def _derivable(contract: Contract, todo: Plan, name: str) -> datetime | None:

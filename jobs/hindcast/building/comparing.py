@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
+from hindcast import horizon
 from hindcast.corrected.refresh import Refreshed
 from hindcast.delta import commits, contents, evolution, making, tables
 from hindcast.delta.tables import Table
 from hindcast.planning.plans import Plan
-from hindcast.query import horizon
 
 
 def whole(spark: SparkSession, table: Table, derived: DataFrame, todo: Plan, frozen: datetime | None) -> DataFrame:

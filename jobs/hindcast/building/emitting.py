@@ -25,6 +25,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.contracts import Contract, shapes
 from hindcast.corrected import derive, order
 from hindcast.delta import commits, contents, evolution, making, tables
@@ -33,9 +34,8 @@ from hindcast.delta.tables import Table
 from hindcast.emits import of_view, on_spark
 from hindcast.errors import RunError, TableError
 from hindcast.formats.decode import decode
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.plans import Plan
-from hindcast.query import horizon
 from hindcast.replay import forgotten, logs, redating, requeued, schemas
 from hindcast.settings import settings
 
@@ -70,7 +70,7 @@ def emit(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Data
 def refuse_anew(contract: Contract, name: str) -> None:
     """TableError for a view that has to begin anew where it cannot be processed from the beginning any more."""
     for topic in (it for it in contract.upstream(name) if it in contract.topics):
-        at = horizon.of(plans.log(settings().warehouse, contract.pipeline, topic))
+        at = horizon.of(tables.log(settings().warehouse, contract.pipeline, topic))
         if at is not None:
             raise TableError(
                 f"would begin anew, and the log of {topic} was trimmed up to {at.at.isoformat()}: what it would have "
@@ -248,7 +248,7 @@ class Step:
     def _log(self, name: str, after: int = 0) -> DataFrame:
         """What a live topology would read of a topic, of the runs after `after` up to this one."""
         fates = F.col("fate").isin(*_READ)
-        log = plans.log(settings().warehouse, self._contract.pipeline, name)
+        log = tables.log(settings().warehouse, self._contract.pipeline, name)
         there = logs.none(self._spark)
         if tables.opened(log) is not None:
             there = forgotten.remembered(redating.log(self._spark, self._contract, name, after))

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.contracts import Contract
 from hindcast.delta import tables
 from hindcast.delta.tables import Table
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds
-from hindcast.query import horizon
 from hindcast.replay import forgotten
 from hindcast.settings import settings
 
@@ -80,7 +80,7 @@ def requeued(contract: Contract, name: str, since: int) -> bool:
     """Whether records of a stream that a view is made of were requeued after a run."""
     streams = [n for n in contract.upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
     warehouse = settings().warehouse
-    return any(tables.published(plans.fates(warehouse, contract.pipeline, n)) > since for n in streams)
+    return any(tables.published(tables.fates(warehouse, contract.pipeline, n)) > since for n in streams)
 
 
 def trimmed_since(seen: Run, inputs: dict[str, Table]) -> bool:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.building import amounts, analysis, emitting, failures
-from hindcast.building.changes import located
+from hindcast import horizon, show
+from hindcast.building import ages, amounts, analysis, emitting, failures
 from hindcast.building.comparing import compared, table_schema
 from hindcast.contracts import Contract, find, shapes
 from hindcast.contracts.sensitive import sensitive
@@ -30,13 +30,12 @@ from hindcast.errors import RecordError
 from hindcast.formats.decode import decode
 from hindcast.kafka import members
 from hindcast.planning import inputs, journal, planner
+from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import gates
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import named
-from hindcast.query import horizon, show
 from hindcast.replay import base, logs, schemas
-from hindcast.reports import ages
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.words import counted, listed
@@ -172,7 +171,7 @@ def _difference(
     else:
         changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
     began = F.col(PERIODS[table.kind][0])
-    past = (F.col("change") == "close") & (contents.belief(table) == "past")
+    past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counts = {
         "opened": F.count_if(F.col("change") == "open"),
         "closed": F.count_if(F.col("change") == "close"),

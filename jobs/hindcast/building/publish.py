@@ -15,15 +15,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hindcast import telling
-from hindcast.building.changes import Found, located
+from hindcast.building import ages
+from hindcast.building.changes import Found
 from hindcast.contracts import Contract, Expectation
-from hindcast.delta import commits, contents, direct, files, in_place, tables
+from hindcast.delta import commits, direct, files, in_place, tables
 from hindcast.delta.tables import Table
+from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import gates, holding, holds, verdicts
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.verdicts import Verdict
-from hindcast.reports import ages, report
+from hindcast.reports import report
 
 
 def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
     """How many rows are opened and closed, how old past answers among these are, where they lie; what is left out."""
     if found.staged is not None:
         return found.staged.told
-    past = (F.col("change") == "close") & (contents.belief(table) == "past")
+    past = (F.col("change") == "close") & (tables.belief(table) == "past")
     counted = change.agg(
         F.count_if(F.col("change") == "open").alias("opened"),
         F.count_if(F.col("change") == "close").alias("closed"),

@@ -29,9 +29,9 @@ def ledger(arguments: argparse.Namespace) -> int:
     """Show which offsets each run brought, and how many had which fate."""
     import pyarrow as pa
 
-    from hindcast.building import rebuild
     from hindcast.contracts.load import load_all
     from hindcast.replay import ledger
+    from hindcast.upkeep import rebuild
 
     if arguments.rebuild and arguments.pipeline is None:
         raise QueryError("no pipeline was named", mend="hindcast ledger PIPELINE --rebuild")
@@ -163,7 +163,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print the statements that make a pipeline's table functions in Spark SQL."""
-    from hindcast.query import functions
+    from hindcast import functions
 
     for statement in functions.statements(settings().warehouse, contract_of(arguments.pipeline)):
         print(f"{statement};")

@@ -61,6 +61,6 @@ def moment_of(pipeline: str, text: str) -> datetime:
 
 def show(rows: pa.Table, format_: str) -> None:
     """Prints rows as aligned text, or as JSON."""
-    from hindcast.query import show
+    from hindcast import show
 
     print(show.as_json(rows) if format_ == "json" else show.aligned(rows))

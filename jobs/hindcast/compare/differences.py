@@ -19,7 +19,6 @@ from hindcast.compare.outputs import PARTITION, Form
 from hindcast.compare.rules import Rule, upstream
 from hindcast.contracts import Contract
 from hindcast.delta import scan, tables
-from hindcast.planning import plans
 
 KINDS = ("missing", "extra", "different", "time", "order")
 
@@ -120,7 +119,7 @@ def _look_up(engine: duckdb.DuckDBPyConnection, warehouse: str, contract: Contra
     engine.execute("CREATE TABLE traced (id BIGINT, lag BIGINT, expired BOOLEAN)")
     engine.execute("CREATE TABLE dated (t BIGINT, lag BIGINT, expired BOOLEAN)")
     for topic in sorted(upstream(contract, name)):
-        log = tables.opened(plans.log(warehouse, contract.pipeline, topic))
+        log = tables.opened(tables.log(warehouse, contract.pipeline, topic))
         if log is None:
             continue
         lag = "epoch_ms(streamTime) - epoch_ms(rows.timestamp)"

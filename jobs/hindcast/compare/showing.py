@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
+from hindcast import show
 from hindcast.compare.differences import KINDS
 from hindcast.compare.outputs import PARTITION, Form
 from hindcast.compare.rules import Rule
-from hindcast.query import show
 
 if TYPE_CHECKING:
     from hindcast.compare import Compared

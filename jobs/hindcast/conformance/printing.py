@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from hindcast.query.show import aligned
+from hindcast.show import aligned
 
 if TYPE_CHECKING:
     from hindcast.conformance.runner import Outcome

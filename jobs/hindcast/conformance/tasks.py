@@ -10,12 +10,7 @@ import numpy as np
 from hindcast.compiled import NOTHING
 from hindcast.conformance.storing import versions
 from hindcast.conformance.vectors import Declined, Json, Vector
-from hindcast.emits import (
-    aggregates,
-    tables,
-    time_limit,
-    versioned,
-)
+from hindcast.emits import aggregates, tables, time_limit, versioned
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 from hindcast.emits.records import Records
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored

@@ -1,6 +1,6 @@
 """Vectors of Kafka Streams through the operators of the `kafka` reading: the adapter between the two.
 
-Java's exceptions have their names here and nowhere else.
+Java's exceptions have their names here and in `tasks`, nowhere else.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def windows_of(spec: Mapping[str, Json]) -> Windows:
 
 
 def _stream_stream_join(task: Task) -> Json:
-    given, window = pairs_of(task)
+    given, window = _pairs_of(task)
     out, _ = stream_stream.join(given, window, join_of(task.operation), stream_stream.nothing_kept())
     pairs = [
         {"left": _at(task.raw, a), "right": _at(task.raw, b)}
@@ -212,7 +212,7 @@ def _stream_stream_join(task: Task) -> Json:
     return _told(task, _emitted(task, out.cause, out.key, pairs, out.timestamp))
 
 
-def pairs_of(task: Task) -> tuple[stream_stream.Records, stream_stream.Window]:
+def _pairs_of(task: Task) -> tuple[stream_stream.Records, stream_stream.Window]:
     """The records of both sides of a join of streams, and its window."""
     order, *columns = task.columns("left", "right")
     is_left = np.array([record["topic"] == "left" for record in task.records], np.bool_)

@@ -1,4 +1,4 @@
-"""What a user writes: one pipeline, its topics, its views and their gates.
+"""What a user writes: one pipeline. `topic`, `view` and `expectation` have its parts.
 
 The objects are frozen and validated; `load.py` makes them from YAML, `check.py` checks the names between them.
 """

@@ -1,4 +1,4 @@
-"""Aggregates in the `corrected` reading (design.md 4): step functions of valid time, one row per change.
+"""Aggregates in the `corrected` reading (docs/semantics.md): step functions of valid time, one row per change.
 
 A measure is made of parts that Spark computes (an average: a sum and a count). The parts of a table's aggregate:
 

@@ -1,7 +1,8 @@
 """What each table of a contract is, as a function of logs and of other tables. Pure: DataFrame in, DataFrame out.
 
-Rows of tables are flat: the user's columns beside the period columns (tables.py). The operators take relations, whose
-`key` and `value` are structs; here a `value` holds the key's columns too, so that expressions can name them.
+Rows of tables are flat: the user's columns beside the period columns (contracts/shapes.py). The operators take
+relations, whose `key` and `value` are structs; here a `value` holds the key's columns too, so that expressions can name
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Joins in the `corrected` reading (design.md 4): what was valid at an event, and versions that overlap."""
+"""Joins in the `corrected` reading (docs/semantics.md): what was valid at an event, and versions that overlap."""
 
 from functools import reduce
 from typing import Literal

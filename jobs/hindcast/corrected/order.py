@@ -1,5 +1,5 @@
 """Stream time and acceptance: which records of a log a table takes; and the order in which they are processed
-(design.md 1 to 3).
+(docs/semantics.md, expiry and ties).
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -43,7 +43,7 @@ def with_stream_time(events: DataFrame, stream_time: Column | None = None) -> Da
     """Add `streamTime` to events: the largest timestamp of the events of its source partition so far.
 
     `events` has `key`, `value`, `timestamp` and `position`. The event itself counts, of all keys; events without key or
-    value do not (CORRECTED.md, windowed aggregates). `stream_time` is what earlier runs had reached, or null.
+    value do not (docs/semantics.md, windows). `stream_time` is what earlier runs had reached, or null.
     """
     upto = Window.partitionBy("position.partition").orderBy("position.offset")
     upto = upto.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -1,4 +1,4 @@
-"""The plane: records to rectangles, and what changes in them (design.md 2)."""
+"""The plane: records to rectangles, and what changes in them (docs/plane.md)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Windowed aggregates of a stream in the `corrected` reading (design.md 4; CORRECTED.md, Events).
+"""Windowed aggregates of a stream in the `corrected` reading (docs/semantics.md, windows).
 
 Events are judged first, by the stream time of their own source partition, then aggregated. All lengths are day-time
 intervals, literals or columns of the events. Kafka's clock ticks in milliseconds: "just after" an event is 1 ms later.

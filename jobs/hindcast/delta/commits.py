@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import questions
-from hindcast.delta import contents, direct, tables
+from hindcast.delta import direct, tables
 from hindcast.delta.attempts import once, repeatable
 from hindcast.delta.tables import Table
 from hindcast.session import temporarily
@@ -75,7 +75,7 @@ def closing(table: Table) -> Column:
     """
     start, end = tables.period(table)
     closed = F.col("change") == "close"
-    past = closed & (contents.belief(table) == "past")
+    past = closed & (tables.belief(table) == "past")
     return F.struct(
         F.count_if(closed & ~past).alias("open"),
         F.count_if(past).alias("past"),
@@ -105,7 +105,7 @@ def publish(
     """
     now = F.lit(known_at)
     rows = changes.withColumns(
-        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": contents.belief(table)}
+        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": tables.belief(table)}
     )
     columns = [c for c in rows.columns if c != "change"]
     if closing is None:
@@ -198,7 +198,7 @@ def _reached(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> st
         return reached
     past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
     if closing["past"] <= _FEW:
-        closed = changes.where((F.col("change") == "close") & (contents.belief(table) == "past"))
+        closed = changes.where((F.col("change") == "close") & (tables.belief(table) == "past"))
         starts = closed.select(F.unix_micros(start)).distinct().collect()
         past += f" AND t.`{start}` IN ({', '.join(f'timestamp_micros({micros})' for (micros,) in starts)})"
     return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.delta import listing, store_formats, widened
@@ -69,9 +69,3 @@ def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:
     if VECTORS not in found.metadata().configuration:
         return dataset(found)
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", found).execute("SELECT * FROM rows"))
-
-
-def belief(table: Table) -> Column:
-    """`_belief` of a believed row."""
-    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
-    return F.when(ended, "past").otherwise("open")

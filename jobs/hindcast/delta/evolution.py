@@ -27,7 +27,7 @@ def ensure(spark: SparkSession, table: Table, schema: StructType, known_at: date
     """The table of a topic or view, made if it is not there, with all columns of `schema`; other ones it keeps.
 
     `known_at`: that of the run, since when columns that `schema` lacks are dropped. TableError where the table cannot
-    take them (`tables.fit`). Safe to repeat: nothing is written where nothing changes.
+    take them (`making.fit`). Safe to repeat: nothing is written where nothing changes.
     """
     found = making.ensure(table, schema)
     change, before = making.fit(found, table, schema), tables.dropped(found)

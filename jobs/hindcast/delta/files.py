@@ -129,7 +129,7 @@ def _plain(found: DeltaTable) -> bool:
 
 
 _PLAIN, _NAMED, _KNOWN = 2, 7, {"appendOnly", "invariants", "timestampNtz"}
-"""Tables that `tables.ensure` makes have writer version 2, or 7, which names its features; versions between them check,
+"""Tables that `making.ensure` makes have writer version 2, or 7, which names its features; versions between them check,
 generate or map columns.
 """
 

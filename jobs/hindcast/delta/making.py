@@ -14,7 +14,19 @@ from hindcast.contracts.shapes import PERIODS
 from hindcast.contracts.types import PERIOD_COLUMNS
 from hindcast.delta import store_formats, tables
 from hindcast.delta.columns import Difference, difference, shown
-from hindcast.delta.tables import EVOLUTION, FORMAT, MOMENT, OURS, STATISTICS, Table, dropped, marked, older, opened
+from hindcast.delta.tables import (
+    CHECKPOINTS,
+    EVOLUTION,
+    FORMAT,
+    MOMENT,
+    OURS,
+    STATISTICS,
+    Table,
+    dropped,
+    marked,
+    older,
+    opened,
+)
 from hindcast.errors import HindcastError, PlatformError, TableError
 
 _NEEDED = 64 << 20
@@ -37,7 +49,7 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
                 table.path,
                 schema=Schema.from_json(schema.json()),
                 partition_by=partitions,
-                configuration={STATISTICS: ",".join(sought(table, schema))},
+                configuration={STATISTICS: ",".join(sought(table, schema)), CHECKPOINTS: "10"},
                 name=f"{table.pipeline}.{table.name}",
                 description=table.description,
             )

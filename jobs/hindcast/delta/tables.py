@@ -26,6 +26,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from hindcast.contracts import Contract, shapes
@@ -122,6 +124,16 @@ def located(warehouse: str, contract: Contract, name: str) -> Table:
     return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key))
 
 
+def log(warehouse: str, pipeline: str, topic: str) -> Table:
+    """The log table of a topic: its records as Kafka had them, with their fates."""
+    return Table(warehouse, pipeline, f"logs/{topic}", "log")
+
+
+def fates(warehouse: str, pipeline: str, topic: str) -> Table:
+    """Where the fates of a topic's records stand that were decided anew (fates.py)."""
+    return Table(warehouse, pipeline, f"fates/{topic}", "log")
+
+
 def opened(table: Table) -> DeltaTable | None:
     """The table as it stands, None where there is none yet.
 
@@ -210,6 +222,12 @@ def size(table: Table) -> int:
         return 0
     counts = pa.table(found.get_add_actions(flatten=True)).column("num_records").to_pylist()
     return sum(count or 0 for count in counts)
+
+
+def belief(table: Table) -> Column:
+    """`_belief` of a believed row."""
+    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
+    return F.when(ended, "past").otherwise("open")
 
 
 def period(table: Table) -> tuple[str, str]:

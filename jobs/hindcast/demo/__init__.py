@@ -16,7 +16,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
-from hindcast import read
+from hindcast import read, show
 from hindcast.contracts import find
 from hindcast.delta import emitted, scan, tables
 from hindcast.delta.tables import Table
@@ -24,9 +24,8 @@ from hindcast.demo import flights, readings, restaurant, votes
 from hindcast.kafka import produce, security
 from hindcast.local import stack
 from hindcast.local.airflow import api
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.quality import holds
-from hindcast.query import show
 from hindcast.questions import BEGINNING, Question
 from hindcast.reports import report
 from hindcast.session import BRIEF
@@ -135,7 +134,7 @@ def _show_flights(now: Settings) -> None:
         _rows(emitted.log(now.warehouse, contract, "departures_weather_kafka")),
         _rows(tables.located(now.warehouse, contract, "departures_weather")),
         _rows(tables.located(now.warehouse, contract, "weather")),
-        _rows(plans.log(now.warehouse, "flights", "weather")),
+        _rows(tables.log(now.warehouse, "flights", "weather")),
         same=("flight", "airport"),
         values=("temp", "wind_speed", "precip", "visib"),
         on={"airport": "airport"},

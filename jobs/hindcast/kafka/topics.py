@@ -239,7 +239,7 @@ def bounded(
 ) -> dict[int, Offsets]:
     """The ranges of a run: per partition from its start up to the interval's bound, without one to its end.
 
-    A range never runs backwards: what earlier runs replayed beyond the bound stays replayed (design.md 6).
+    A range never runs backwards: what earlier runs replayed beyond the bound stays replayed.
     """
     ranges = {}
     for partition, offsets in available.items():

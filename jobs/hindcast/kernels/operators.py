@@ -1,4 +1,4 @@
-"""The operators of `joins` and `aggregates` on Arrow tables: for one slice of time, or for some of the groups.
+"""Operators of `corrected` on Arrow tables: for one slice of time, or for some of the groups.
 
 Their inputs are in the order of their times and have the columns that the form takes; what they give is in that order.
 """

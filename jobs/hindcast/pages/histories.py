@@ -22,8 +22,8 @@ from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import scan, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import QueryError, UnknownError
-from hindcast.query.show import plain
 from hindcast.questions import literal
+from hindcast.show import plain
 
 HIDDEN = "***"
 """In place of the value of a sensitive column."""

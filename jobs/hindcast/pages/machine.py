@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow.compute as pc
 
-from hindcast import read
+from hindcast import horizon, read
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS
 from hindcast.errors import QueryError
@@ -23,10 +23,9 @@ from hindcast.pages.histories import History, Some
 from hindcast.pages.made_of import records
 from hindcast.pages.why import explain
 from hindcast.planning import journal
-from hindcast.query import horizon
-from hindcast.query.show import plain
 from hindcast.questions import Question
 from hindcast.settings import Settings
+from hindcast.show import plain
 
 DRAWN = 300
 """So many rectangles of a key are drawn: the nearest to the crosshair."""

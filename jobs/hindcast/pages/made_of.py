@@ -115,7 +115,7 @@ class Reader:
 
     def record(self, name: str, partition: int, offset: int) -> tuple[Row | None, Part]:
         """A record of a topic: what the topic's log says of it, and the row that it is in the topic's table."""
-        there = tables.opened(plans.log(self.warehouse, self.contract.pipeline, name))
+        there = tables.opened(tables.log(self.warehouse, self.contract.pipeline, name))
         found, part = None, self._part(name)
         if there is not None:
             with scan.engine() as engine:

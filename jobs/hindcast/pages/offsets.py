@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from hindcast.contracts import Contract
+from hindcast.delta import tables
 from hindcast.kafka import members
 from hindcast.pages import graph
 from hindcast.planning import journal, plans
@@ -58,7 +59,7 @@ def pieces(warehouse: str, run: Run, name: str) -> list[Piece]:
         ]
     if name not in run.plan["topics"]:
         return []
-    log = plans.log(warehouse, run.plan["pipeline"], name)
+    log = tables.log(warehouse, run.plan["pipeline"], name)
     found = {
         (p.partition, p.start): Piece(p.partition, p.start, p.end, p.fates) for p in ledger.pieces(log, run.number)
     }

@@ -20,8 +20,8 @@ from starlette.responses import FileResponse, Response
 
 from hindcast.errors import HindcastError, UnknownError
 from hindcast.pages.drawing import label
-from hindcast.query.show import cell, plain
 from hindcast.reports.page import SIGNS, counted, moment
+from hindcast.show import cell, plain
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -12,7 +12,7 @@ import sqlglot
 from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
-from hindcast import questions
+from hindcast import horizon, questions
 from hindcast.contracts import Contract, Join, Shape, View, shapes
 from hindcast.contracts.expressions import resolve
 from hindcast.contracts.sensitive import discreet
@@ -23,9 +23,8 @@ from hindcast.errors import cause
 from hindcast.pages import histories
 from hindcast.pages.drawing import label
 from hindcast.pages.made_of import Part, Reader, Row, records
-from hindcast.query import horizon
-from hindcast.query.show import cell
 from hindcast.questions import Bound, literal
+from hindcast.show import cell
 
 
 def explain(

@@ -52,6 +52,11 @@ def source(contract: Contract, todo: Plan, name: str) -> Table:
     """The table that a view is made of: a topic's, another view's, or one of another pipeline as the plan pins it."""
     if name in contract.inputs:
         return table(settings().warehouse, contract, name, todo.pins[name])
+    return located(contract, name)
+
+
+def located(contract: Contract, name: str) -> Table:
+    """The table of a topic or view, in the warehouse that is set."""
     return tables.located(settings().warehouse, contract, name)
 
 

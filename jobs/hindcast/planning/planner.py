@@ -9,12 +9,12 @@ from typing import Any
 
 from hindcast.contracts import Contract
 from hindcast.corrected import valid_time
-from hindcast.delta import emitted
+from hindcast.delta import emitted, tables
 from hindcast.delta.tables import located, published
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.kafka import gaps, members
 from hindcast.kafka.topics import Cluster, Offsets, bounded, continued, made_anew
-from hindcast.planning import inputs, journal, plans
+from hindcast.planning import inputs, journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.settings import settings
@@ -32,7 +32,7 @@ def plan(
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed (design.md 6); without it everything there is; with `only` what
+    `interval_end` (UTC) bounds what is replayed; without it everything there is; with `only` what
     `proposed` tells. `instead`: what the run does instead of replaying, `releases`, `requeues`, `forgets` or `upgrade`
     of `Plan`. BusyError if another run of the pipeline has not ended; a run that was stopped gives way, and its records
     are this run's leftovers.
@@ -148,7 +148,7 @@ def abandon(warehouse: str, run: Run, reason: str) -> None:
 
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:
     """The number of the last commit to a topic's log, and what its run had taken by then."""
-    last = published(plans.log(warehouse, pipeline, name))
+    last = published(tables.log(warehouse, pipeline, name))
     made = (Plan.from_json(run.plan) for run in past if run.number >= last)
     plan = next((plan for plan in made if plan.first <= last), None)
     if plan is None:
@@ -226,7 +226,7 @@ def _moved(since: datetime, before: Share | None, held: Mapping[int, Offsets]) -
 
 def _committed(warehouse: str, contract: Contract, run: Plan) -> bool:
     """Whether a run has changed anything: a log, the fates of one, what a kafka view has emitted, or a table."""
-    topics = [of(warehouse, contract.pipeline, name) for of in (plans.log, plans.fates) for name in contract.topics]
+    topics = [of(warehouse, contract.pipeline, name) for of in (tables.log, tables.fates) for name in contract.topics]
     views = [located(warehouse, contract, name) for name in (*contract.topics, *contract.views)]
     logs = [emitted.log(warehouse, contract, name) for name, it in contract.views.items() if it.semantics == "kafka"]
     return any(published(table) >= run.first for table in (*topics, *views, *logs))

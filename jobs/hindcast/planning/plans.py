@@ -1,4 +1,4 @@
-"""What a run will do, fixed before it does anything: its known-at and, per topic and partition, a range of offsets."""
+"""A plan: what a run will do, its known-at and, per topic and partition, a range of offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from hindcast.contracts import Contract
-from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.kafka.members import Member, Members
 from hindcast.kafka.topics import Offsets, cut
@@ -126,8 +125,8 @@ class Plan:
     `keys` (JSON), `by` whom. Such a run brings no offsets. `only`: the one table that it is about, with all below it.
     `requeues`: which malformed records it decodes anew (`requeue.selection`); such a run brings no offsets either.
     `forgets`: of which topic it forgets what (upkeep/forgetting/forget.py); such a run brings none either.
-    `upgrade`: which table it brings to today's store format, and how (upkeep/upgrading/), `without` which others; such
-    a run brings none.
+    `upgrade`: which table it brings to today's store format, and how (building/adopting.py), `without` which others;
+    such a run brings none.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -217,16 +216,6 @@ def current(warehouse: str, pipeline: str, number: int) -> Run:
         state = run.state if run else "not planned"
         raise RunError(f"run {number} is {state}", where=pipeline, mend="start a new run")
     return run
-
-
-def log(warehouse: str, pipeline: str, topic: str) -> Table:
-    """The log table of a topic: its records as Kafka had them, with their fates."""
-    return Table(warehouse, pipeline, f"logs/{topic}", "log")
-
-
-def fates(warehouse: str, pipeline: str, topic: str) -> Table:
-    """Where the fates of a topic's records stand that were decided anew (fates.py)."""
-    return Table(warehouse, pipeline, f"fates/{topic}", "log")
 
 
 def known_members(warehouse: str, contract: Contract, name: str) -> Members:

@@ -32,13 +32,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast import show
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import contents, making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.planning import journal
-from hindcast.query import show
 
 SCHEMA = StructType(
     [

@@ -50,7 +50,7 @@ def claim(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Cla
     some of it before. Before anything of a chunk is written, TopicError if Kafka has lost offsets that the contract
     does not do without, and RecordError if more records of the run are malformed than it allows. Chunks before it stay.
     """
-    log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
+    log, share = tables.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     chunks, done = share.chunks, tables.published(log)
     first = todo.run + 1 - len(chunks)
     left = [number for number in range(first, todo.run + 1) if number > done]

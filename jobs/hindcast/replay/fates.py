@@ -44,7 +44,7 @@ def decide(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> No
     nothing that the run did before, and writes nothing where no fate has changed.
     """
     warehouse, pipeline, topic = settings().warehouse, contract.pipeline, contract.topics[name]
-    log, entered = plans.log(warehouse, pipeline, name), plans.fates(warehouse, pipeline, name)
+    log, entered = tables.log(warehouse, pipeline, name), tables.fates(warehouse, pipeline, name)
     requeues = name in todo.requeues.get("topics", ())
     changed = _changed(contract) and (topic.read == "table" or redating.changed(contract, name))
     if tables.opened(log) is None or not (requeues or changed):

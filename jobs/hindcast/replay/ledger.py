@@ -166,8 +166,8 @@ def fates(warehouse: str, pipeline: str) -> pa.Table:
     runs = journal.runs(warehouse, pipeline)
     topics = sorted({name for run in runs for name in run.plan["topics"]})
     known = {name: plans.members_of(runs, name) for name in topics}
-    brought = [(name, piece) for name in topics for piece in pieces(plans.log(warehouse, pipeline, name))]
-    decided = [(name, entry) for name in topics for entry in anew(plans.fates(warehouse, pipeline, name))]
+    brought = [(name, piece) for name in topics for piece in pieces(tables.log(warehouse, pipeline, name))]
+    decided = [(name, entry) for name in topics for entry in anew(tables.fates(warehouse, pipeline, name))]
     rows = []
     for run in runs:
         told = {

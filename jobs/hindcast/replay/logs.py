@@ -37,7 +37,7 @@ from hindcast.formats import limits, mismatch
 from hindcast.formats.decode import decode
 from hindcast.kafka import far, gaps, members
 from hindcast.kafka.topics import HEADERS, Cluster, Offsets
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.plans import Plan, Share
 from hindcast.replay import forgotten, redating, schemas, trimmed
 from hindcast.settings import settings
@@ -67,7 +67,7 @@ def accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> 
     Under another history retention or `valid_time` than they were replayed with, fates are others
     (`order.judge_again`, redating.py). What has been requeued is of the run that did that (requeued.py).
     """
-    log = plans.log(settings().warehouse, contract.pipeline, name)
+    log = tables.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
         return none(spark)
     rows = forgotten.remembered(redating.log(spark, contract, name, after))
@@ -79,7 +79,7 @@ def again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
 
     What is left of before the log's horizon was in force there, and stays accepted (`trimmed.settled`).
     """
-    at = trimmed.settled(plans.log(settings().warehouse, contract.pipeline, name))
+    at = trimmed.settled(tables.log(settings().warehouse, contract.pipeline, name))
     if at is None:
         return order.judge_again(rows, retention(contract.topics[name]))
     known = (F.col("timestamp") <= F.lit(at.horizon)) & (F.col("run") <= at.run)
@@ -97,7 +97,7 @@ def brought(
 
 def to_come(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
     """The records that a plan would bring to a topic's log, each as the log would have it; nothing is written."""
-    log, share = plans.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
+    log, share = tables.log(settings().warehouse, contract.pipeline, name), todo.topics[name]
     with Cluster(settings().kafka) as cluster:
         held = members.source(cluster, share.members, todo.run).available(contract.kafka_topic(name))
     read = [gaps.left(part, gaps.lost(part, held)) for part in share.parts]

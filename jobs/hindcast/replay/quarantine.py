@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from hindcast.contracts import Contract
 from hindcast.delta import contents, tables
-from hindcast.planning import plans
 from hindcast.replay import logs
 
 _LISTED = """
@@ -40,7 +39,7 @@ def listed(warehouse: str, contract: Contract, topic: str | None = None, *, ever
             'CREATE TABLE entered (topic VARCHAR, "partition" INT, "offset" BIGINT, fate VARCHAR, run BIGINT)'
         )
         for name in contract.topics:
-            entered = tables.opened(plans.fates(warehouse, contract.pipeline, name))
+            entered = tables.opened(tables.fates(warehouse, contract.pipeline, name))
             if entered is not None:
                 engine.register("one", contents.dataset(entered))
                 several = contract.topics[name].pattern is not None

@@ -13,15 +13,16 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.contracts import Contract, Topic
 from hindcast.corrected import order, valid_time
+from hindcast.delta import tables
 from hindcast.formats import Writers
 from hindcast.formats.decode import decode
 from hindcast.kafka import gaps
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Share
-from hindcast.query import horizon
 from hindcast.replay import forgotten, requeued, schemas
 from hindcast.settings import settings
 
@@ -39,7 +40,7 @@ def log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> D
     `was`.
     """
     rows = requeued.records(spark, settings().warehouse, contract.pipeline, name)
-    horizon.refuse_dating(plans.log(settings().warehouse, contract.pipeline, name), contract.topics[name].valid_time)
+    horizon.refuse_dating(tables.log(settings().warehouse, contract.pipeline, name), contract.topics[name].valid_time)
     if all(run <= after for run in _stale(contract, name)):
         return rows.where(F.col("run") > after)
     writers = schemas.known(spark, contract, name)

@@ -61,8 +61,8 @@ def waiting(warehouse: str, contract: Contract, asked: Mapping[str, Any]) -> dic
     """How many malformed records each topic has that are asked for; topics without any are left out."""
     found = {}
     for name in asked["topics"]:
-        log = tables.opened(plans.log(warehouse, contract.pipeline, name))
-        entered = tables.opened(plans.fates(warehouse, contract.pipeline, name))
+        log = tables.opened(tables.log(warehouse, contract.pipeline, name))
+        entered = tables.opened(tables.fates(warehouse, contract.pipeline, name))
         if log is None:
             continue
         with duckdb.connect() as engine:

@@ -12,7 +12,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.delta import contents, tables
-from hindcast.planning import plans
 
 _DECIDED = ("timestamp", "fate", "reason", "run", "systemFrom")
 _PLACE = ["partition", "offset"]
@@ -22,7 +21,7 @@ _ONCE = "fate IN ('malformed', 'no_timestamp')"
 
 def records(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame:
     """All rows of a topic's log, which is there, with the columns that a log has."""
-    rows = contents.load(spark, plans.log(warehouse, pipeline, name))
+    rows = contents.load(spark, tables.log(warehouse, pipeline, name))
     decided = _entries(spark, warehouse, pipeline, name)
     if decided is None:
         return rows
@@ -57,7 +56,7 @@ def turn(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> Colum
 
 def _entries(spark: SparkSession, warehouse: str, pipeline: str, name: str) -> DataFrame | None:
     """What requeues have decided of a topic, by place; None where there was none."""
-    entered = plans.fates(warehouse, pipeline, name)
+    entered = tables.fates(warehouse, pipeline, name)
     if tables.opened(entered) is None:
         return None
     rows = contents.load(spark, entered).where("was = 'malformed'")

@@ -71,7 +71,7 @@ def known(spark: SparkSession, contract: Contract, name: str) -> Writers:
         return {}
     found = _stored(contract, name)
     if found != (fitting := _fitting(topic, found)):
-        log = plans.log(settings().warehouse, contract.pipeline, name)
+        log = tables.log(settings().warehouse, contract.pipeline, name)
         records = contents.load(spark, log).where("fate IN ('accepted', 'expired')")
         stays = "its records are in the log and stay; under another name the topic's entry is a new table"
         _refuse(contract, name, _met(records, topic), found, stays)
@@ -142,7 +142,7 @@ def _refuse(contract: Contract, name: str, met: Iterable[Met], schemas: Writers,
 def _written(contract: Contract, name: str, todo: Plan | None) -> str:
     """What a run has written of a topic, in words, when it meets records that it is to write."""
     chunks = todo.topics[name].chunks if todo else []
-    log = plans.log(settings().warehouse, contract.pipeline, name)
+    log = tables.log(settings().warehouse, contract.pipeline, name)
     done = tables.published(log) - (todo.run - len(chunks)) if todo and chunks else 0
     return planner.stays(settings().warehouse, contract, todo, max(done, 0), len(chunks))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hindcast.contracts import Contract
 from hindcast.delta import tables
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.replay import ledger
 from hindcast.words import counted
 
@@ -48,7 +48,7 @@ def text(told: dict[str, Any]) -> str:
 
 
 def _offsets(warehouse: str, contract: Contract, name: str, number: int) -> int:
-    pieces = ledger.pieces(plans.log(warehouse, contract.pipeline, name), number)
+    pieces = ledger.pieces(tables.log(warehouse, contract.pipeline, name), number)
     return sum(piece.end - piece.start for piece in pieces)
 
 

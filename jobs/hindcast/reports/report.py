@@ -6,18 +6,18 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
+from hindcast import horizon
 from hindcast.contracts import Contract
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.kafka import members
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import holds, verdicts
 from hindcast.quality.expectations import named
-from hindcast.query import horizon
 from hindcast.replay import ledger, requeue
 from hindcast.reports import given_up
 
@@ -25,14 +25,14 @@ from hindcast.reports import given_up
 def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> dict[str, Any]:
     """The report of a run whose steps have all been done, or, with `stopped`, of what one did before that stopped it.
 
-    RunError if the fates of a partition do not add up to its planned offsets (design.md 5, conservation).
+    RunError if the fates of a partition do not add up to its planned offsets (docs/guarantees.md).
     """
     topics = {}
     for name, share in plan.topics.items():
         if name not in contract.topics or name in plan.without:
             continue
         try:
-            partitions = _fates(plans.log(warehouse, contract.pipeline, name), plan.run, share)
+            partitions = _fates(tables.log(warehouse, contract.pipeline, name), plan.run, share)
         except RunError:
             if stopped is None:
                 raise
@@ -47,9 +47,9 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         if contract.topics[name].read == "stream":
             topics[name]["withoutValue"] = without
         frozen = horizon.frozen(warehouse, contract, name)
-        if frozen and (n := ledger.dated_before(plans.log(warehouse, contract.pipeline, name), plan.run, frozen)):
+        if frozen and (n := ledger.dated_before(tables.log(warehouse, contract.pipeline, name), plan.run, frozen)):
             topics[name]["beforeHorizon"] = n
-        decided = plans.fates(warehouse, contract.pipeline, name)
+        decided = tables.fates(warehouse, contract.pipeline, name)
         anew = ledger.anew(decided, plan.run)
         counts = {fate: sum(e.became(fate) for e in anew) for fate in ledger.FATES}
         if any(counts.values()):
@@ -60,7 +60,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     past = journal.completed(warehouse, contract.pipeline)
     last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
-    judged = of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
+    judged = _of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
         # A table that the run was made without may be none of ours yet.
@@ -118,7 +118,7 @@ def _unasked(contract: Contract, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def of_gates(
+def _of_gates(
     warehouse: str, pipeline: str, run: int, released: Collection[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
     """The verdicts of a run by table; of those that failed row by row with `rows`, the command that lists the rows.

@@ -16,8 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from hindcast import telling
 from hindcast.errors import SettingsError
-from hindcast.kafka import connections
-from hindcast.scheduling import gauges
+from hindcast.scheduling import connections, gauges
 
 FAILURE = "HINDCAST_FAILURE"
 """The variable with the place of the file in which a step under spark-submit tells what has stopped it."""

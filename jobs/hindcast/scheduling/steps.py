@@ -25,7 +25,7 @@ AHEAD = timedelta(minutes=1)
 
 
 class Asked(NamedTuple):
-    """What a run is asked to do: replay up to `until`, or all there is; all tables, or `only` one (plans.proposed)."""
+    """What a run is asked to do: replay up to `until`, or all there is; all tables, or `only` one."""
 
     until: datetime | None = None
     only: str | None = None
@@ -69,9 +69,8 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast import runs
-    from hindcast.kafka import connections
     from hindcast.planning import journal
-    from hindcast.scheduling import priority
+    from hindcast.scheduling import connections, priority
     from hindcast.settings import settings
 
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
@@ -116,7 +115,7 @@ def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str,
     """Replays one topic into its log and its table."""
     with _failing_for_good():
         from hindcast import runs
-        from hindcast.kafka import connections
+        from hindcast.scheduling import connections
 
         connections.use()
         return runs.replay(spark, pipeline, int(run), name)
@@ -134,7 +133,7 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
     """Says what a run would change, up to a moment or about a table alone (empty: all); writes nothing."""
     with _failing_for_good():
         from hindcast.building import preview as previews
-        from hindcast.kafka import connections
+        from hindcast.scheduling import connections
 
         connections.use()
         end = datetime.fromisoformat(until) if until else None
@@ -212,9 +211,9 @@ def release(pipeline: str, name: str, until: str, by: str, spark: SparkSession) 
     """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
     with _failing_for_good():
         from hindcast import runs
-        from hindcast.kafka import connections
         from hindcast.quality import holds
         from hindcast.reports import report
+        from hindcast.scheduling import connections
         from hindcast.settings import settings
 
         connections.use()

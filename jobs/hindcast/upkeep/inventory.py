@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from hindcast.contracts import Contract
 from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.quality import holds, verdicts
 from hindcast.replay import base, logs, schemas, trimmed
 
@@ -22,9 +22,9 @@ def behind(warehouse: str, contract: Contract, names: Iterable[str]) -> Iterator
     for name in names:
         yield tables.located(warehouse, contract, name)
         if name in contract.topics:
-            log = plans.log(warehouse, pipeline, name)
+            log = tables.log(warehouse, pipeline, name)
             yield from (log, trimmed.table(log), base.table(warehouse, pipeline, name))
-            yield from (of(warehouse, pipeline, name) for of in (plans.fates, schemas.table))
+            yield from (of(warehouse, pipeline, name) for of in (tables.fates, schemas.table))
         elif contract.views[name].semantics == "kafka":
             yield emitted.log(warehouse, contract, name)
     yield from (of(warehouse, pipeline) for of in (logs.quarantine, verdicts.table, holds.table))

@@ -26,13 +26,13 @@ from pyarrow.fs import FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from hindcast import show
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import attempts, contents, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError
 from hindcast.planning import journal
-from hindcast.query import show
 from hindcast.session import temporarily
 from hindcast.settings import Settings
 from hindcast.upkeep import inventory

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import questions
+from hindcast import horizon, questions
+from hindcast.building import counted
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
 from hindcast.delta import attempts, commits, contents, making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, BusyError
-from hindcast.planning import inputs, journal, plans
-from hindcast.query import counted, horizon
-from hindcast.query.horizon import Horizon
+from hindcast.horizon import Horizon
+from hindcast.planning import inputs, journal
 from hindcast.replay import ledger, logs, redating, trimmed
 from hindcast.session import temporarily
 from hindcast.settings import settings
@@ -118,7 +118,7 @@ def _last(warehouse: str, contract: Contract) -> journal.Run | None:
 
 def _reached(spark: SparkSession, contract: Contract, name: str, last: int) -> list[Slowest]:
     """The stream time of each partition of a topic after a run."""
-    if tables.opened(plans.log(settings().warehouse, contract.pipeline, name)) is None:
+    if tables.opened(tables.log(settings().warehouse, contract.pipeline, name)) is None:
         return []
     taken = redating.log(spark, contract, name).where((F.col("fate") == "accepted") & (F.col("run") <= last))
     rows = taken.groupBy("partition").agg(F.unix_micros(F.max("timestamp")).alias("reached")).collect()
@@ -145,7 +145,7 @@ def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: j
     """The logs that are not kept for ever."""
     found = {}
     for name, topic in contract.topics.items():
-        kept, log = topic.kept, plans.log(settings().warehouse, contract.pipeline, name)
+        kept, log = topic.kept, tables.log(settings().warehouse, contract.pipeline, name)
         if kept is None or kept.log is None or kept.quarantine is None or tables.opened(log) is None:
             continue
         before = horizon.of(log)
@@ -215,7 +215,7 @@ def _trim_log(spark: SparkSession, contract: Contract, name: str, at: Horizon, l
 
     What the ledger tells of them is written first (trimmed.py).
     """
-    log = plans.log(settings().warehouse, contract.pipeline, name)
+    log = tables.log(settings().warehouse, contract.pipeline, name)
     decided = logs.again(redating.log(spark, contract, name), contract, name)
     places = unneeded(decided.where(F.col("run") <= last), at, table=contract.topics[name].read == "table")
     rows = _counted(contents.load(spark, log).join(places, ["partition", "offset"], "left_semi")).localCheckpoint()
@@ -308,7 +308,7 @@ def _trim_refused(spark: SparkSession, contract: Contract, name: str, at: Horizo
     """Removes what was refused of a topic too long ago: its rows in the quarantine, and its bytes in `fates`."""
     warehouse, pipeline = settings().warehouse, contract.pipeline
     moment, told = questions.moment(at.refused or at.at), {"trimmed": at.at.isoformat()}
-    entered = plans.fates(warehouse, pipeline, name)
+    entered = tables.fates(warehouse, pipeline, name)
     if tables.opened(entered) is not None and not dry_run:
         there = f"systemFrom < {moment} AND (key IS NOT NULL OR value IS NOT NULL)"
         if contents.load(spark, entered).where(there).take(1):

@@ -24,16 +24,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import runs
-from hindcast.building import emitting
+from hindcast.building import counted, emitting
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
 from hindcast.delta import contents, emitted, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
-from hindcast.planning import journal, planner, plans
+from hindcast.planning import journal, planner
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds, verdicts
-from hindcast.query import counted
 from hindcast.replay import base, logs
 from hindcast.reports import page
 from hindcast.settings import settings
@@ -183,10 +182,10 @@ class _Step:
             its = base.table(warehouse, pipeline, self._what.topic)
             self._rows[its.name] = erase.remove(self._adopted, its, ["key", "timestamp"], run)
         places = {"partition": "partition", "offset": "offset"}
-        erase.blank(self._records, plans.fates(warehouse, pipeline, self._what.topic), places, run)
+        erase.blank(self._records, tables.fates(warehouse, pipeline, self._what.topic), places, run)
         in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
         erase.blank(self._records, logs.quarantine(warehouse, pipeline), in_kafka, run)
-        log = plans.log(warehouse, pipeline, self._what.topic)
+        log = tables.log(warehouse, pipeline, self._what.topic)
         erase.blank(self._records, log, places, run)
         self._rows[log.name] = self._records.count()
 

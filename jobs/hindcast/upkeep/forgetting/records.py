@@ -17,7 +17,6 @@ from hindcast.contracts import Contract
 from hindcast.delta import contents, tables
 from hindcast.errors import AskedError, QueryError, nearest
 from hindcast.formats.decode import decode
-from hindcast.planning import plans
 from hindcast.replay import base, forgotten, schemas
 from hindcast.settings import settings
 from hindcast.upkeep.forgetting.lineage import PLACE
@@ -81,7 +80,7 @@ def records(spark: SparkSession, contract: Contract, what: Asked, marked: set[in
     Columns: partition, offset; topic and topicPartition, the place in Kafka; said (JSON and texts).
     """
     name, topic = what.topic, contract.topics[what.topic]
-    log = plans.log(settings().warehouse, contract.pipeline, name)
+    log = tables.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
         if tables.opened(tables.located(settings().warehouse, contract, name)) is None:
             raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")

@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from hindcast import horizon
 from hindcast.contracts import Contract
 from hindcast.delta import widened
 from hindcast.delta.tables import Table
@@ -22,7 +23,6 @@ from hindcast.kafka.members import Members
 from hindcast.planning import plans
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
-from hindcast.query import horizon
 from hindcast.replay import ledger
 from hindcast.upkeep.verifying.findings import Finding, backup, restore
 from hindcast.words import counted

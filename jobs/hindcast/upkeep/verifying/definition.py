@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.building import amounts
-from hindcast.building.changes import located
 from hindcast.building.comparing import compared
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import discreet, sensitive
@@ -26,11 +26,10 @@ from hindcast.delta import contents, emitted, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import cause
 from hindcast.formats.decode import decode
-from hindcast.planning.inputs import source
+from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds
-from hindcast.query import horizon
 from hindcast.replay import base, logs, schemas
 from hindcast.session import sized, sliced
 from hindcast.upkeep.verifying.findings import Finding, rederive, restore

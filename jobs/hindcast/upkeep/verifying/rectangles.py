@@ -13,12 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from hindcast import words
+from hindcast.building import counted
+from hindcast.building.counted import Counted
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import scan, widened
 from hindcast.delta.tables import Table
 from hindcast.planning.journal import Run
-from hindcast.query import counted
-from hindcast.query.counted import Counted
 from hindcast.upkeep.verifying import standing
 from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore
 from hindcast.upkeep.verifying.standing import Moments, rebuilt
@@ -69,7 +69,7 @@ def _load(engine: duckdb.DuckDBPyConnection, table: Table, found: DeltaTable) ->
     """Makes `held`: of every row what tells its place on the plane, and the `belief` that its file is laid out by."""
     wanted = [*dict.fromkeys((*table.identity, *table.key, *PERIODS[table.kind], "systemFrom", "systemTo"))]
     listed = ", ".join(f'"{column}"' for column in wanted)
-    if "_belief" not in found.metadata().partition_columns:  # it was adopted (upgrade.py): a column like any other
+    if "_belief" not in found.metadata().partition_columns:  # it was adopted (adopting.py): a column like any other
         scan.register(engine, found)
         engine.execute(f"CREATE TEMP TABLE held AS SELECT {listed}, _belief AS belief FROM rows")  # noqa: S608
         return

@@ -14,13 +14,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast import horizon
 from hindcast.contracts import Contract
 from hindcast.delta import making, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.kafka import gaps
-from hindcast.planning import plans
 from hindcast.planning.journal import Run
-from hindcast.query import horizon
 from hindcast.replay import logs
 from hindcast.replay import trimmed as counts
 from hindcast.upkeep.verifying.findings import Finding
@@ -72,7 +71,7 @@ def rebuild(warehouse: str, contract: Contract) -> int:
     Of topics that the contract does not have it keeps what is there. What was there before stays in its history.
     """
     quarantine = logs.quarantine(warehouse, contract.pipeline)
-    places = {of(warehouse, contract.pipeline, name) for name in contract.topics for of in (plans.log, plans.fates)}
+    places = {of(warehouse, contract.pipeline, name) for name in contract.topics for of in (tables.log, tables.fates)}
     found = {table: delta for table in (*places, quarantine) if (delta := tables.opened(table)) is not None}
     made = making.ensure(quarantine, SCHEMA)
     with duckdb.connect() as engine:
@@ -106,7 +105,7 @@ def _load(
     engine.execute("SET TimeZone = 'UTC'")
     engine.execute(f"CREATE TABLE quarantined ({_DECLARED}); CREATE TABLE refused ({_DECLARED}, name VARCHAR)")
     for name in topics:
-        parts = {name: plans.log, f"fates/{name}": plans.fates}
+        parts = {name: tables.log, f"fates/{name}": tables.fates}
         for part, of in parts.items():
             table = of(quarantine.warehouse, contract.pipeline, name)
             if table in found:
@@ -128,7 +127,7 @@ def _load(
     engine.execute("CREATE TABLE had AS SELECT * FROM quarantined WHERE contains($own, topic)", {"own": own})
     engine.execute("CREATE TABLE trimmed (topic VARCHAR, refused TIMESTAMPTZ, horizon TIMESTAMPTZ, run BIGINT)")
     there = {*own, *(it for (it,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall())}
-    logged = {plans.log(quarantine.warehouse, contract.pipeline, name): name for name in topics}
+    logged = {tables.log(quarantine.warehouse, contract.pipeline, name): name for name in topics}
     for log, name in logged.items():
         if log in found and (at := horizon.of(log, found[log])) is not None:
             settled = counts.settled(log)

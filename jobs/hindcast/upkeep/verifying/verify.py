@@ -21,7 +21,7 @@ from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError, TableError, UnknownError, nearest
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.replay import base, logs, trimmed
 from hindcast.upkeep import inventory
@@ -201,7 +201,7 @@ class _Verification:
         contract, pipeline = self._contract, self._contract.pipeline
         topics = [name for name in self._names if name in contract.topics]
         for name in topics:
-            log = plans.log(self._warehouse, pipeline, name)
+            log = tables.log(self._warehouse, pipeline, name)
             counts = trimmed.table(log)
             if not self._whole(log) or counts in self._broken:
                 continue
@@ -219,8 +219,8 @@ class _Verification:
             self._add(log, conservation.offsets(*given))
             if self._whole(log):
                 self._add(log, conservation.stream_time(*given))
-        sources = [of(self._warehouse, pipeline, name) for name in topics for of in (plans.log, plans.fates)]
-        sources += [trimmed.table(plans.log(self._warehouse, pipeline, name)) for name in topics]
+        sources = [of(self._warehouse, pipeline, name) for name in topics for of in (tables.log, tables.fates)]
+        sources += [trimmed.table(tables.log(self._warehouse, pipeline, name)) for name in topics]
         quarantine = logs.quarantine(self._warehouse, pipeline)
         if topics and not self._broken.intersection([quarantine, *sources]):
             self._add(quarantine, refused.check(contract, topics, self._runs, quarantine, self._found))
@@ -261,7 +261,7 @@ class _Verification:
     def _sources(self, name: str) -> Iterator[Table]:
         """The tables of the pipeline that a table is derived from; others' are taken as they are."""
         if name in self._contract.topics:
-            yield plans.log(self._warehouse, self._contract.pipeline, name)
+            yield tables.log(self._warehouse, self._contract.pipeline, name)
             its = base.table(self._warehouse, self._contract.pipeline, name)
             yield from [its] if its in {*self._found, *self._broken} else []
         elif self._contract.views[name].semantics == "kafka":

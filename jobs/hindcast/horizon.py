@@ -29,7 +29,7 @@ from hindcast.corrected import plane
 from hindcast.delta import tables
 from hindcast.delta.tables import Table
 from hindcast.errors import QueryError, TableError
-from hindcast.planning import inputs, plans
+from hindcast.planning import inputs
 from hindcast.questions import BEGINNING, Question, moment
 
 PROPERTY = "hindcast.horizon"
@@ -71,7 +71,7 @@ def frozen(warehouse: str, contract: Contract, name: str) -> datetime | None:
     """
     own = tables.located(warehouse, contract, name)
     if name in contract.topics:
-        return _latest(_at(own), _at(plans.log(warehouse, contract.pipeline, name)))
+        return _latest(_at(own), _at(tables.log(warehouse, contract.pipeline, name)))
     view = contract.views[name]
     if view.semantics == "kafka":
         return _at(own)
@@ -95,7 +95,7 @@ def looks_back(view: View) -> timedelta:
     return timedelta(0)
 
 
-def reaching(kind: str, since: datetime) -> Column:
+def _reaching(kind: str, since: datetime) -> Column:
     """Whether a row of a table tells of something true at `since` or later."""
     if kind == "versions":
         return F.col("validTo").isNull() | (F.col("validTo") > F.lit(since))
@@ -112,7 +112,7 @@ def begun(rows: DataFrame, kind: str, since: datetime | None) -> DataFrame:
     """Derived rows as they are from `since` on; all of them if it is None."""
     if since is None:
         return rows
-    rows = rows.where(reaching(kind, since))
+    rows = rows.where(_reaching(kind, since))
     return rows.withColumn("validFrom", F.greatest("validFrom", F.lit(since))) if kind == "versions" else rows
 
 

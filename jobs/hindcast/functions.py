@@ -18,13 +18,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hindcast import questions
+from hindcast import horizon, questions
 from hindcast.contracts import Contract
 from hindcast.delta import store_formats, tables
 from hindcast.delta.tables import Table
+from hindcast.horizon import Horizon
 from hindcast.planning import journal
-from hindcast.query import horizon
-from hindcast.query.horizon import Horizon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

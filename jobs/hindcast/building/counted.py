@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import horizon
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import commits, contents
 from hindcast.delta.tables import Table
-from hindcast.query import horizon
 
 PROPERTY = "hindcast.counted"
 """The table property that holds it, as JSON."""

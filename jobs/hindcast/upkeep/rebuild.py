@@ -15,7 +15,7 @@ import pyarrow as pa
 from hindcast.contracts import Contract
 from hindcast.delta import emitted, tables
 from hindcast.kafka.topics import Offsets
-from hindcast.planning import journal, plans
+from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.replay import ledger
@@ -29,8 +29,8 @@ def rebuild(warehouse: str, contract: Contract) -> list[int]:
     Runs that the journal tells as the logs do are left as they are. Nothing is written if that is true of all.
     """
     known = {run.number: run for run in journal.runs(warehouse, contract.pipeline)}
-    brought = {name: ledger.pieces(plans.log(warehouse, contract.pipeline, name)) for name in contract.topics}
-    decided = [e for name in contract.topics for e in ledger.anew(plans.fates(warehouse, contract.pipeline, name))]
+    brought = {name: ledger.pieces(tables.log(warehouse, contract.pipeline, name)) for name in contract.topics}
+    decided = [e for name in contract.topics for e in ledger.anew(tables.fates(warehouse, contract.pipeline, name))]
     moments = {entry.run: entry.known_at for entry in decided}
     moments |= {piece.run: piece.known_at for pieces in brought.values() for piece in pieces}
     moments |= {n: at for n, at in _published(warehouse, contract).items() if n not in moments}
@@ -100,7 +100,7 @@ def _plan(warehouse: str, contract: Contract, number: int, known_at: datetime, b
     shares, run_id, first = {}, f"rebuilt__{number}", number
     for name, pieces in brought.items():
         share = _share([piece for piece in pieces if piece.run <= number], number)
-        log = plans.log(warehouse, contract.pipeline, name)
+        log = tables.log(warehouse, contract.pipeline, name)
         if share and (members := ledger.members(log)):
             share = replace(share, topic_id="", members=members)
         note: dict[str, Any] = tables.notes(log).get(number, {})

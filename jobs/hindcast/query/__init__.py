@@ -1,1 +1,0 @@
-"""Questions of a published table: from DuckDB, from Spark SQL, and what is refused because it was trimmed."""
