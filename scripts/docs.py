@@ -157,8 +157,10 @@ def _default(value: Any) -> str:
 
 
 def _type(name: str, field: dict[str, Any]) -> str:
-    options = [option for option in field.get("anyOf") or field.get("oneOf") or [field] if option.get("type") != "null"]
-    return " or ".join(_one_type(name, option) for option in options)
+    options = field.get("anyOf") or field.get("oneOf")
+    if options is None:
+        return _one_type(name, field)
+    return " or ".join(_type(name, option) for option in options if option.get("type") != "null")
 
 
 def _one_type(name: str, field: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -380,6 +381,22 @@ def test_the_graph_leads_from_topics_to_views_and_to_who_reads_them(web: TestCli
     assert boxes["shop.prices"]["x"] < boxes["prices"]["x"] < boxes["bills"]["x"] < boxes["guest"]["x"]
     other = {box["name"]: box for box in twin(web, "/ledger/guest")["graph"]["boxes"]}
     assert (other["shop.prices"]["other"], other["shop.prices"]["pipeline"]) == (True, "shop")
+
+
+def test_what_pages_link_for_their_look_is_there(web: TestClient) -> None:
+    pages = [web.get(address, params={"table": "prices", "key": "naan"}) for address in ("/quality", "/machine/shop")]
+    linked = {name for page in pages for name in re.findall(r"static/([\w.]+)", page.text)}
+    assert {name: web.get(f"/static/{name}").status_code for name in linked} == {
+        "page.css": 200,
+        "pages.css": 200,
+        "machine.js": 200,
+    }
+
+
+def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
+    asked = {"table": "prices", "key": "naan"}
+    assert text(web, "/dag/shop/machine", **asked) == text(web, "/machine/shop", **asked)
+    assert twin(web, "/dag/shop/machine", **asked) == twin(web, "/machine/shop", **asked)
 
 
 # Bad input

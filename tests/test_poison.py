@@ -17,7 +17,9 @@ from hindcast.errors import RecordError
 from hindcast.formats import limits
 from hindcast.formats.decode import decode
 from hindcast.kafka.topics import HEADERS
+from hindcast.planning import plans
 from hindcast.replay import logs, quarantine
+from hindcast.reports import report
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -349,9 +351,13 @@ def test_a_run_takes_all_of_them(spark: SparkSession, broker: str, tmp_path: Pat
         with pytest.raises(RecordError, match="nothing was written"):
             p.run("one")
         assert p.versions() == before == dict.fromkeys(before)
+        assert p.states() == [(1, "stopped")]
+        told = report.of(p.warehouse, p.contract, plans.current(p.warehouse, p.name, 1))
+        assert (told["state"], "nothing was written" in told["found"]) == ("stopped", True)
 
         p.write(CONTRACT.replace("ALLOWED", "90%"))
         told = p.run("one")
+        assert p.states() == [(1, "abandoned"), (2, "completed")], "planned anew"
         offsets = told["topics"]["events"]["offsets"]
         assert offsets == len(few) + 8
         fates = told["topics"]["events"]["partitions"][0]["fates"]

@@ -43,6 +43,71 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
         assert "menu: 1 offset: 1 accepted\norders: 0 offsets: nothing new" in told
 
 
+HOLDING = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 1}
+        on_failure: quarantine
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string, quantity: int}
+views:
+  bills:
+    stream: orders
+    join: {table: menu, on: item}
+    select: {item: orders.item, amount: quantity * price}
+    expect:
+      - expect_column_values_to_be_between: {column: amount, min_value: 1}
+      - expect_column_values_to_be_between: {column: amount, max_value: 99}
+        on_failure: quarantine
+  sold:
+    stream: bills
+    group_by: {item: item}
+    aggregate: {amount: sum(amount)}
+    window: {tumbling: 1 minute}
+"""
+
+
+def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """A first run, and one that mends what it held, and holds others."""
+    with pipeline(spark, broker, tmp_path, HOLDING) as p:
+        rounds: list[dict[str, list[tuple[str, object, int]]]] = [
+            {
+                "menu": [("curry", {"price": 8}, 0), ("naan", {"price": 0}, 0)],
+                "orders": [("ann", {"item": "curry", "quantity": 1}, 1), ("bob", {"item": "naan", "quantity": 2}, 1)],
+            },
+            {
+                "menu": [("curry", {"price": -1}, 2), ("tea", {"price": 30}, 0), ("naan", {"price": 3}, 0)],
+                "orders": [("ann", {"item": "curry", "quantity": 2}, 3), ("cy", {"item": "tea", "quantity": 9}, 3)],
+            },
+        ]
+        kept = []
+        for sent in rounds:
+            for topic, records in sent.items():
+                p.send(topic, *records)
+            told = preview.preview(spark, p.name)
+            done = p.run()
+            for name, table in done["tables"].items():
+                of = told["tables"][name]
+                assert [of[count] for count in ("opened", "closed", "corrected")] == [
+                    table[count] for count in ("opened", "closed", "corrected")
+                ], name
+                assert of["held"] == table.get("held", {"keys": 0})["keys"], name
+                assert [v["outcome"] for v in of["gates"]] == [v["outcome"] for v in table["gates"]], name
+            kept.append({name: of["held"] for name, of in told["tables"].items() if of["held"]})
+            assert preview.text(told).count("held back: what changes of") == len(kept[-1])
+        assert kept == [{"menu": 1}, {"menu": 1, "bills": 1}]
+
+
 @pytest.mark.long
 def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """Records that do not decode; columns or an expression of a new definition."""
@@ -79,6 +144,7 @@ def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession,
             "closed": 0,
             "corrected": 0,
             "ages": dict.fromkeys(AGES, 0),
+            "held": 0,
             "examples": [],
             "gates": [],
         }

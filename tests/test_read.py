@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from hindcast import read
 from hindcast.contracts import load
 from hindcast.delta.tables import Table
-from hindcast.errors import QueryError
+from hindcast.errors import QueryError, UnknownError
 from hindcast.planning import journal
 from hindcast.questions import BEGINNING, Question
 from pipelines import T0, Pipeline, at, tuples
@@ -157,6 +157,23 @@ def test_history_is_every_row_by_valid_time_and_then_by_system_time(restaurant: 
         (10, 4, True),
     ]
     assert read.history(restaurant.warehouse, restaurant.contract, "menu", key=["tea"]).num_rows == 0
+
+
+def test_what_a_run_has_changed_is_the_rows_that_it_closed_and_opened_by_key(restaurant: Pipeline) -> None:
+    def changed(name: str, run: int) -> list[tuple[str, int, bool]]:
+        rows = read.history(restaurant.warehouse, restaurant.contract, name, run=run).to_pylist()
+        return [(r["item"], int(r.get("price") or r["amount"]), r["systemTo"] == known(restaurant, run)) for r in rows]
+
+    assert changed("menu", 2) == [("curry", 8, False), ("curry", 8, True), ("curry", 9, False)]
+    assert changed("bills", 2) == [("curry", 24, True), ("curry", 27, False)]
+    assert len(changed("menu", 1)) == 3
+    with pytest.raises(UnknownError, match="no run '9'"):
+        changed("menu", 9)
+
+
+def test_a_moment_is_no_text() -> None:
+    with pytest.raises(QueryError, match="known_at is 'run:4', no datetime"):
+        Question(known_at="run:4")  # type: ignore[arg-type]
 
 
 def test_run_3_is_a_moment_too(restaurant: Pipeline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -214,6 +215,17 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
         with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
             runs.plan(p.name, "third")
         assert "retry it (hindcast requeue restaurant); " in refused.value.mend
+
+
+def test_a_run_that_was_stopped_is_planned_anew_by_a_retry_of_its_plan(broker: str, tmp_path: Path) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "first")
+        journal.write(p.warehouse, replace(plans.current(p.warehouse, p.name, 1), state="stopped"))
+        p.send("orders", ("ann", {"item": "curry", "quantity": 1}, 1))
+        assert runs.plan(p.name, "first") == 2
+        assert p.states() == [(1, "abandoned"), (2, "planned")]
+        again = Plan.from_json(plans.current(p.warehouse, p.name, 2).plan)
+        assert sum(again.topics["orders"].planned.values()) == 1, "with what has come since"
 
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:

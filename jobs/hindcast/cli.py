@@ -178,6 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (query, history):
         sub.add_argument("table", metavar="PIPELINE.TABLE")
         sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    history.add_argument(
+        "--run", type=int, metavar="N", help="what this run has changed: rows that it closed or opened"
+    )
     query.add_argument(
         "--as-of",
         metavar="T",

@@ -60,6 +60,9 @@ class Question:
     def __post_init__(self) -> None:
         for name in ("as_of", "from_time", "to_time", "known_at"):
             moment = getattr(self, name)
+            if moment is not None and not isinstance(moment, datetime):
+                mend = "give a datetime; read.moment_of(warehouse, pipeline, text) makes one of a text or a run: run:1"
+                raise QueryError(f"{name} is {moment!r}, no datetime", mend=mend)
             if moment and moment.tzinfo is None:
                 object.__setattr__(self, name, moment.replace(tzinfo=UTC))
         if self.as_of and (self.from_time or self.to_time):

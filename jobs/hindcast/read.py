@@ -62,12 +62,21 @@ def frame(
     return rows.select(*asked.columns, *(F.expr(questions.spark(text)) for text in asked.closed))
 
 
-def history(warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None) -> pa.Table:
+def history(
+    warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None, run: int | None = None
+) -> pa.Table:
     """Every row ever believed about a key, with both periods, by valid time and then by system time; with the columns
-    that the contract has dropped.
+    that the contract has dropped. With `run`, by key: those that it has closed and opened, what it changed, before and
+    after.
     """
-    asked = _Asked.of(warehouse, contract, name, Question(key=key))
-    return replace(asked, known=datetime.min.replace(tzinfo=UTC)).believed()
+    at = moment_of(warehouse, contract.pipeline, f"run:{run}") if run is not None else None
+    asked = replace(
+        _Asked.of(warehouse, contract, name, Question(key=key, known_at=at)), known=datetime.min.replace(tzinfo=UTC)
+    )
+    if at is None:
+        return asked.believed()
+    moment = questions.literal(at)
+    return asked.believed(only=f"(systemFrom = {moment} OR systemTo = {moment})", order=("key",))
 
 
 def of_key(table: Table, found: DeltaTable, key: Sequence[Any]) -> pa.Table:
@@ -230,10 +239,10 @@ class _Asked:
                 up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
         return [questions.closed(questions.literal(datetime.fromisoformat(up_to)) if up_to else "NULL")]
 
-    def believed(self, besides: Sequence[str] = ()) -> pa.Table:
-        """Every row of the key that was ever believed."""
-        condition = " AND ".join(questions.keys(self.question, self.key)) or "true"
-        return self.answered(condition, questions.key_bounds(self.question, self.key), besides=besides)
+    def believed(self, besides: Sequence[str] = (), only: str = "true", order: Sequence[str] = ()) -> pa.Table:
+        """Every row of the key that was ever believed, and that meets a condition."""
+        condition = " AND ".join([*questions.keys(self.question, self.key), only])
+        return self.answered(condition, questions.key_bounds(self.question, self.key), order, besides)
 
     def answered(
         self, condition: str, bounds: Sequence[Bound], order: Sequence[str] = (), besides: Sequence[str] = ()

@@ -23,7 +23,7 @@ from hindcast.contracts.expectation import AGING
 from hindcast.delta import scan, tables
 from hindcast.delta.sources import Sources
 from hindcast.delta.tables import Table
-from hindcast.errors import AskedError, ContractError, GateError, RunError
+from hindcast.errors import AskedError, ContractError, GateError, RecordError
 from hindcast.planning import journal, planner, plans
 from hindcast.planning.inputs import located, source
 from hindcast.planning.plans import Plan
@@ -64,17 +64,16 @@ def replay(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str
     with _step("replay", pipeline, run, topic) as (contract, todo):
         log = tables.log(settings().warehouse, pipeline, topic)
         rows = tables.size(log) + sum(todo.topics[topic].planned.values())
-        with _noting_stops(pipeline, run, topic):
+        stops, told = _noting_stops(pipeline, run, topic), failures.told(contract, topic)
+        with stops, told, sized(spark, rows), Sources(spark) as sources:
             analysis.check_valid_time(spark, settings().schemas, contract, topic)
-        with failures.told(contract, topic), sized(spark, rows), Sources(spark) as sources:
             claimed = claims.claim(spark, contract, todo, topic)
             fates.decide(spark, contract, todo, topic)
             adopting.begin(spark, contract, todo, topic)
             decided = tables.fates(settings().warehouse, pipeline, topic)
             if (note := _done(contract, todo, topic, log, decided)) is None:
                 found = changes.of_topic(spark, sources, contract, todo, topic, claimed)
-                with _noting_stops(pipeline, run, topic):
-                    note = publish(contract, todo, topic, found)
+                note = publish(contract, todo, topic, found)
             note = _noted(adopting.end(spark, contract, todo, topic, note))
         _note_lag(contract, topic)
         return note
@@ -230,7 +229,7 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
     contract = find(now.schemas, pipeline)
     todo = Plan.from_json(plans.current(now.warehouse, pipeline, run).plan)
     if todo.contract != contract.hash:
-        raise RunError(
+        raise AskedError(
             "the contract was changed after the run was planned",
             where=f"{pipeline}, run {run} ({todo.run_id})",
             mend="run its plan step again (in Airflow: clear the run from its plan task on)",
@@ -240,10 +239,10 @@ def _planned(pipeline: str, run: int) -> tuple[Contract, Plan]:
 
 @contextmanager
 def _noting_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
-    """Notes in the journal what stops a run: a gate, or the contract. The next run gives it up."""
+    """Notes in the journal what stops a run: a gate, the contract, or records. The next run gives it up."""
     try:
         yield
-    except (ContractError, GateError) as error:
+    except (ContractError, GateError, RecordError) as error:
         _enter(pipeline, run, "stopped", {"table": table, "found": str(error)})
         contract, todo = _planned(pipeline, run)
         page.write(settings().reports, report.make(settings().warehouse, contract, todo, stopped=str(error)))

@@ -25,14 +25,16 @@ from hindcast.contracts import Contract, find, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.corrected import derive
-from hindcast.delta import contents, making, tables
+from hindcast.corrected.plane import matching, without
+from hindcast.delta import contents, evolution, making, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import RecordError
 from hindcast.formats.decode import decode
 from hindcast.kafka import members
 from hindcast.planning import inputs, journal, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
-from hindcast.quality import gates
+from hindcast.quality import holding
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import named
 from hindcast.replay import base, logs, schemas
@@ -51,10 +53,11 @@ def preview(
     about `only` one (planner.proposed).
 
     Of each table: rows it would open, close, and how many of those are past answers (`corrected`), by age in `ages`;
-    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. Of each topic: the
-    `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null if it
-    would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run would:
-    ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
+    `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. What changes of keys
+    that quarantine gates would hold back (`held`: how many) is not among it, nor in what is made of the table. Of each
+    topic: the `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null
+    if it would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run
+    would: ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
     RecordError for a record of the log that does not decode any more.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
@@ -100,6 +103,8 @@ def text(told: dict[str, Any]) -> str:
             lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
         lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if table["held"]:
+            lines.append(f"{counted(table['held'], 'key')} held back: what changes of them is not in these rows")
         if table["corrected"]:
             changed = counted(table["corrected"], "past answer")
             lines.append(f"{changed} would change: {listed(table['ages'])}")
@@ -170,27 +175,49 @@ def _difference(
         changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
     else:
         changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
-    began = F.col(PERIODS[table.kind][0])
     past = (F.col("change") == "close") & (tables.belief(table) == "past")
+    whole = _numbers(changes, past, table, todo)
+    hidden, expected = sensitive(contract)[name], contract.expectations(name)
+    with (
+        Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates) as looked_at,
+        holding.sifted(looked_at, expected, tables.published(table)) as (passed, held, verdicts),
+    ):
+        numbers = whole if passed is looked_at else _numbers(passed.change, past, table, todo)
+        examples = []
+        if numbers["corrected"]:
+            examples = _examples(passed.change, past, list(table.key), [*PERIODS[table.kind]], hidden)
+        if held is not None and held.keys:
+            candidates[name] = _left(spark, candidate, held.rows, table).localCheckpoint()
+            candidate.unpersist()
+    changes.unpersist()
+    return {
+        **numbers,
+        "held": held.keys if held is not None else 0,
+        "examples": examples,
+        "gates": [v._asdict() for v in verdicts],
+    }
+
+
+def _numbers(changes: DataFrame, past: Column, table: Table, todo: Plan) -> dict[str, Any]:
+    """How many rows would be opened and closed, and how many of these are past answers, by age."""
     counts = {
         "opened": F.count_if(F.col("change") == "open"),
         "closed": F.count_if(F.col("change") == "close"),
         "corrected": F.count_if(past),
-        "ages": ages.counted(past, began, todo.known_at),
+        "ages": ages.counted(past, F.col(PERIODS[table.kind][0]), todo.known_at),
     }
     row = changes.agg(*(count.alias(label) for label, count in counts.items())).first()
-    numbers = row.asDict(recursive=True) if row else {}
-    hidden = sensitive(contract)[name]
-    examples = _examples(changes, past, list(table.key), [*PERIODS[table.kind]], hidden) if numbers["corrected"] else []
-    with Candidate(contract, todo, name, changes, numbers["opened"], numbers["closed"], candidates) as looked_at:
-        verdicts = gates.check(looked_at, contract.expectations(name))
-    changes.unpersist()
-    return {
-        **{label: numbers[label] for label in ("opened", "closed", "corrected")},
-        "ages": numbers["ages"],
-        "examples": examples,
-        "gates": [v._asdict() for v in verdicts],
-    }
+    return row.asDict(recursive=True) if row else {}
+
+
+def _left(spark: SparkSession, candidate: DataFrame, held: DataFrame, table: Table) -> DataFrame:
+    """A table as the run would leave it that holds back what changes of some keys: their rows as they are believed."""
+    keys = held.select(*table.key).distinct()
+    kept = without(candidate, keys, table.key)
+    if tables.opened(table) is None:
+        return kept
+    believed = evolution.fitted(contents.believed(spark, table), candidate.schema)
+    return kept.unionByName(matching(believed, keys, table.key), allowMissingColumns=True)
 
 
 def _examples(

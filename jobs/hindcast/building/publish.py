@@ -24,7 +24,6 @@ from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import gates, holding, holds, verdicts
 from hindcast.quality.candidates import Candidate
-from hindcast.quality.verdicts import Verdict
 from hindcast.reports import report
 
 
@@ -122,20 +121,7 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
     if not expected and not _may_hold(candidate.table):
         yield candidate
         return
-    told = gates.check(candidate, expected)
-    passed, held = candidate, holding.held(candidate, _holding(told, expected), found.after)
-    while held is not None and held.keys:
-        # Of what is left other gates may fail, also quarantine gates: until none does that held nothing before.
-        if passed is not candidate:
-            _close(passed)
-        passed = candidate.without(held.rows)
-        again = gates.check(passed, expected)
-        settled = not any(anew.holds and not v.holds for v, anew in zip(told, again, strict=True))
-        told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
-        if settled:
-            break
-        held = holding.held(candidate, _holding(told, expected), found.after)
-    try:
+    with holding.sifted(candidate, expected, found.after) as (passed, held, told):
         stopped = any(v.stops for v in told)
         if told:
             verdicts.enter(candidate.table.warehouse, contract.pipeline, todo.run, name, told)
@@ -144,17 +130,3 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
         holding.enter(passed, failed, held, stopped=stopped)
         gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", told)
         yield passed
-    finally:
-        if passed is not candidate:
-            _close(passed)
-
-
-def _holding(told: Sequence[Verdict], expected: Sequence[Expectation]) -> list[Expectation]:
-    """The quarantine gates that failed."""
-    return [expected[v.gate] for v in told if v.holds]
-
-
-def _close(passed: Candidate) -> None:
-    """Frees what is left of a candidate."""
-    passed.close()
-    passed.change.unpersist()

@@ -119,7 +119,7 @@ def query(arguments: argparse.Namespace) -> int:
     table = read.locate(warehouse, contract, name)
     key = read.key_of(table, arguments.key) if arguments.key is not None else None
     if arguments.command is history:
-        show(read.history(warehouse, contract, name, key=key), arguments.format)
+        show(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
     as_of, start, end, known = (
         moment_of(pipeline, text) if text is not None else None
@@ -139,7 +139,7 @@ def query(arguments: argparse.Namespace) -> int:
 
 
 def history(arguments: argparse.Namespace) -> int:
-    """Show every row ever believed, with both periods."""
+    """Show every row ever believed, with both periods; or those that a run has changed."""
     return query(arguments)
 
 

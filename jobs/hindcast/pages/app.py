@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -71,6 +72,10 @@ def made(access: Access) -> FastAPI:
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
         return rendering.document(settings().reports / catalog.contract(dag_id, readable).pipeline, name)
 
+    @pipeline.get("/dag/{dag_id}/{page}.json")
+    def of_dag_json(request: Request, dag_id: str, page: Page) -> Response:
+        return _to(request, f"{page}/{catalog.pipeline_of(dag_id)}.json")
+
     @pipeline.get("/dag/{dag_id}/{page}")
     def of_dag(request: Request, dag_id: str, page: Page) -> Response:
         return _to(request, f"{page}/{catalog.pipeline_of(dag_id)}")
@@ -83,7 +88,7 @@ def made(access: Access) -> FastAPI:
             raise UnknownError(f"'{run_id}' has planned nothing", where=name, mend="its first task plans the run")
         last = quality.of_run(settings(), runs[-1])
         if page != "report":
-            return _to(request, f"{page}/{name}?knownAt=run:{last['run']}")
+            return _to(request, f"{page}/{name}", knownAt=f"run:{last['run']}")
         return _to(request, f"reports/{name}/{last['report']}" if last["report"] else f"quality/{name}")
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
@@ -119,8 +124,10 @@ def _twins(router: APIRouter, path: str, template: str) -> Callable[[Callable[..
     return both
 
 
-def _to(request: Request, page: str) -> Response:
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/{page}")
+def _to(request: Request, page: str, **asked: str) -> Response:
+    """Another page, asked the same, and what is `asked` besides."""
+    query = urlencode({**asked, **request.query_params}, safe=":")
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/{page}{'?' if query else ''}{query}")
 
 
 def _refused(request: Request, error: Exception) -> Response:

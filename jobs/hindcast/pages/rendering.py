@@ -88,7 +88,7 @@ def document(folder: Path, name: str) -> Response:
 
 
 _ASSETS = {
-    "page.css": ("hindcast", "text/css"),
+    "page.css": ("hindcast.reports", "text/css"),
     "pages.css": ("hindcast.pages.static", "text/css"),
     "machine.js": ("hindcast.pages.static", "text/javascript"),
 }

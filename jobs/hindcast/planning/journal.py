@@ -3,7 +3,7 @@
 | column | type | |
 | --- | --- | --- |
 | run | bigint | the run's number, from 1 |
-| entry | string | planned, stopped (by a gate or the contract), completed, abandoned |
+| entry | string | planned, stopped (by a gate, the contract or records), completed, abandoned |
 | at | timestamp | when the entry was written |
 | runId | string | the run's name: that of Airflow's run, or one of our own |
 | knownAt | timestamp | the run's moment on the system axis |

@@ -34,13 +34,15 @@ def plan(
 
     `interval_end` (UTC) bounds what is replayed; without it everything there is; with `only` what
     `proposed` tells. `instead`: what the run does instead of replaying, `releases`, `requeues`, `forgets` or `upgrade`
-    of `Plan`. BusyError if another run of the pipeline has not ended; a run that was stopped gives way, and its records
-    are this run's leftovers.
+    of `Plan`. BusyError if another run of the pipeline has not ended; one that was stopped gives way, be it an earlier
+    try of `run_id`: its records are this run's leftovers.
     """
     past = journal.runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.finished]
     for run in open_runs:
         same = run.run_id == run_id
+        if run.state == "stopped":
+            continue
         if same and run.plan["contract"] == contract.hash:
             return Plan.from_json(run.plan)
         if same and _committed(warehouse, contract, Plan.from_json(run.plan)):
@@ -49,7 +51,7 @@ def plan(
                 where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
                 mend=f"put the contract back and retry, or give the run up: hindcast abandon {contract.pipeline}",
             )
-        if not same and run.state != "stopped":
+        if not same:
             again = "repeat the hindcast forget that began it" if "forgets" in run.plan else f"retry it{_again(run)}"
             raise BusyError(
                 f"run {run.number} ({run.run_id}) has not ended",
@@ -133,12 +135,11 @@ def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
 
 def stays(warehouse: str, contract: Contract, todo: Plan | None, done: int, chunks: int) -> str:
     """What a run has written, when it fails at a topic after the first `done` of its chunks; `todo` null: a preview."""
-    again = f"give the run up (hindcast abandon {contract.pipeline})"
     if done:
-        return f"{done} of its {chunks} chunks are in the log and stay: {again}, and the next one goes on after them"
+        return f"{done} of its {chunks} chunks are in the log and stay: the next run goes on after them"
     if todo is None or not _committed(warehouse, contract, todo):
         return "nothing was written"
-    return f"nothing was written of this topic, but of others: when it is mended, {again}, and the next one goes on"
+    return "nothing was written of this topic, but of others: that stays, and the next run goes on after it"
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:

@@ -154,7 +154,8 @@ class Candidate:
         """What is left where the changes of some rows' keys are held back."""
         kept = without(self.change, held.select(*self.table.key).distinct(), self.table.key).persist()
         row = kept.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
-        return Candidate(self.contract, self.todo, self.name, kept, *(row or (0, 0)))
+        opened, closed = row or (0, 0)
+        return Candidate(self.contract, self.todo, self.name, kept, opened, closed, self._previewed)
 
     def _made(self, which: str) -> DataFrame:
         opened = self._opened()

@@ -7,7 +7,8 @@ if its change is still the one that was looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from typing import NamedTuple
@@ -83,6 +84,43 @@ def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Hel
         rows,
         {"released": ended.join(released, "key", "left_semi"), "mended": ended.join(released, "key", "left_anti")},
     )
+
+
+@contextmanager
+def sifted(
+    candidate: Candidate, expected: Sequence[Expectation], after: int
+) -> Iterator[tuple[Candidate, Held | None, list[Verdict]]]:
+    """What of a candidate quarantine gates let pass, what they hold back (`held`), and the verdicts of all gates, those
+    of the others on what is left; as long as the block lasts.
+    """
+    told = gates.check(candidate, expected)
+    passed, found = candidate, held(candidate, _holding(told, expected), after)
+    try:
+        while found is not None and found.keys:
+            # Of what is left other gates may fail, also quarantine gates: until none does that held nothing before.
+            _close(passed, candidate)
+            passed = candidate.without(found.rows)
+            again = gates.check(passed, expected)
+            settled = not any(anew.holds and not v.holds for v, anew in zip(told, again, strict=True))
+            told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
+            if settled:
+                break
+            found = held(candidate, _holding(told, expected), after)
+        yield passed, found, told
+    finally:
+        _close(passed, candidate)
+
+
+def _holding(told: Sequence[Verdict], expected: Sequence[Expectation]) -> list[Expectation]:
+    """The quarantine gates that failed."""
+    return [expected[v.gate] for v in told if v.holds]
+
+
+def _close(passed: Candidate, candidate: Candidate) -> None:
+    """Frees what is left of a candidate, unless that is all of it."""
+    if passed is not candidate:
+        passed.close()
+        passed.change.unpersist()
 
 
 def enter(

@@ -90,8 +90,14 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
-        "again": f"hindcast run {contract.pipeline}" + (f" --only {plan.only}" if plan.only else ""),
+        "again": _again(contract.pipeline, plan),
     }
+
+
+def _again(pipeline: str, plan: Plan) -> str:
+    """The command that does what a run did, with what is there now."""
+    until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
+    return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "")
 
 
 def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
