@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,12 +147,10 @@ def _imported(tree: ast.Module, own: dict[str, dict[str, str]]) -> dict[str, str
 
 
 def _raised(tree: ast.Module, names: set[str], known: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    inner = {id(node): texts for f in functions for texts in [_constants([*ast.walk(f)])] for node in ast.walk(f)}
-    for call in ast.walk(tree):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in names and call.args):
+    for call, before in _calls(tree.body, []):
+        if not (isinstance(call.func, ast.Name) and call.func.id in names and call.args):
             continue
-        texts = known | inner.get(id(call), {})
+        texts = known | _before(before)
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         places = [call.args[1], call.args[2]] if call.func.id == "Complaint" and len(call.args) == 3 else None
         found = _text(places[0] if places else call.args[0], texts)
@@ -161,7 +159,32 @@ def _raised(tree: ast.Module, names: set[str], known: dict[str, str]) -> Iterato
             yield call.func.id, _cell(found), _cell(mend)
 
 
-def _constants(body: list[ast.stmt] | list[ast.AST]) -> dict[str, str]:
+def _calls(block: list[ast.stmt], before: list[ast.stmt]) -> Iterator[tuple[ast.Call, list[ast.stmt]]]:
+    """Every call of a block, with the statements that were gone through before it."""
+    for number, line in enumerate(block):
+        done = [*before, *block[:number]]
+        own = (ast.stmt, ast.ExceptHandler, ast.match_case)
+        inner = [part for part in ast.iter_child_nodes(line) if not isinstance(part, own)]
+        yield from ((node, done) for part in inner for node in ast.walk(part) if isinstance(node, ast.Call))
+        blocks: list[list[ast.stmt]] = [getattr(line, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [part.body for part in (*getattr(line, "handlers", ()), *getattr(line, "cases", ()))]
+        for inside in blocks:
+            yield from _calls(inside, done)
+
+
+def _before(lines: list[ast.stmt]) -> dict[str, str]:
+    """The texts that names have after some statements: the last one, and those that may have been instead of it."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if isinstance(line, ast.FunctionDef | ast.ClassDef):
+            continue
+        for name, text in _constants([*ast.walk(line)]).items():
+            whatever = isinstance(line, ast.Assign) or bool(getattr(line, "orelse", None))
+            found[name] = [text] if whatever else [*found.get(name, []), text]
+    return {name: "; or: ".join(dict.fromkeys(texts)) for name, texts in found.items()}
+
+
+def _constants(body: Sequence[ast.AST]) -> dict[str, str]:
     """The names that are given texts, with these; of several texts each."""
     found: dict[str, list[str]] = {}
     for node in body:
