@@ -52,6 +52,7 @@ mutate: setup ## wrong readings of every operator, and what catches each
 docs: setup ## the documentation as a site, in var/site (links are checked)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build && echo "var/site/index.html"
+	@echo "with its search box: python3 -m http.server --bind 127.0.0.1 -d var/site 8000, then http://127.0.0.1:8000"
 
 bench: setup ## each operation beside its peers, and the goals of speed: met or not (two hours; nothing else should run)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[bench]'

@@ -262,6 +262,9 @@ One YAML file in `schemas/` is one pipeline: one DAG, one folder of the warehous
 example with comments. `hindcast check` checks a contract and names file and line of what is wrong; `hindcast schema`
 prints its JSON Schema for editors. A field that is not listed here is refused.
 
+`hindcast check` parses expressions and finds what their names mean. It does not know their types: that `sum` is asked
+of a boolean, the preview or the run says, with file and line.
+
 How values are written:
 
 | type | written |

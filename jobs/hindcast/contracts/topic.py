@@ -154,7 +154,7 @@ class Topic(Model):
     max_malformed: Allowance = Field(
         0,
         description="How many records of a run may be malformed before the run stops; or which share of those that it "
-        "brings: 1%.",
+        "brings: 1%, rounded down, so that one malformed record stops every small run; a number does not.",
     )
     max_record_bytes: int | None = Field(
         None,
