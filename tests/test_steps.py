@@ -49,6 +49,7 @@ def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], 
 @pytest.mark.parametrize(
     ("form", "given", "found"),
     [
+        ({"util": "2026-01-02"}, {}, "the form has no field 'util'"),
         ({}, {"data_interval_start": TUESDAY, "data_interval_end": MONDAY}, "before it starts at 2026-01-05T00:00:00"),
         (
             {"until": "2026-01-06T00:00:00Z"},

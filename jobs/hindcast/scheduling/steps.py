@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hindcast import telling
-from hindcast.errors import FINAL, AskedError, BusyError, HindcastError
+from hindcast.errors import FINAL, AskedError, BusyError, HindcastError, nearest
 from hindcast.scheduling import gauges
 
 if TYPE_CHECKING:
@@ -32,11 +32,18 @@ class Asked(NamedTuple):
     reason: str | None = None
 
 
+FORM = ("replay", "until", "only", "preview", "reason")
+"""The fields of the form by which a person triggers a run (dags/pipelines.py); their names in a run's `conf`."""
+
+
 def asked(context: Context, now: datetime) -> Asked:
     """What the form, the interval and the events that have started a run ask for; AskedError if that makes no sense."""
     from hindcast.scheduling import assets
 
     params, dag = context["params"], context["dag_run"].dag_id
+    for name in params:
+        if name not in FORM:
+            raise AskedError(f"the form has no field '{name}'", where=dag, mend=nearest(name, FORM))
     start, end = _plain(context.get("data_interval_start")), _plain(context.get("data_interval_end"))
     if start and end and end < start:
         found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
