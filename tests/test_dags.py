@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hindcast.scheduling import steps
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).parents[1]
@@ -222,6 +223,7 @@ def test_the_forms_defaults_ask_for_nothing_special(dags: dict[str, Any]) -> Non
         "preview": False,
         "reason": None,
     }
+    assert tuple(form) == steps.FORM
 
 
 def test_tasks_of_fresh_runs_go_ahead_of_those_of_backfills(dags: dict[str, Any]) -> None:
