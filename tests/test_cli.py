@@ -73,6 +73,17 @@ def test_history_prints_every_row_ever_believed(hindcast: Run) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_history_of_a_run_and_an_empty_list_have_their_columns(hindcast: Run) -> None:
+    code, out, _ = hindcast("history", "restaurant.bills", "--run", "2")
+    assert (code, [line.split()[:3] for line in out.splitlines()[2:4]]) == (
+        0,
+        [["candace", "curry", "24.00"], ["candace", "curry", "27.00"]],
+    )
+    code, out, _ = hindcast("failing", "restaurant", "--held")
+    assert (code, out.split()[:4], out.splitlines()[-1]) == (0, ["run", "at", "table", "gate"], "(0 rows)")
+
+
+@pytest.mark.usefixtures("here")
 def test_query_takes_ranges_and_an_order(hindcast: Run) -> None:
     asked = ["query", "restaurant.menu", "--from", "2026-01-01T01:00:02+01:00", "--order", "key-desc,time-desc"]
     code, out, _ = hindcast(*asked, "--to-key", "t", "--format", "json")

@@ -84,7 +84,7 @@ def failing(arguments: argparse.Namespace) -> int:
     else:
         rows = holds.listed(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
     rows = holds.masked(contract, rows)
-    empty = [name for name in rows.column_names if rows.column(name).null_count == rows.num_rows]
+    empty = [name for name in rows.column_names if 0 < rows.num_rows == rows.column(name).null_count]
     show(rows.drop({*empty, "since"}) if arguments.format == "table" else rows, arguments.format)
     return 0
 
