@@ -157,7 +157,7 @@ def test_a_registry_s_avro_in_whole_runs(
         monkeypatch.setenv("HINDCAST_CHUNK", "1")
         with pytest.raises(RecordError, match="offset 8: schema") as refused:
             p.run("in chunks")
-        assert "; 1 of its 2 chunks are in the log and stay: give the run up" in refused.value.mend
+        assert "; 1 of its 2 chunks are in the log and stay: the next run goes on after them" in refused.value.mend
         assert [offset for offset, _ in p.fates("places")] == list(range(8))
 
         # Columns that the schemas of the log cannot fill any more: the same.
