@@ -86,7 +86,9 @@ def test_no_page_is_read_without_a_login_and_every_page_with_one(up: Up) -> None
 def test_airflow_lists_the_views_and_loads_the_plugin_without_an_error(up: Up) -> None:
     web = Airflow(airflow.url(up.now), ("admin", airflow.passwords(up.now)["admin"]))
     plugins = {it["name"]: it for it in web._call("GET", "/api/v2/plugins")["plugins"]}
-    assert {view["destination"] for view in plugins["hindcast_pages"]["external_views"]} == {"nav", "dag", "dag_run"}
+    assert {view["destination"] for view in plugins["hindcast_pages"]["external_views"]} == {
+        *("nav", "dag", "dag_run", "task_instance")
+    }
     assert web._call("GET", "/api/v2/plugins/importErrors")["import_errors"] == []
 
 

@@ -135,12 +135,13 @@ def test_a_backfill_lets_fresh_runs_go_first(
     [(GateError("failed"), AirflowFailException), (RunError("not now", mend="later"), AirflowException)],
 )
 def test_a_failure_ends_in_our_words_and_what_a_retry_meets_again_is_final(
-    error: Exception, kind: type[Exception], capsys: pytest.CaptureFixture[str]
+    error: Exception, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     with pytest.raises(AirflowException) as told, steps._failing_for_good():
         raise error from ValueError("at org.apache.spark")
     assert (type(told.value), str(told.value), told.value.__suppress_context__) == (kind, str(error), True)
-    assert "at org.apache.spark" in capsys.readouterr().out
+    assert "at org.apache.spark" in caplog.text
 
 
 def test_a_step_under_spark_submit_tells_what_has_stopped_it(tmp_path: Any) -> None:

@@ -5,7 +5,7 @@ What retrying cannot mend (a contract, a record, a gate, a table of another form
 
 from __future__ import annotations
 
-import sys
+import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -253,8 +253,12 @@ def _failing_for_good() -> Iterator[None]:
         from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
         if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__, file=sys.stdout)
+            # As an entry of the log: what is printed goes another way, and may arrive behind the error.
+            _LOG.info("".join(traceback.format_exception(error.__cause__)).rstrip())
         raise (AirflowFailException if isinstance(error, FINAL) else AirflowException)(str(error)) from None
+
+
+_LOG = logging.getLogger(__name__)
 
 
 def _plain(moment: datetime | None) -> datetime | None:
