@@ -137,6 +137,7 @@ class Cluster:
     def committed(self, topic: str, ranges: Mapping[int, Offsets]) -> Generator[list[Message], None, None]:
         """The committed records of these ranges as they come, a few thousand at a time; each partition in order."""
         left = {partition: it.end for partition, it in ranges.items() if it.end > it.start}
+        self._ask(lambda: None, topic)  # greets the broker, which polls: once records come, that would take one
         self._consumer.assign([TopicPartition(topic, partition, ranges[partition].start) for partition in left])
         heard = time.monotonic()
         try:
