@@ -7,11 +7,12 @@ import itertools
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hindcast.errors import TopicError
-from hindcast.kafka import lines, produce, topics
+from hindcast.kafka import lines, produce, refusals, topics
 from hindcast.kafka.topics import Cluster, Offsets, millis
 from hindcast.local import ports
 
@@ -199,3 +200,16 @@ def test_milliseconds_are_exact() -> None:
 def test_the_epoch_itself_cannot_be_sent(broker: str) -> None:
     with pytest.raises(TopicError, match="cannot send a record dated 1970"):
         filled(broker, datetime(1970, 1, 1, tzinfo=UTC))
+
+
+def test_greeting_a_broker_takes_no_record(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, greet = filled(broker, *(after(seconds=n) for n in range(3))), refusals.greet
+
+    def slowly(client: Any, *rest: Any) -> None:
+        greet(client, *rest)
+        client.poll(1)
+
+    monkeypatch.setattr(refusals, "greet", slowly)
+    with Cluster(broker) as cluster:
+        came = [message.offset() for some in cluster.committed(name, {0: Offsets(0, 3)}) for message in some]
+    assert came == [0, 1, 2]
