@@ -6,8 +6,9 @@ Pure. scripts/docs.py writes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
+
+from svg import INK, MUTED, document, text
 
 
 class Box(NamedTuple):
@@ -22,7 +23,6 @@ class Box(NamedTuple):
 
 
 WIDTH, HEIGHT, TALL = 1000, 640, 54
-INK, MUTED = "#1b1f24", "#57606a"
 ROOM, MEANING, TABLE, OUTSIDE = "#d3e2f8", "#bfe3c6", "#f6e7c1", "#f2f2f2"
 
 BOXES = (
@@ -83,18 +83,12 @@ ARROWS = (
 
 def svg() -> str:
     """The picture."""
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="16" fill="{INK}">',
-        "<title>The rooms that a record goes through</title>",
+    defs = [
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">',
         f'<path d="M0 0L8 4L0 8z" fill="{MUTED}"/></marker></defs>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        *(_arrow(*ends) for ends in ARROWS),
-        *(part for box in BOXES for part in _box(box)),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    shapes = [*(_arrow(*ends) for ends in ARROWS), *(part for box in BOXES for part in _box(box))]
+    return document("The rooms that a record goes through", WIDTH, HEIGHT, defs, shapes)
 
 
 def _arrow(start: Sequence[int], end: Sequence[int]) -> str:
@@ -104,9 +98,8 @@ def _arrow(start: Sequence[int], end: Sequence[int]) -> str:
 
 def _box(box: Box) -> list[str]:
     size, middle = f'x="{box.x}" y="{box.y}" width="{box.width}" height="{TALL}"', box.x + box.width // 2
-    name, does = f'x="{middle}" y="{box.y + 23}"', f'x="{middle}" y="{box.y + 42}"'
     return [
         f'<rect {size} rx="4" fill="{box.fill}" stroke="{INK}" stroke-width="1.2"/>',
-        f'<text {name} text-anchor="middle" font-weight="bold">{escape(box.name)}</text>',
-        f'<text {does} text-anchor="middle" font-size="13" fill="{MUTED}">{escape(box.does)}</text>',
+        text(middle, box.y + 23, box.name, 'text-anchor="middle" font-weight="bold"'),
+        text(middle, box.y + 42, box.does, f'text-anchor="middle" font-size="13" fill="{MUTED}"'),
     ]

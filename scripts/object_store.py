@@ -14,31 +14,43 @@ from pathlib import Path
 import setup_parts
 from java_compiler import compiled, compiler
 from setup import bring_up
+from setup_parts import Part, Place, SetupError
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
     """Exit code 0 when it is there."""
-    place = setup_parts.Place(ROOT, dict(os.environ))
-    jar = place.venv / "jars" / "object-store" / "hindcast-log-store.jar"
+    place = Place(ROOT, dict(os.environ))
     try:
-        bring_up(place.venv, [compiler(place)])
+        bring_up(place.venv, [compiler(place), log_store(place)])
+    except SetupError as error:
+        print(f"object-store: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def log_store(place: Place) -> Part:
+    """The jar, and what Spark's class path goes into, which has it from now on: the class-data archive and settings."""
+    jar = place.venv / "jars" / "object-store" / "hindcast-log-store.jar"
+    sources = sorted((ROOT / "jobs" / "java").rglob("*.java"))
+
+    def make() -> None:
         with tempfile.TemporaryDirectory() as folder:
             classes = Path(folder) / "classes"
             jars = [*(place.pyspark / "jars").glob("*.jar"), *(place.jars / "spark").glob("*.jar")]
-            compiled(place, (ROOT / "jobs" / "java").rglob("*.java"), jars, classes)
+            compiled(place, sources, jars, classes)
             jar.parent.mkdir(parents=True, exist_ok=True)
             with zipfile.ZipFile(jar, "w") as archive:
                 for found in sorted(classes.rglob("*.class")):
                     archive.write(found, found.relative_to(classes).as_posix())
-        setup_parts.make_archive(place)  # whose class path has the jar now
+        setup_parts.make_archive(place)
         setup_parts.make_conf(place)
-    except setup_parts.SetupError as error:
-        print(f"object-store: {error}", file=sys.stderr)
-        return 1
-    print(jar)
-    return 0
+
+    made_from = [place.ivy, *(source.read_text(encoding="utf-8") for source in sources)]
+    return Part(
+        "object-store", "the log store for S3, and Spark's class-data archive with it", made_from, jar.exists, make
+    )
 
 
 if __name__ == "__main__":

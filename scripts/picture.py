@@ -6,8 +6,9 @@ Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
+
+from svg import INK, MUTED, document, text
 
 
 class Price(NamedTuple):
@@ -48,7 +49,7 @@ WIDTH, LEFT, TOP, MINUTE, RUN = 860, 120, 92, 210, 128
 UNTIL = 3.4
 """The minute at which the picture ends."""
 
-INK, MUTED, ACCENT = "#1b1f24", "#57606a", "#b3261e"
+ACCENT = "#b3261e"
 FILLS = {"open": "#bfe3c6", "past": "#d3e2f8", "superseded": "url(#closed)"}
 
 
@@ -72,33 +73,27 @@ def rectangles(records: Sequence[Price]) -> list[Rectangle]:
 def svg() -> str:
     """The picture."""
     height = TOP + RUNS * RUN + 60
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="16" fill="{INK}">',
-        "<title>The price of naan on the plane of valid time and system time</title>",
+    title = "The price of naan on the plane of valid time and system time"
+    defs = [
         '<defs><pattern id="closed" width="8" height="8" patternTransform="rotate(45)" patternUnits="userSpaceOnUse">',
         '<rect width="8" height="8" fill="#f2f2f2"/><path d="M0 0V8" stroke="#c9c9c9" stroke-width="3"/>',
         "</pattern></defs>",
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        *_axes(),
-        *(part for row in rectangles(NAAN) for part in _row(row)),
-        *_dave(),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    rows = [part for row in rectangles(NAAN) for part in _row(row)]
+    return document(title, WIDTH, height, defs, [*_axes(), *rows, *_dave()])
 
 
 def _axes() -> list[str]:
     down = f'transform="translate(26 {TOP}) rotate(90)" font-weight="bold"'
     parts = [
-        _text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", 'font-weight="bold"'),
+        text(LEFT, 26, "valid time: when it is true in the world  \N{RIGHTWARDS ARROW}", 'font-weight="bold"'),
         f"<text {down}>system time: when it was believed  \N{RIGHTWARDS ARROW}</text>",
     ]
     for minute in (0, 0.5, 1, 2, 3):
         label = f"00:{int(minute):02d}" + (":30" if minute % 1 else "")
-        parts.append(_text(_x(minute), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
+        parts.append(text(_x(minute), TOP - 12, label, f'text-anchor="middle" font-size="15" fill="{MUTED}"'))
     runs = range(1, RUNS + 1)
-    return parts + [_text(LEFT - 12, _y(run) + 22, f"run {run}", f'text-anchor="end" fill="{MUTED}"') for run in runs]
+    return parts + [text(LEFT - 12, _y(run) + 22, f"run {run}", f'text-anchor="end" fill="{MUTED}"') for run in runs]
 
 
 def _row(row: Rectangle) -> list[str]:
@@ -118,9 +113,9 @@ def _row(row: Rectangle) -> list[str]:
     middle, line = (left + right) / 2, top + (50 if right - left < 150 else 44)
     if right - left > 300:
         middle = left + 105
-    parts.append(_text(middle, line, row.price, 'text-anchor="middle" font-size="24" font-weight="bold"'))
+    parts.append(text(middle, line, row.price, 'text-anchor="middle" font-size="24" font-weight="bold"'))
     parts.append(
-        _text(middle, line + 26, f"{row.region}: {row.belief}", f'text-anchor="middle" font-size="15" fill="{MUTED}"')
+        text(middle, line + 26, f"{row.region}: {row.belief}", f'text-anchor="middle" font-size="15" fill="{MUTED}"')
     )
     return parts
 
@@ -130,12 +125,12 @@ def _dave() -> list[str]:
     at, bottom = _x(2), _y(RUNS + 1) + 24
     parts = [
         f'<path d="M{at} {TOP - 6}V{bottom}" stroke="{ACCENT}" stroke-width="2" stroke-dasharray="6 5"/>',
-        _text(at, TOP - 42, "Dave orders two", f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
+        text(at, TOP - 42, "Dave orders two", f'text-anchor="middle" fill="{ACCENT}" font-weight="bold"'),
     ]
     for run, told in ((1, "known at run 1: 6.00"), (2, "known at run 2: 5.00"), (3, "known at run 3: 5.00")):
         middle = _y(run) + RUN / 2 + 10
         parts.append(f'<circle cx="{at}" cy="{middle}" r="6" fill="{ACCENT}"/>')
-        parts.append(_text(at + 14, middle + 5, told, f'fill="{ACCENT}"'))
+        parts.append(text(at + 14, middle + 5, told, f'fill="{ACCENT}"'))
     return parts
 
 
@@ -145,7 +140,3 @@ def _x(minute: float) -> float:
 
 def _y(run: int) -> float:
     return TOP + (run - 1) * RUN
-
-
-def _text(x: float, y: float, text: str, style: str) -> str:
-    return f'<text x="{x}" y="{y}" {style}>{escape(text)}</text>'

@@ -207,6 +207,11 @@ class TestPorts:
         )
         assert f"choose another port: HINDCAST_KAFKA_PORT={port + 1}" in str(caught.value)
 
+    def test_a_free_one_is_never_one_that_an_outgoing_connection_may_get(self) -> None:
+        given = [ports.free() for _ in range(50)]
+        assert len(set(given)) == 50
+        assert max(given) < 32_768
+
     def test_one_that_ends_while_it_starts_is_reported_with_the_end_of_its_log(self, start) -> None:
         one = start("print('no space left on device'); raise SystemExit(1)")
         with pytest.raises(PlatformError) as caught:

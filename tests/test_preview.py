@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast.building import preview
-from hindcast.building.ages import AGES
+from hindcast.building.tally import AGES
 from hindcast.errors import ContractError, RecordError, TableError
 from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
 

@@ -25,6 +25,7 @@ from hindcast.delta.store_formats import OURS, PROPERTY, Older
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError, TableError
 from hindcast.planning import journal
+from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.replay import base
 from hindcast.settings import settings
@@ -43,7 +44,7 @@ def ready(contract: Contract) -> None:
     """
     for name, topic in contract.topics.items():
         if topic.read == "table":
-            making.writable(tables.located(settings().warehouse, contract, name))
+            making.writable(located(contract, name))
     for name, view in contract.views.items():
         if view.semantics == "kafka":
             based = [it for it in contract.upstream(name) if _based(contract, it)]
@@ -59,7 +60,7 @@ def begin(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> Non
     """Makes the table of a topic one that runs write, if that is what the run is for."""
     if todo.upgraded != name:
         return
-    table = tables.located(settings().warehouse, contract, name)
+    table = located(contract, name)
     found = DeltaTable(table.path)
     marks = tables.marked(found)
     if marks is not None and marks["hindcast"] == tables.FORMAT:
@@ -81,7 +82,7 @@ def end(spark: SparkSession, contract: Contract, todo: Plan, name: str, note: di
     """What a run that upgrades a table does once it is published; the note of the table."""
     if todo.upgrade.get("table") != name:
         return note
-    table = tables.located(settings().warehouse, contract, name)
+    table = located(contract, name)
     if todo.upgraded:
         if tables.published(table) < todo.run:
             adopted = tables.size(table) if "version" in todo.upgrade else 0

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import ages, amounts, analysis, emitting, failures
+from hindcast.building import amounts, analysis, emitting, failures, tally
 from hindcast.building.comparing import compared, table_schema
 from hindcast.contracts import Contract, find, shapes
 from hindcast.contracts.sensitive import sensitive
@@ -175,17 +175,16 @@ def _difference(
         changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
     else:
         changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
-    past = (F.col("change") == "close") & (tables.belief(table) == "past")
-    whole = _numbers(changes, past, table, todo)
+    whole = _numbers(changes, table, todo)
     hidden, expected = sensitive(contract)[name], contract.expectations(name)
     with (
         Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates) as looked_at,
         holding.sifted(looked_at, expected, tables.published(table)) as (passed, held, verdicts),
     ):
-        numbers = whole if passed is looked_at else _numbers(passed.change, past, table, todo)
+        numbers = whole if passed is looked_at else _numbers(passed.change, table, todo)
         examples = []
         if numbers["corrected"]:
-            examples = _examples(passed.change, past, list(table.key), [*PERIODS[table.kind]], hidden)
+            examples = _examples(passed.change, table, hidden)
         if held is not None and held.keys:
             candidates[name] = _left(spark, candidate, held.rows, table).localCheckpoint()
             candidate.unpersist()
@@ -198,15 +197,9 @@ def _difference(
     }
 
 
-def _numbers(changes: DataFrame, past: Column, table: Table, todo: Plan) -> dict[str, Any]:
+def _numbers(changes: DataFrame, table: Table, todo: Plan) -> dict[str, Any]:
     """How many rows would be opened and closed, and how many of these are past answers, by age."""
-    counts = {
-        "opened": F.count_if(F.col("change") == "open"),
-        "closed": F.count_if(F.col("change") == "close"),
-        "corrected": F.count_if(past),
-        "ages": ages.counted(past, F.col(PERIODS[table.kind][0]), todo.known_at),
-    }
-    row = changes.agg(*(count.alias(label) for label, count in counts.items())).first()
+    row = changes.agg(*tally.aggregates(table, todo.known_at)).first()
     return row.asDict(recursive=True) if row else {}
 
 
@@ -220,13 +213,11 @@ def _left(spark: SparkSession, candidate: DataFrame, held: DataFrame, table: Tab
     return kept.unionByName(matching(believed, keys, table.key), allowMissingColumns=True)
 
 
-def _examples(
-    changes: DataFrame, past: Column, key: list[str], periods: list[str], hidden: Collection[str]
-) -> list[dict[str, Any]]:
+def _examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[dict[str, Any]]:
     """All that changes of the first keys of which a past answer does, before and after it; not `hidden` columns."""
-    there = [column for column in key if column in changes.columns]
-    keys = changes.where(past).select(*there).distinct().sort(*there).limit(EXAMPLES)
-    shown = changes.join(keys, there, "left_semi").sort(*there, *periods, "change").limit(20)
+    there = [column for column in table.key if column in changes.columns]
+    keys = changes.where(tables.corrects(table)).select(*there).distinct().sort(*there).limit(EXAMPLES)
+    shown = changes.join(keys, there, "left_semi").sort(*there, *PERIODS[table.kind], "change").limit(20)
     columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
     rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
     plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from hindcast import telling
-from hindcast.building import ages
+from hindcast.building import tally
 from hindcast.building.changes import Found
 from hindcast.contracts import Contract, Expectation
 from hindcast.delta import commits, direct, files, in_place, tables
@@ -82,15 +81,8 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
     """How many rows are opened and closed, how old past answers among these are, where they lie; what is left out."""
     if found.staged is not None:
         return found.staged.told
-    past = (F.col("change") == "close") & (tables.belief(table) == "past")
-    counted = change.agg(
-        F.count_if(F.col("change") == "open").alias("opened"),
-        F.count_if(F.col("change") == "close").alias("closed"),
-        F.count_if(past).alias("corrected"),
-        ages.counted(past, F.col(tables.period(table)[0]), todo.known_at).alias("ages"),
-        commits.closing(table),
-        files.weight(change).alias("bytes"),
-    )
+    counts = tally.aggregates(table, todo.known_at)
+    counted = change.agg(*counts, commits.closing(table), files.weight(change).alias("bytes"))
     row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
     told: dict[str, Any] = row.asDict(recursive=True) if row else {}
     if found.left_out is not None:

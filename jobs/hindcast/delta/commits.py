@@ -75,7 +75,7 @@ def closing(table: Table) -> Column:
     """
     start, end = tables.period(table)
     closed = F.col("change") == "close"
-    past = closed & (tables.belief(table) == "past")
+    past = tables.corrects(table)
     return F.struct(
         F.count_if(closed & ~past).alias("open"),
         F.count_if(past).alias("past"),
@@ -198,7 +198,7 @@ def _reached(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> st
         return reached
     past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
     if closing["past"] <= _FEW:
-        closed = changes.where((F.col("change") == "close") & (tables.belief(table) == "past"))
+        closed = changes.where(tables.corrects(table))
         starts = closed.select(F.unix_micros(start)).distinct().collect()
         past += f" AND t.`{start}` IN ({', '.join(f'timestamp_micros({micros})' for (micros,) in starts)})"
     return f"{reached} AND (t.`{end}` IS NULL OR ({past}))"

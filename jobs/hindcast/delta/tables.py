@@ -230,15 +230,15 @@ def belief(table: Table) -> Column:
     return F.when(ended, "past").otherwise("open")
 
 
+def corrects(table: Table) -> Column:
+    """Whether a row of a change (column `change`) closes a past answer."""
+    return (F.col("change") == "close") & (belief(table) == "past")
+
+
 def period(table: Table) -> tuple[str, str]:
     """The columns from which and to which a row is true."""
-    match table.kind:
-        case "versions":
-            return "validFrom", "validTo"
-        case "windows":
-            return "windowStart", "windowEnd"
-        case _:
-            return "timestamp", "timestamp"
+    columns = PERIODS[table.kind]
+    return columns[0], columns[-1]
 
 
 def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 import time
 import urllib.request
@@ -16,6 +17,11 @@ from hindcast.errors import PlatformError
 from hindcast.local.process import Process, is_running, tail
 
 HOST = "127.0.0.1"
+_SERVERS = range(20_000, 32_768)
+"""Below what Linux (from 32768) and others (from 49152) give to outgoing connections."""
+
+_SHUFFLED = iter(random.SystemRandom().sample(_SERVERS, len(_SERVERS)))
+"""By the system's randomness: processes that seed their own alike must not choose alike."""
 
 
 def require_free(port: int, what: str, variable: str) -> None:
@@ -32,10 +38,18 @@ def require_free(port: int, what: str, variable: str) -> None:
 
 
 def free() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has at this moment, and that this process has not been given before.
+
+    It is none of those that systems give to outgoing connections by themselves: of these a client on this machine could
+    have it before the server that is told of it listens.
+    """
+    for port in _SHUFFLED:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise PlatformError(
+        f"none of the ports {_SERVERS.start} to {_SERVERS.stop - 1} can be had", mend="end what has them"
+    )
 
 
 def listens(port: int) -> bool:

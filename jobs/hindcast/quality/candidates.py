@@ -20,7 +20,6 @@ from hindcast.planning import inputs, journal
 from hindcast.planning.plans import Plan
 from hindcast.quality import expectations, verdicts
 from hindcast.replay import requeued
-from hindcast.settings import settings
 
 
 class Candidate:
@@ -43,7 +42,7 @@ class Candidate:
     ) -> None:
         self.contract, self.todo, self.name, self.change = contract, todo, name, change
         self.opened, self.closed, self._previewed = opened, closed, previewed
-        self.table = tables.located(settings().warehouse, contract, name)
+        self.table = inputs.located(contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
         self._sizes = {"change": opened}

@@ -132,7 +132,7 @@ def _tables_kept(
     found = {}
     for name in (*contract.topics, *contract.ordered):
         keep = length(contract, name)
-        table = tables.located(settings().warehouse, contract, name)
+        table = inputs.located(contract, name)
         if keep is None or tables.opened(table) is None:
             continue
         times = [it for i in contract.upstream(name) for it in reached.get(i, [])]

@@ -31,6 +31,7 @@ from hindcast.delta import contents, emitted, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
 from hindcast.planning import journal, planner
+from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds, verdicts
 from hindcast.replay import base, logs
@@ -133,7 +134,7 @@ def besides(views: Sequence[str]) -> list[str]:
 
 def _refuse(contract: Contract, topic: str) -> None:
     """AskedError where not all can be taken out now, or not put right afterwards."""
-    found = tables.opened(tables.located(settings().warehouse, contract, topic))
+    found = tables.opened(located(contract, topic))
     if found is not None and tables.older(found) is not None:
         raise AskedError(
             "its table is not of today's store format yet, or any more",

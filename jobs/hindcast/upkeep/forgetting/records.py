@@ -17,6 +17,7 @@ from hindcast.contracts import Contract
 from hindcast.delta import contents, tables
 from hindcast.errors import AskedError, QueryError, nearest
 from hindcast.formats.decode import decode
+from hindcast.planning.inputs import located
 from hindcast.replay import base, forgotten, schemas
 from hindcast.settings import settings
 from hindcast.upkeep.forgetting.lineage import PLACE
@@ -70,7 +71,7 @@ def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] 
         raise QueryError(given, mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O")
     if key is None:
         return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
-    table = tables.located(settings().warehouse, contract, name)
+    table = located(contract, name)
     return Asked(name, key, key=tuple(read.key_of(table, key)))
 
 
@@ -82,7 +83,7 @@ def records(spark: SparkSession, contract: Contract, what: Asked, marked: set[in
     name, topic = what.topic, contract.topics[what.topic]
     log = tables.log(settings().warehouse, contract.pipeline, name)
     if tables.opened(log) is None:
-        if tables.opened(tables.located(settings().warehouse, contract, name)) is None:
+        if tables.opened(located(contract, name)) is None:
             raise AskedError("nothing of it has been replayed", where=f"{contract.pipeline}.{name}")
         return spark.createDataFrame([], _RECORD)  # its table was adopted
     rows = contents.load(spark, log)

@@ -31,6 +31,7 @@ from hindcast.delta.store_formats import Older
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, TableError, UnknownError, nearest
 from hindcast.planning import journal
+from hindcast.planning.inputs import located
 from hindcast.settings import settings
 
 MODES = ("in-place", "roll-over", "offline")
@@ -102,7 +103,7 @@ def of_topic(contract: Contract, name: str) -> Table:
             where=contract.pipeline,
             mend="streams and views are derived anew: move an old table of theirs away, and run",
         )
-    return tables.located(settings().warehouse, contract, name)
+    return located(contract, name)
 
 
 def beginning(contract: Contract, table: Table, mode: str) -> dict[str, Any] | None:
@@ -242,7 +243,7 @@ def _others(contract: Contract, name: str) -> list[str]:
         if topic.read != "table" or other == name:
             continue
         try:
-            making.writable(tables.located(settings().warehouse, contract, other))
+            making.writable(located(contract, other))
         except TableError:
             found.append(other)
     return found
