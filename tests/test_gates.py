@@ -108,8 +108,10 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
     assert told[5].detail == "2 of 3 rows fail", "the column is sensitive: no examples"
     assert told[7].detail.startswith("could not be evaluated:")
     assert "@x" not in str(told)
-    with pytest.raises(GateError, match="3 of 10 gates stopped it"):
-        gates.refuse("shop.sales, run 1", told)
+    with pytest.raises(GateError, match="3 of 10 gates stopped it") as stopped:
+        gates.refuse("shop", "sales", 1, told)
+    assert str(stopped.value).startswith("shop.sales, run 1: ")
+    assert "`hindcast failing shop --table sales` has the rows" in stopped.value.mend
 
 
 def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSession, folder: Path) -> None:
@@ -132,8 +134,8 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
         with pytest.raises(GateError, match="nothing of it was published"):
-            gates.refuse("shop.sales, run 1", [verdict])
-    gates.refuse("shop.sales, run 1", told[3:])
+            gates.refuse("shop", "sales", 1, [verdict])
+    gates.refuse("shop", "sales", 1, told[3:])
 
 
 def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:

@@ -120,5 +120,5 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
             telling.note(gates=dict(Counter(v.outcome for v in told)))
         failed = [(expected[v.gate], v) for v in told if v.outcome == "failed" and not v.holds]
         holding.enter(passed, failed, held, stopped=stopped)
-        gates.refuse(f"{contract.pipeline}.{name}, run {todo.run}", told)
+        gates.refuse(contract.pipeline, name, todo.run, told)
         yield passed

@@ -38,15 +38,17 @@ def check(candidate: Candidate, gates: Sequence[Expectation]) -> list[Verdict]:
     return [told[number] for number in range(len(gates))]
 
 
-def refuse(table: str, verdicts: Sequence[Verdict]) -> None:
+def refuse(pipeline: str, table: str, run: int, verdicts: Sequence[Verdict]) -> None:
     """Raises GateError if one of the gates stops the table."""
     stopping = [v for v in verdicts if v.stops]
     if stopping:
         told = "; ".join(f"{named(v.expectation, v.kwargs)}: {v.detail}" for v in stopping)
         raise GateError(
             f"{len(stopping)} of {len(verdicts)} gates stopped it; nothing of it was published. {told}",
-            where=table,
-            mend="mend the records in the topic and run again, or change the gate under expect: in the contract",
+            where=f"{pipeline}.{table}, run {run}",
+            mend=f"`hindcast failing {pipeline} --table {table}` has the rows: mend the records in the topic and "
+            "run again (an event stays: leave it out by where:, or forget it); or change the gate under expect: in the "
+            "contract",
         )
 
 
