@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def main() -> None:
         path.write_text(text, encoding="utf-8")
 
 
+@cache
 def pages() -> dict[Path, str]:
     """The generated pages by their place."""
     made = {
