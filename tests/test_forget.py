@@ -238,6 +238,7 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
     assert wrong(shop) == []
 
 
+@pytest.mark.long
 def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     restaurant: Pipeline, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def test_text_numbers_headers_and_avro_files_in_a_whole_run(spark: SparkSession,
         assert p.believed("plain") == [("a", 5, 1, None)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_registry_s_avro_in_whole_runs(
     spark: SparkSession, broker: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

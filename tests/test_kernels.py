@@ -212,7 +212,7 @@ def _completed(p: Pipeline, folder: Path, *, on: bool) -> Pipeline:
     return p
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_made_by_kernels_are_those_of_sparks_plan(made: Pipeline, plain: Pipeline) -> None:
     for name in made.contract.ordered:
         expected = {} if name in EMPTY else {"kernel": OPERATORS[name]}
@@ -250,7 +250,7 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
         assert wrong(one) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_delta_tells_of_a_kernels_files_what_they_hold_and_readers_find_every_row(
     made: Pipeline, plain: Pipeline
 ) -> None:
@@ -327,7 +327,7 @@ class DeathError(Exception):
     """What a step dies of."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_that_dies_is_done_once_by_a_repeat(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +395,7 @@ def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None]
         yield
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path
 ) -> None:

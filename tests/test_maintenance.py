@@ -170,6 +170,7 @@ def test_how_much_files_overlap(files: list[dict[str, Any]], expected: float) ->
     assert depth(files, "validFrom") == expected
 
 
+@pytest.mark.long
 def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     table = here.table("bills")
     spark = own(here)()

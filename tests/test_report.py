@@ -84,7 +84,8 @@ views:
 """
 
 
-@pytest.mark.parametrize("views", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("views", [1, 2])
 def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, tmp_path: Path, views: int) -> None:
     with pipeline(spark, broker, tmp_path, WINDOWED if views == 2 else WINDOWED.partition("  in_all:")[0]) as p:
         p.send("orders", ("anna", {"quantity": 1}, 1), ("anna", {"quantity": 2}, 6), (None, {"quantity": 3}, 7))

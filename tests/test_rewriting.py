@@ -71,7 +71,7 @@ def history(dice: random.Random) -> list[list[tuple[Any, ...]]]:
     return runs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_few_rows_end_as_a_merge_leaves_them(spark: SparkSession, tmp_path: Path) -> None:
     both = [table(tmp_path / name, spark) for name in ("here", "merged")]
     for run, rows in enumerate(history(random.Random(7)), 1):  # noqa: S311

@@ -97,6 +97,7 @@ def known(p: Pipeline, run: int) -> datetime:
     return next(it.known_at for it in journal.runs(p.warehouse, p.name) if it.number == run)
 
 
+@pytest.mark.long
 def test_a_table_of_latest_values_is_adopted_and_read_and_takes_what_a_run_brings(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:

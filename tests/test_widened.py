@@ -32,7 +32,7 @@ def columns(text: str) -> StructType:
     return StructType.fromDDL(f"{text}, {', '.join(f'{name} timestamp' for name in PERIODS)}, _belief string")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
     table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",))
