@@ -133,8 +133,9 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
     assert "\n" not in told[0].detail, "Spark's plan is no part of what is told"
     assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
-        with pytest.raises(GateError, match="nothing of it was published"):
+        with pytest.raises(GateError, match="nothing of it was published") as stopped:
             gates.refuse("shop", "sales", 1, [verdict])
+        assert "has the rows" not in str(stopped.value), "none was found"
     gates.refuse("shop", "sales", 1, told[3:])
 
 

@@ -43,12 +43,13 @@ def refuse(pipeline: str, table: str, run: int, verdicts: Sequence[Verdict]) -> 
     stopping = [v for v in verdicts if v.stops]
     if stopping:
         told = "; ".join(f"{named(v.expectation, v.kwargs)}: {v.detail}" for v in stopping)
+        listed = any(v.failing for v in stopping)
+        rows = f"`hindcast failing {pipeline} --table {table}` has the rows: " if listed else ""
         raise GateError(
             f"{len(stopping)} of {len(verdicts)} gates stopped it; nothing of it was published. {told}",
             where=f"{pipeline}.{table}, run {run}",
-            mend=f"`hindcast failing {pipeline} --table {table}` has the rows: mend the records in the topic and "
-            "run again (an event stays: leave it out by where:, or forget it); or change the gate under expect: in the "
-            "contract",
+            mend=f"{rows}mend the records in the topic and run again (an event stays: leave it out by where:, or "
+            "forget it); or change the gate under expect: in the contract",
         )
 
 
