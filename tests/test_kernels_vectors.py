@@ -29,7 +29,7 @@ def cases(count: int) -> list[Vector]:
     return [case for case in every if case.operation["type"] in OPERATIONS]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_commonest_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     every = cases(150)
     inner = [case for case in every if case.operation.get("join", "inner") == "inner"]

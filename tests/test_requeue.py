@@ -123,8 +123,8 @@ def send(p: Pipeline) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before_too", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("before_too", [False, True])
 def test_malformed_records_are_decoded_anew(
     spark: SparkSession,
     broker: str,
