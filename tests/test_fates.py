@@ -38,7 +38,7 @@ def counts(p: Pipeline) -> list[tuple[Any, ...]]:
     return tuples(ledger.fates(p.warehouse, p.name).to_pylist(), "run", "first", "last", "accepted", "expired")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_history_retention_decides_fates_anew(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, within(10)) as p:
         p.send("menu", ("tea", {"price": 1}, 0), ("curry", {"price": 8}, 30), ("tea", {"price": 2}, 15))

@@ -196,6 +196,7 @@ def shop(spark: SparkSession, broker: str, tmp_path: Path) -> Iterator[Pipeline]
         yield p
 
 
+@pytest.mark.long
 def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     before = ledger.fates(shop.warehouse, shop.name).to_pylist()
     others = {name: [row for row in shop.history(name) if row[0] != "candace"] for name in ("menu", "orders", "bills")}

@@ -83,7 +83,8 @@ AFTER = [
 ]
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("again", [False, True])
 def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], again: bool
 ) -> None:

@@ -75,6 +75,7 @@ def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
     assert "shop.yaml:8" in str(refused.value)
 
 
+@pytest.mark.long
 def test_no_value_is_shown_whatever_happens(
     spark: SparkSession, broker: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
