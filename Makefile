@@ -23,7 +23,7 @@ down: setup ## stop what `make up` started
 test: setup ## the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-long: setup ## the tests, with those that take minutes
+test-long: setup ## the tests, with those that take half a minute or more
 	@$(BIN)/python -m pytest
 
 OVER_CONNECT := fates requeue valid_time_runs formats_runs envelopes pattern_runs chunks holding preview emitting runs

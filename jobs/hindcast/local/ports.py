@@ -8,7 +8,7 @@ import random
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -20,8 +20,13 @@ HOST = "127.0.0.1"
 _SERVERS = range(20_000, 32_768)
 """Below what Linux (from 32768) and others (from 49152) give to outgoing connections."""
 
-_SHUFFLED = iter(random.SystemRandom().sample(_SERVERS, len(_SERVERS)))
-"""By the system's randomness: processes that seed their own alike must not choose alike."""
+
+def _in_any_order() -> Iterator[int]:
+    """By the system's randomness: processes that seed their own alike must not choose alike."""
+    yield from random.SystemRandom().sample(_SERVERS, len(_SERVERS))
+
+
+_SHUFFLED = _in_any_order()  # once one is asked for
 
 
 def require_free(port: int, what: str, variable: str) -> None:
