@@ -21,7 +21,7 @@ import picture
 
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic
-from hindcast.contracts.check import RESERVED
+from hindcast.contracts.names import FOLDERS
 from hindcast.formats import FORMATS
 from hindcast.replay import ledger
 
@@ -63,7 +63,7 @@ def commands() -> list[tuple[str, argparse.ArgumentParser]]:
 def contract() -> str:
     """docs/contract.md: every field of a contract with its type, default and meaning."""
     schema = Contract.model_json_schema()
-    filled = _CONTRACT.replace("<reserved>", ", ".join(f"`{name}`" for name in RESERVED))
+    filled = _CONTRACT.replace("<reserved>", ", ".join(f"`{name}`" for name in FOLDERS))
     for name, model in {"Contract": schema, **schema["$defs"]}.items():
         filled = filled.replace(f"<{name}>", "\n".join(_fields(model)))
     return filled

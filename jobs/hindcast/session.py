@@ -23,7 +23,13 @@ from hindcast.settings import Settings, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LITERAL = {"spark.sql.variable.substitute": "false"}
+"""`${env:X}` in a text stays what it is. By default Spark puts variables of the environment, properties of the JVM and
+settings of the session in the place of such names, in every SQL text: also where a user or a record wrote it.
+"""
+
 SETTINGS = {
+    **LITERAL,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
@@ -94,11 +100,12 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     if os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
         builder = SparkSession.builder.appName(app)
-        return _configured(builder, conf or {}).getOrCreate()
+        return _configured(builder, {**LITERAL, **(conf or {})}).getOrCreate()
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _configured(SparkSession.builder.appName(app), {**_places(now), **(conf or {})}).getOrCreate()
+        own = {**LITERAL, **_places(now), **(conf or {})}
+        return _configured(SparkSession.builder.appName(app), own).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
     return _configured(
         SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
@@ -131,8 +138,11 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
-    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    return temporarily(spark, SMALL if rows <= FEW else {})
+    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives.
+
+    Whoever made the session, also one that exists on a server of others: texts mean what they say in a step.
+    """
+    return temporarily(spark, {**LITERAL, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:

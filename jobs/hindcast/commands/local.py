@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast.contracts import complain_of, load, paths, repeated
+    from hindcast.contracts.names import sql_functions
+    from hindcast.contracts.views import Complaint
+    from hindcast.errors import ContractError
     from hindcast.quality import expectations
 
     problems = 0
     read: dict[str, Path] = {}
+    makers: dict[str, Path] = {}
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
             if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
                 raise repeated(contract.pipeline, path, first)
+            for function, table in sql_functions(contract).items():
+                if not (maker := makers.setdefault(function, path)).samefile(path):
+                    found = f"'{table}' makes the function {function} of Spark SQL, which {maker} makes too"
+                    place = ("topics" if table in contract.topics else "views", table)
+                    raise complain_of(path, Complaint(place, found, "choose another name for one of the two"))
             for complaint in expectations.complaints(contract):
                 raise complain_of(path, complaint)
             told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
@@ -33,6 +42,10 @@ def check(arguments: argparse.Namespace) -> int:
         except HindcastError as error:
             problems += 1
             print(f"hindcast: {error}", file=sys.stderr)
+        except Exception as error:  # of what expectations make of a gate: the other files are checked all the same
+            problems += 1
+            wrong = ContractError(f"cannot be checked: {type(error).__name__}: {error}", where=f"{path}:1")
+            print(f"hindcast: {wrong}", file=sys.stderr)
     return 1 if problems else 0
 
 

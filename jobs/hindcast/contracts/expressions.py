@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import functions, moments
+from hindcast.contracts import bounds, functions, moments
+from hindcast.contracts.types import shown
 from hindcast.errors import nearest
 
 Scope = Mapping[str, Sequence[str]]
@@ -38,14 +39,7 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
-    try:
-        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
-    except sqlglot.errors.ParseError as error:
-        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
-        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
-        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
-    except sqlglot.errors.SqlglotError as error:
-        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
+    tree = _parsed(text)
     whole = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and {k for k, v in tree.args.items() if v}
     if not isinstance(tree, exp.Select) or whole != {"expressions"} or isinstance(tree.expressions[0], exp.Alias):
         raise ExpressionError(f"'{text}' is more than one expression", "write one Spark SQL expression without AS")
@@ -57,9 +51,52 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
         raise ExpressionError(*wrong)
     if (told := moments.of_today(tree)) is not None:
         raise ExpressionError(f"{told} is another moment every day", "write it out: timestamp '2026-01-31 12:30:00'")
+    if moments.nesting(tree) > _NESTED_MOMENTS:
+        found = f"{shown(text)} makes timestamps of timestamps of timestamps"
+        raise ExpressionError(found, "cast to a timestamp once")
     for column in list(tree.find_all(exp.Column)):
         column.replace(_resolved(column, scope, places or {}))
     return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
+
+
+_NESTED_MOMENTS = 4
+
+
+def _parsed(text: str) -> exp.Expression:
+    """Return an expression as the tree of `SELECT <text>`, bounded (bounds.py); ExpressionError if there is none."""
+    mend = "write it in several views, each made of the one before"
+    if len(text) > bounds.EXPRESSION:
+        raise ExpressionError(f"an expression of more than {bounds.EXPRESSION:,} characters", mend)
+    try:
+        bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
+        if len(sqlglot.tokenize(text, dialect="spark")) > bounds.TERMS:
+            raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", mend)
+        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
+        deep = _depth(tree) > bounds.NESTED
+    except bounds.ExcessError as error:
+        raise ExpressionError(f"{shown(text)} {error.found}", mend) from None
+    except RecursionError:
+        deep = True
+    except sqlglot.errors.ParseError as error:
+        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
+        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
+        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
+    except sqlglot.errors.SqlglotError as error:
+        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
+    if deep:
+        raise ExpressionError(f"{shown(text)} is nested too deeply", mend)
+    return tree
+
+
+def _depth(tree: exp.Expression) -> int:
+    """Return how many steps it is from the top of a tree to its last part; `a + b + c` and its like are one step."""
+    deepest, todo = 0, [(tree, 0)]
+    while todo:
+        node, depth = todo.pop()
+        deepest = max(deepest, depth)
+        chained = node.this if isinstance(node, exp.Binary) and not isinstance(node, exp.Dot) else None
+        todo += [(child, depth if child is chained else depth + 1) for child in node.iter_expressions()]
+    return deepest
 
 
 def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:

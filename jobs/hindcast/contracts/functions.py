@@ -25,8 +25,8 @@ def misplaced(tree: exp.Expression) -> tuple[str, str] | None:
     for node in tree.walk():
         if isinstance(node, exp.Window):
             return f"'{node.sql(dialect='spark')}' looks at other rows", "aggregate in a view of its own"
-        if not isinstance(node, exp.Func):
-            continue
+        if not isinstance(node, exp.Func) or isinstance(node, exp.Connector):
+            continue  # the name of AND is none, and to find that out of a long chain takes as long as the chain
         name = _name(node)
         sort = kind(name)
         if sort is None and isinstance(node, exp.Anonymous):

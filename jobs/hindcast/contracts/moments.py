@@ -31,6 +31,17 @@ def of_today(tree: exp.Expression) -> str | None:
     return None
 
 
+def nesting(tree: exp.Expr) -> int:
+    """Return how many makings of a moment lie in each other at most: each makes the text of `dated` three times as long."""
+    deepest, todo = 0, [(tree, 0)]
+    while todo:
+        node, depth = todo.pop()
+        depth += _makes_a_moment(node) and not _is_dated(node)
+        deepest = max(deepest, depth)
+        todo += [(child, depth) for child in node.iter_expressions()]
+    return deepest
+
+
 def dated(tree: exp.Expr) -> exp.Expr:
     """The expression, in which a text without a date is no timestamp. Doing so twice changes nothing."""
     for node in reversed(list(tree.find_all(exp.Cast, exp.Anonymous))):  # what is within first

@@ -10,6 +10,8 @@ import sqlglot
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlglot import expressions as exp
 
+from hindcast.contracts.bounds import NAME, TYPE, TYPE_DEPTH, refuse_deep_brackets
+
 PERIOD_COLUMNS = (
     *("validFrom", "validTo", "systemFrom", "systemTo"),
     *("timestamp", "windowStart", "windowEnd", "windowClosed"),
@@ -110,6 +112,9 @@ def column_type(text: object) -> str:
     >>> column_type("DECIMAL(8, 2)"), column_type("integer")
     ('decimal(8,2)', 'int')
     """
+    refuse_deep_brackets(str(text), "<(", ">)", TYPE_DEPTH, "types")
+    if len(str(text)) > TYPE:
+        raise ValueError(f"{shown(text)} is a type of more than {TYPE:,} characters; make columns of its fields")
     uneven = any(str(text).count(opened) != str(text).count(closed) for opened, closed in ("()", "<>"))
     if uneven and not str(text).startswith("map<"):
         raise ValueError(
@@ -118,7 +123,7 @@ def column_type(text: object) -> str:
         )
     try:
         parsed = exp.DataType.build(str(text), dialect="spark")
-    except (sqlglot.errors.SqlglotError, ValueError):
+    except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, exp.DataType) or (
         "," in str(text) and not parsed.expressions
@@ -170,6 +175,8 @@ def column_name(name: object) -> str:
     """A column's name as it is; ValueError says what is wrong with it."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(f"{shown(name)} is not a column name; letters, digits and _ only, a letter first")
+    if len(name) > NAME:
+        raise ValueError(f"{shown(name)} is a name of {len(name)} characters; write at most {NAME}")
     if name.lower() in {column.lower() for column in PERIOD_COLUMNS}:
         raise ValueError(f"'{name}' is the name of a period column; choose another")
     return name
@@ -177,7 +184,17 @@ def column_name(name: object) -> str:
 
 def _pipeline(name: str) -> str:
     if _PIPELINE.fullmatch(name) is None:
-        raise ValueError(f"'{name}' is not a name; lower-case letters, digits and _ only, a letter first")
+        raise ValueError(f"{shown(name)} is not a name; lower-case letters, digits and _ only, a letter first")
+    if len(name) > NAME:
+        raise ValueError(f"{shown(name)} is a name of {len(name)} characters; write at most {NAME}")
+    return name
+
+
+def _unpadded(name: object) -> object:
+    """Return a name as it is; ValueError for one with line breaks or blanks around it, which would go without a word."""
+    if isinstance(name, str) and name != name.strip():
+        found = f"the name {name[:_LONG]!r} has a line break or blanks around it"
+        raise ValueError(f"{found}; write '{name.strip()[:_LONG]}'")
     return name
 
 
@@ -222,8 +239,8 @@ Allowance = Annotated[
 ]
 Flag = Annotated[bool, Field(strict=True)]
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
-ColumnName = Annotated[str, AfterValidator(column_name), _schema(pattern=f"^{_NAME.pattern}$")]
-Name = Annotated[str, AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
+ColumnName = Annotated[str, BeforeValidator(_unpadded), AfterValidator(column_name), _schema(pattern=f"^{_NAME.pattern}$")]
+Name = Annotated[str, BeforeValidator(_unpadded), AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
