@@ -228,14 +228,13 @@ def dags(contracts: Mapping[Path, Contract | ContractError]) -> tuple[dict[str, 
     found: dict[str, DAG] = {}
     broken: dict[Path, Exception] = {}
     for path, contract in contracts.items():
+        if isinstance(contract, ContractError):
+            broken[path] = contract
+            continue
         try:
-            if isinstance(contract, ContractError):
-                raise contract
             new = [pipeline_dag(contract), *([release_dag(contract)] if _holds(contract) else [])]
             found |= {dag.dag_id: dag for dag in new}
-        except ContractError as error:
-            broken[path] = error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is this contract's alone
             what = f"no DAG can be made of it: {type(error).__name__}: {error}"
             broken[path] = ContractError(what, where=f"{path}:1", mend="hindcast check; tell the makers of Hindcast")
     return found, broken

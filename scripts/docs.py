@@ -265,13 +265,23 @@ example with comments. `hindcast check` checks a contract and names file and lin
 prints its JSON Schema for editors. A field that is not listed here is refused.
 
 `hindcast check` parses expressions and finds what their names mean. It does not know their types: that `sum` is asked
-of a boolean, the preview or the run says, with file and line.
+of a boolean, the preview or the run says, with file and line; so does `hindcast check --spark`.
+
+Spark takes 'now', 'today', 'tomorrow' and 'yesterday' for a day of its own clock, wherever it makes a date or timestamp
+of such a text. An expression must not depend on that. `hindcast check` refuses such texts in casts, as arguments of
+functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and compared with a column that is a date or a
+timestamp. Where only Spark knows that it makes a cast (`coalesce(at, 'now')`), or what a text is (`reverse('yadot')`), a
+run refuses it before it writes anything, and so do the preview and `hindcast check --spark`.
+
+A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
+tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200
+characters. Whatever is wrong with one file, the other pipelines go on: it is a DAG that says so.
 
 How values are written:
 
 | type | written |
 | --- | --- |
-| name | lower-case letters, digits and `_`, a letter first; <reserved> are taken |
+| name | lower-case letters, digits and `_`, a letter first, at most 200; <reserved> are taken for tables, `hindcast_maintenance` and what ends in `__release` for pipelines; a table is not named as another with `_as_of`, `_between` or `__closed_up_to` |
 | column to type | `{price: "decimal(8,2)"}`: Spark SQL types, also `array<...>` and `struct<...>`, no maps |
 | column to path | `{lsn: source.lsn}`: `op`, `ts_ms`, `ts_us`, `ts_ns`, `source.<field>` or `transaction.<field>` |
 | column to encoding | `{price: Decimal, at: MicroTimestamp}`: see [Debezium](topics/debezium.md) |

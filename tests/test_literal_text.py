@@ -116,7 +116,9 @@ def test_moments_of_a_question_are_not_cut(spark: SparkSession) -> None:
 
     text = "it's ${a} and ${env:PATH}$"
     condition = for_spark("x = 'it''s ${a} and ${env:PATH}$' AND at <= TIMESTAMPTZ '2026-01-01 00:00:00+00:00'")
-    rows = spark.createDataFrame([(text, datetime(2026, 1, 1, tzinfo=UTC)), ("it's  and $", T0)], "x string, at timestamp")
+    rows = spark.createDataFrame(
+        [(text, datetime(2026, 1, 1, tzinfo=UTC)), ("it's  and $", T0)], "x string, at timestamp"
+    )
     assert [row.x for row in rows.where(condition).collect()] == [text]
 
 

@@ -116,7 +116,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"{hint}known here: {', '.join(names) or 'none'}"
 
 
-_MANY, _FEW, _COMPARED, _LONG = 30, 5, 500, 100
+_MANY, _FEW, _COMPARED, _LONG = 30, 5, 200, 100
 
 
 _PYTHON = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")

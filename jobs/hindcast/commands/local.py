@@ -11,7 +11,10 @@ from hindcast.settings import settings
 from hindcast.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from hindcast.contracts import Contract
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -25,28 +28,47 @@ def check(arguments: argparse.Namespace) -> int:
     problems = 0
     read: dict[str, Path] = {}
     makers: dict[str, Path] = {}
+
+    def wrong(path: Path, contract: Contract) -> Iterator[ContractError]:
+        if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
+            yield repeated(contract.pipeline, path, first)
+        for function, table in sql_functions(contract).items():
+            if not (maker := makers.setdefault(function, path)).samefile(path):
+                found = f"'{table}' makes the function {function} of Spark SQL, which {maker} makes too"
+                place = ("topics" if table in contract.topics else "views", table)
+                yield complain_of(path, Complaint(place, found, "choose another name for one of the two"))
+        for complaint in expectations.complaints(contract):
+            yield complain_of(path, complaint)
+
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
-            if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
-                raise repeated(contract.pipeline, path, first)
-            for function, table in sql_functions(contract).items():
-                if not (maker := makers.setdefault(function, path)).samefile(path):
-                    found = f"'{table}' makes the function {function} of Spark SQL, which {maker} makes too"
-                    place = ("topics" if table in contract.topics else "views", table)
-                    raise complain_of(path, Complaint(place, found, "choose another name for one of the two"))
-            for complaint in expectations.complaints(contract):
-                raise complain_of(path, complaint)
+            refusal = next(wrong(path, contract), None)
+            if refusal is None and arguments.spark:
+                _check_in_spark(path, contract)
+        except HindcastError as error:
+            refusal = error
+        except Exception as error:  # noqa: BLE001  # of what makes an expectation: the other files are checked too
+            found = f"cannot be checked: {type(error).__name__}: {error}"
+            refusal = ContractError(found, where=f"{path}:1", mend="take out what was added last")
+        if refusal is None:
             told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
-        except HindcastError as error:
+        else:
             problems += 1
-            print(f"hindcast: {error}", file=sys.stderr)
-        except Exception as error:  # of what expectations make of a gate: the other files are checked all the same
-            problems += 1
-            wrong = ContractError(f"cannot be checked: {type(error).__name__}: {error}", where=f"{path}:1")
-            print(f"hindcast: {wrong}", file=sys.stderr)
+            print(f"hindcast: {refusal}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _check_in_spark(path: Path, contract: Contract) -> None:
+    """Raise ContractError for an expression that Spark refuses, as a run would before it writes anything."""
+    from hindcast.building import analysis
+    from hindcast.commands.shared import session_of
+    from hindcast.session import sized
+
+    spark = session_of(contract.pipeline)
+    with sized(spark, 0):
+        analysis.check_contract(spark, path.parent, contract)
 
 
 def schema(_: argparse.Namespace) -> int:

@@ -241,7 +241,9 @@ class _Reader:
         name, inner = _full(schema, namespace)
         self._named[name] = None
         parts = schema.get("fields")
-        if not isinstance(parts, list) or not all(isinstance(it, dict) and isinstance(it.get("name"), str) for it in parts):
+        if not isinstance(parts, list) or not all(
+            isinstance(it, dict) and isinstance(it.get("name"), str) for it in parts
+        ):
             raise SchemaError(f"has a record '{name}' without fields")
         self._named[name] = made = Record({it["name"]: self.type(it.get("type"), inner) for it in parts})
         return made

@@ -36,11 +36,14 @@ GATES = 1_000
 EXPRESSION, TERMS, BRACKETS, NESTED = 50_000, 5_000, 30, 100
 """Of an expression: the most characters, terms, brackets in each other, and steps from its top to its last part."""
 
-ALL_TERMS = 30_000
+ALL_TERMS = 20_000
 """The most terms of all expressions of a contract together."""
 
-TYPE, TYPE_DEPTH = 20_000, 20
-"""Of a type: the most characters, and types in each other."""
+MOMENTS, ALL_MOMENTS = 1_500, 500
+"""How much makings of timestamps may weigh in an expression (moments.weight), and how many a contract may name."""
+
+TYPE, TYPE_DEPTH, ALL_TYPES = 20_000, 20, 10_000
+"""Of a type: the most characters, and types in each other. Of all nested types of a contract: the most parts."""
 
 SCHEMA_DEPTH, SCHEMA_PARTS = 50, 20_000
 """Of an Avro schema: types in each other, and parts once each named type is written out where it is used."""
@@ -70,13 +73,14 @@ def read_text(path: Path, most: int = BYTES) -> str:
 
 def refuse_excess(events: Iterable[yaml.Event]) -> None:
     """Raise ExcessError for YAML, as it is parsed, that is too deep or too large once its aliases are written out."""
-    parts = characters = 0
+    parts = characters = types = 0
     open_: list[tuple[str | None, int, int]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for event in events:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.ScalarEvent):
             parts, characters = parts + 1, characters + len(event.value)
+            types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
             if wrong := _UNSPEAKABLE.search(event.value):
                 found = f"the character U+{ord(wrong[0]):04X} stands in a text"
                 raise ExcessError(found, "remove it: neither Airflow nor Spark can store it", line)
@@ -100,6 +104,8 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
         if parts > PARTS or characters > BYTES:
             found = f"more than {PARTS:,} names and values, or {BYTES:,} characters, with aliases written out"
             raise ExcessError(found, "split the pipeline, or write it without aliases", line)
+        if types > ALL_TYPES:
+            raise ExcessError(f"nested types of more than {ALL_TYPES:,} parts", "split the pipeline", line)
 
 
 def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what: str) -> None:

@@ -54,10 +54,18 @@ def _excess(contract: Contract) -> Iterator[Complaint]:
     texts = [topic.valid_time or "" for topic in contract.topics.values()]
     for view in contract.views.values():
         texts += [view.where or "", *(view.join.keys if view.join else ())]
-        texts += [text for field in (view.select, view.key, view.group_by, view.aggregate) for text in (field or {}).values()]
-    if sum(len(_TERM.findall(text)) for text in texts) > bounds.ALL_TERMS:
-        yield Complaint((), f"expressions of more than {bounds.ALL_TERMS:,} terms together", "split the pipeline")
+        texts += [
+            text for field in (view.select, view.key, view.group_by, view.aggregate) for text in (field or {}).values()
+        ]
     gates = [gate for name in (*contract.topics, *contract.views) for gate in contract.expectations(name)]
+    texts += [text for gate in gates for text in gate.kwargs.values() if isinstance(text, str)]
+    if sum(len(_TERM.findall(text)) for text in texts) > bounds.ALL_TERMS:
+        yield Complaint(
+            (), f"expressions and gates of more than {bounds.ALL_TERMS:,} terms together", "split the pipeline"
+        )
+    if sum(text.lower().count("timestamp") for text in texts) > bounds.ALL_MOMENTS:
+        found = f"expressions that name timestamps more than {bounds.ALL_MOMENTS:,} times"
+        yield Complaint((), found, "split the pipeline")
     if len(gates) > bounds.GATES:
         yield Complaint((), f"{len(gates):,} gates, more than {bounds.GATES}", "split the pipeline")
 

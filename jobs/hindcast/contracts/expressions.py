@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import expressions as exp
@@ -39,6 +40,23 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
+    columns = tuple((name, tuple(known)) for name, known in scope.items()) if len(text) > _LONG else ()
+    if columns:  # it is asked for more than once
+        return _resolved_once(text, columns, tuple((places or {}).items()))
+    return _resolved_text(text, scope, places or {})
+
+
+_LONG = 200
+
+
+@lru_cache(maxsize=1024)
+def _resolved_once(
+    text: str, columns: tuple[tuple[str, tuple[str, ...]], ...], places: tuple[tuple[str, str], ...]
+) -> str:
+    return _resolved_text(text, dict(columns), dict(places))
+
+
+def _resolved_text(text: str, scope: Scope, places: Mapping[str, str]) -> str:
     tree = _parsed(text)
     whole = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and {k for k, v in tree.args.items() if v}
     if not isinstance(tree, exp.Select) or whole != {"expressions"} or isinstance(tree.expressions[0], exp.Alias):
@@ -50,16 +68,13 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     if wrong := functions.misplaced(tree.expressions[0]):
         raise ExpressionError(*wrong)
     if (told := moments.of_today(tree)) is not None:
-        raise ExpressionError(f"{told} is another moment every day", "write it out: timestamp '2026-01-31 12:30:00'")
-    if moments.nesting(tree) > _NESTED_MOMENTS:
-        found = f"{shown(text)} makes timestamps of timestamps of timestamps"
-        raise ExpressionError(found, "cast to a timestamp once")
+        raise ExpressionError(f"{told} is another moment every day", WRITTEN_OUT)
+    if moments.weight(tree) > bounds.MOMENTS:
+        found = f"{shown(text)} makes too many timestamps, or timestamps of timestamps"
+        raise ExpressionError(found, "cast to a timestamp once, in a view before")
     for column in list(tree.find_all(exp.Column)):
-        column.replace(_resolved(column, scope, places or {}))
+        column.replace(_resolved(column, scope, places))
     return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
-
-
-_NESTED_MOMENTS = 4
 
 
 def _parsed(text: str) -> exp.Expression:
@@ -69,7 +84,7 @@ def _parsed(text: str) -> exp.Expression:
         raise ExpressionError(f"an expression of more than {bounds.EXPRESSION:,} characters", mend)
     try:
         bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
-        if len(sqlglot.tokenize(text, dialect="spark")) > bounds.TERMS:
+        if len(text) > bounds.TERMS and len(sqlglot.tokenize(text, dialect="spark")) > bounds.TERMS:
             raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", mend)
         tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
         deep = _depth(tree) > bounds.NESTED
@@ -100,7 +115,7 @@ def _depth(tree: exp.Expression) -> int:
 
 
 def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
-    """The first comparison of a string with a number in a resolved expression, as far as their types are known.
+    """The first comparison of a string with a number, as far as their types are known.
 
     Spark would make the string a number, and fail at the first record where it is none.
     """
@@ -117,6 +132,15 @@ def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
         if "string" in kinds and "number" in kinds:
             return f"{kinds['string']} is a string, {kinds['number']} a number"
     return None
+
+
+def of_today(resolved: str, types: Mapping[str, str | None]) -> str | None:
+    """Return the first comparison of a date or timestamp with a text as 'today', as far as their types are known."""
+    return moments.compared(sqlglot.parse_one(resolved, dialect="spark"), types)
+
+
+WRITTEN_OUT = "write it out: timestamp '2026-01-31 12:30:00'"
+"""What to write in the place of a text that is another moment every day."""
 
 
 def plain_type(resolved: str, types: Mapping[str, str | None]) -> str | None:

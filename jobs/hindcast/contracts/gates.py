@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from string import Formatter
 from typing import Any
 
@@ -26,13 +27,13 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
         place = (*location, "expect", number)
         if any((gate.type, gate.kwargs) == (other.type, other.kwargs) for other in gates[:number]):
             yield complaint(place, f"{gate.type} stands twice, alike", "remove one of the two")
-        for parameter, found, mend in (
-            *_too_long(gate),
-            *_beside(gate),
-            *_columns(gate, columns),
-            *_unsupported(gate),
-            *_condition(gate, columns),
-            *_query(gate, shape, columns),
+        for parameter, found, mend in chain(
+            _too_long(gate),
+            _beside(gate),
+            _columns(gate, columns),
+            _unsupported(gate),
+            _condition(gate, columns),
+            _query(gate, shape, columns),
         ):
             yield complaint((*place, gate.type, parameter), found, mend)
 

@@ -64,15 +64,16 @@ def load(path: Path) -> Contract:
     try:
         node = _composed(path)
         contract = _validated(path, node)
-        for complaint in check(contract):
-            raise _complain(path, node, complaint)
         _ = contract.hash  # what cannot be told in JSON fails here, not in a run
+        complaint = next(check(contract), None)
     except HindcastError:
         raise
     except Exception as error:
         found = f"cannot be read as a contract: {type(error).__name__}: {shown(error)}"
         mend = "take out what was added last; and tell the makers of Hindcast, it should have said what is wrong"
         raise ContractError(found, where=f"{path}:1", mend=mend) from error
+    if complaint is not None:
+        raise _complain(path, node, complaint)
     return contract
 
 
@@ -125,13 +126,13 @@ def find(folder: Path, pipeline: str) -> Contract:
     """The contract of one pipeline; only its own file need be right."""
     own = folder / f"{pipeline}.yaml"
     if own.exists():
-        contract = load(own)
-        if contract.pipeline == pipeline:
-            return contract
-    read = read_all(folder)
-    contracts = {contract.pipeline: contract for contract in read.values() if isinstance(contract, Contract)}
+        named = read(own)
+        if isinstance(named, Contract) and named.pipeline == pipeline:
+            return named
+    found = read_all(folder)
+    contracts = {contract.pipeline: contract for contract in found.values() if isinstance(contract, Contract)}
     if pipeline not in contracts:
-        for wrong in read.values():
+        for wrong in (found.get(own), *found.values()):
             if isinstance(wrong, ContractError):
                 raise wrong  # it may be the one that is meant
         raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), mend=nearest(pipeline, contracts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from hindcast.contracts.model import Contract
 from hindcast.contracts.views import Complaint
@@ -37,7 +36,9 @@ def complaints(contract: Contract) -> Iterator[Complaint]:
     for name, place in tables.items():
         for ending in _ENDINGS:
             if name.endswith(ending) and (other := name.removesuffix(ending)) in tables:
-                found = f"'{name}': '{other}' makes a function {contract.pipeline}_{name} of Spark SQL, and so does this"
+                found = (
+                    f"'{name}': '{other}' makes a function {contract.pipeline}_{name} of Spark SQL, and so does this"
+                )
                 yield Complaint(place, found, "choose another name")
 
 
