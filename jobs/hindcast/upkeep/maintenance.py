@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from hindcast import show
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
-from hindcast.delta import attempts, contents, tables, widened
+from hindcast.delta import attempts, contents, making, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError
 from hindcast.planning import journal
@@ -137,15 +137,20 @@ def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_r
     found = DeltaTable(table.path)
     before, disk = _size(found), _on_disk(found)
     done = Done(table.name, (before[0],) * 2, (before[1],) * 2, (disk[1],) * 2)
+
+    def session() -> SparkSession:
+        making.refuse_read_only(table)
+        return spark()
+
     if lacking := _promise(found, days):
         promise = f"promise versions of {days} days"
         statement = f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({lacking})"
-        if dry_run or _committed(spark(), statement, {}):
+        if dry_run or _committed(session(), statement, {}):
             done.steps.append(promise)
         else:
             done.left.append(f"{promise}: left, as a run came first")
     for what, statement in _work(table, found):
-        if dry_run or _optimized(spark(), table, statement):
+        if dry_run or _optimized(session(), table, statement):
             done.steps.append(what)
         else:
             done.left.append(f"{what}: left, as a run came first")
@@ -154,7 +159,7 @@ def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_r
         done.steps.append(f"vacuum at most {counted(count, 'file')}")
     elif count:
         there = _on_disk(found)[0]
-        _vacuumed(spark(), table, kept)
+        _vacuumed(session(), table, kept)
         gone = there - _on_disk(found)[0]
         done.steps += [f"vacuum {counted(gone, 'file')}"] if gone else []
     if done.steps and not dry_run:
