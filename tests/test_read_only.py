@@ -20,7 +20,7 @@ from pipelines import SEED, at, pipeline, tell
 from warehouses import RUNS, plan, shop
 
 COMMANDS = """
-import subprocess, sys
+import os, subprocess, sys
 from fastapi.testclient import TestClient
 from hindcast import cli
 from hindcast.commands import running
@@ -35,7 +35,7 @@ running.session_of = lambda _: session("read-only", small, small=True)
 for line in sys.argv[1:]:
     print(f"$ {line}", flush=True)
     if line.startswith("chmod "):
-        print("exit", subprocess.run(line.split()).returncode, flush=True)
+        print("exit", subprocess.run(line.replace("WAREHOUSE", os.environ["HINDCAST_WAREHOUSE"]).split()).returncode)
     elif line.startswith("/"):
         print("answer", pages.get(line).status_code, flush=True)
     else:
@@ -55,7 +55,7 @@ def do_lines(lines: list[str], environ: dict[str, str]) -> list[tuple[str, str]]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, *lines],
         env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        preexec_fn=heed_rights,  # noqa: PLW1509  # it calls the kernel, and nothing of Python's threads
+        preexec_fn=heed_rights,  # it calls the kernel, and nothing of Python's threads
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -88,14 +88,11 @@ def test_questions_are_answered_and_what_would_write_says_why_it_cannot(tmp_path
         open_run = plan(find(now.schemas, "shop"), 2) | {"run": 3, "runId": "third"}
         journal.write(now.warehouse, Run(3, "third", RUNS[1], "planned", open_run, open_run))
         before = list_files(Path(now.warehouse))
-        subprocess.run(["chmod", "-R", "a-w", now.warehouse], check=True)
-        try:
-            said = dict(do_lines([*ANSWERED, *PAGES, *REFUSED, "doctor"], now.environment))
-        finally:
-            subprocess.run(["chmod", "-R", "u+w", now.warehouse], check=True)
+        said = dict(do_lines(["chmod -R a-w WAREHOUSE", *ANSWERED, *PAGES, *REFUSED, "doctor"], now.environment))
+        said |= dict(do_lines(["chmod -R u+w WAREHOUSE"], now.environment))
         assert list_files(Path(now.warehouse)) == before
     assert {line: text.splitlines()[-1] for line, text in said.items()} == {
-        **dict.fromkeys(ANSWERED, "exit 0"),
+        **dict.fromkeys(["chmod -R a-w WAREHOUSE", *ANSWERED, "chmod -R u+w WAREHOUSE"], "exit 0"),
         **dict.fromkeys(PAGES, "answer 200"),
         **dict.fromkeys([*REFUSED, "doctor"], "exit 1"),
     }
@@ -114,36 +111,22 @@ def test_a_run_that_may_not_write_says_so_and_is_finished_when_it_may(broker: st
         for price, second in ((9, 2), (11, 3)):
             line = {"key": "curry", "value": {"price": price}, "timestamp": at(second).isoformat()}
             (tmp_path / f"{price}.jsonl").write_text(json.dumps(line))
-        folder, run, whole = f"{p.warehouse}/restaurant", "run restaurant", "verify restaurant --quick"
+        run, whole = "run restaurant", "verify restaurant --quick"
         nine, eleven = (f"produce {p.kafka('menu')} {tmp_path}/{price}.jsonl" for price in (9, 11))
-        writable = f"chmod -R u+w {folder}"
-        said = do_lines(
-            [
-                *(run, nine, f"chmod -R a-w {folder}", "preview restaurant", "query restaurant.bills", run, writable),
-                *(f"chmod -R a-w {folder}/menu", run, "query restaurant.bills", writable, run, eleven),
-                *(
-                    f"chmod -R a-w {folder}/bills/_delta_log",
-                    run,
-                    "doctor",
-                    whole,
-                    writable,
-                    run,
-                    whole,
-                    "runs restaurant",
-                ),
-            ],
-            p.environ,
-        )
-        assert [text.splitlines()[-1] for line, text in said if line == run] == [
-            *("exit 0", "exit 1", "exit 1", "exit 0", "exit 1", "exit 0"),
-        ], said
+        folder, query, writable = f"{p.warehouse}/restaurant", "query restaurant.bills", "chmod -R u+w WAREHOUSE"
+        nothing = ["chmod -R a-w WAREHOUSE", "preview restaurant", query, run, writable]
+        no_menu = [f"chmod -R a-w {folder}/menu", run, query, writable, run]
+        no_log = [f"chmod -R a-w {folder}/bills/_delta_log", run, "doctor", whole, writable, run, whole]
+        said = do_lines([run, nine, *nothing, *no_menu, eleven, *no_log], p.environ)
+        ends = [text.splitlines()[-1] for line, text in said if line == run]
+        assert ends == ["exit 0", "exit 1", "exit 1", "exit 0", "exit 1", "exit 0"], said
         refused = [text for line, text in said if line == run and text.endswith("exit 1")]
         places = [text.partition("hindcast: ")[2].partition(f": {CANNOT}\n")[0] for text in refused]
         assert places == [f"{folder}/runs", f"{folder}/menu", f"{folder}/bills/_delta_log"]
         assert {text.splitlines()[-1] for line, text in said if line in (whole, "preview restaurant")} == {"exit 0"}
         (doctor,) = (text for line, text in said if line == "doctor")
         assert f"{folder}/bills/_delta_log cannot be written" in doctor
-        first, second = (text for line, text in said if line == "query restaurant.bills")
+        first, second = (text for line, text in said if line == query)
         assert first == second, "what was published before, until the run that was planned has ended"
         assert p.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
         assert p.fates("menu") == [(offset, "accepted") for offset in range(5)]

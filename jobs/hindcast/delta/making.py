@@ -175,7 +175,7 @@ def unwritten(error: Exception, where: str) -> HindcastError:
 
 
 def refuse_read_only(table: Table) -> None:
-    """Raise PlatformError where this user cannot write into the folder of a table and its log, before anything is tried.
+    """Raise PlatformError where this user cannot write into the folder of a table and its log.
 
     An object store is not asked.
     """
