@@ -137,8 +137,11 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
-    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    return temporarily(spark, SMALL if rows <= FEW else {})
+    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives.
+
+    And the zone in which all steps read texts and days, in whatever session they are called.
+    """
+    return temporarily(spark, {**ZONE, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
