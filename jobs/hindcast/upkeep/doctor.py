@@ -248,6 +248,18 @@ def _clock(now: Settings) -> Iterator[Line]:
     yield Line("clock", "ok", here.isoformat(timespec="seconds"))
 
 
+def _journals(now: Settings) -> Iterator[Line]:
+    """Whether the entries of each pipeline's journal of runs are in order."""
+    from hindcast.planning import journal
+
+    pipelines = [contract.pipeline for contract in _loadable(now)]
+    disordered = {name: damage for name in pipelines if (damage := journal.damage(now.warehouse, name))}
+    for name, damage in disordered.items():
+        yield Line("journals", "failed", f"{name}: {'; '.join(text for _, text in damage)}", journal.repair(name))
+    if len(disordered) < len(pipelines):
+        yield Line("journals", "ok", f"{len(pipelines) - len(disordered)} of {len(pipelines)} are in order")
+
+
 def _kafka(now: Settings) -> Iterator[Line]:
     """Whether a broker answers, and lets us describe and read what contracts name."""
     mend = "hindcast up starts one; or set HINDCAST_KAFKA to your brokers"
@@ -318,6 +330,7 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "places": _places,
     "contracts": _contracts,
     "clock": _clock,
+    "journals": _journals,
     "kafka": _kafka,
     "schema registry": _registry,
     "spark connect": _spark,
