@@ -220,6 +220,7 @@ _EXPLAINED = {
     "debezium": ("envelope", "metadata", "encoded"),
     "timestamps": ("valid_time", "from", "max_time_skew"),
     "poison": ("max_malformed", "max_record_bytes"),
+    "evolution": ("widen",),
     "scale": ("pattern",),
 }
 """The pages in docs/topics with the fields that they explain."""

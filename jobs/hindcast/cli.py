@@ -13,6 +13,7 @@ from pathlib import Path
 from hindcast import telling
 from hindcast.commands import local, reading, running, upkeep
 from hindcast.errors import FINAL, BusyError, HindcastError
+from hindcast.local.private import limit_access
 from hindcast.settings import settings
 
 Command = Callable[[argparse.Namespace], int]
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         command: Command = arguments.command
-        with telling.lines(settings()):
+        with telling.lines(settings()), limit_access(settings()):
             return command(arguments)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from hindcast import horizon, telling
-from hindcast.building import adopting, analysis, changes, failures
+from hindcast.building import adopting, analysis, changes, failures, widening
 from hindcast.building.publish import nothing, publish
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
@@ -50,7 +50,10 @@ def plan(
         contract, now = find(settings().schemas, pipeline), settings()
         past = journal.runs(now.warehouse, pipeline)
         if not past or past[-1].plan["contract"] != contract.hash:
-            for complaint in expectations.complaints(contract):
+            for complaint in (
+                *expectations.complaints(contract),
+                *widening.find_complaints(now.warehouse, contract),
+            ):
                 raise complain(now.schemas, pipeline, complaint)
         adopting.ready(contract)
         made = planner.plan(

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import amounts, analysis, emitting, failures, tally
+from hindcast.building import amounts, analysis, emitting, failures, tally, widening
 from hindcast.building.comparing import compared, table_schema
-from hindcast.contracts import Contract, find, shapes
+from hindcast.contracts import Contract, complain, find, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.corrected import derive
@@ -57,10 +57,13 @@ def preview(
     that quarantine gates would hold back (`held`: how many) is not among it, nor in what is made of the table. Of each
     topic: the `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null
     if it would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run
-    would: ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
+    would: ContractError for an expression that Spark refuses or that fails on a record, and for a column that must not
+    be widened, TableError for other columns,
     RecordError for a record of the log that does not decode any more.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
+    for complaint in widening.find_complaints(now.warehouse, contract):
+        raise complain(now.schemas, pipeline, complaint)
     todo = planner.proposed(
         now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
     )
@@ -103,6 +106,8 @@ def text(told: dict[str, Any]) -> str:
             lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
         lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if widened := table.get("widened"):
+            lines.append(f"{widening.describe(name, widened)}. {making.LOCKED_OUT}.")
         if table["held"]:
             lines.append(f"{counted(table['held'], 'key')} held back: what changes of them is not in these rows")
         if table["corrected"]:
@@ -170,8 +175,10 @@ def _difference(
     candidate = candidates[name]
     table = located(contract, name)
     frozen = horizon.frozen(table.warehouse, contract, name)
+    widened: widening.Widened = {}
     if (found := tables.opened(table)) is not None:
-        making.fit(found, table, table_schema(candidate))
+        change = making.fit(found, table, table_schema(candidate))
+        widened = {} if tables.is_widened(found) else change.widened
         changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
     else:
         changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
@@ -191,6 +198,7 @@ def _difference(
     changes.unpersist()
     return {
         **numbers,
+        **({"widened": widened} if widened else {}),
         "held": held.keys if held is not None else 0,
         "examples": examples,
         "gates": [v._asdict() for v in verdicts],
