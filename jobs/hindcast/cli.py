@@ -47,7 +47,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does. What it
     tells of itself is kept in the file that HINDCAST_EVENTS names.
     """
-    from hindcast import runs
+    from hindcast import read, runs
     from hindcast.building import preview
     from hindcast.contracts import find
     from hindcast.quality import holds
@@ -59,7 +59,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     try:
         with telling.lines(settings(), os.environ.get(telling.EVENTS)):
             if name == "preview":
-                until = datetime.fromisoformat(others[0]) if others[0] else None
+                until = read.moment_of(settings().warehouse, pipeline, others[0]) if others[0] else None
                 print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
             elif name == "release":
                 run_id, shown, by = others

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
-from hindcast.delta.tables import VECTORS, WIDENING, Table, older, opened, spark_schema
+from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:
@@ -40,7 +40,10 @@ def stored(spark: SparkSession, table: Table, found: DeltaTable | None = None) -
     found = found or opened(table)
     paths = listing.small(found) if found is not None else None
     if found is None or paths is None:
-        return spark.read.format("delta").load(table.path)
+        reader = spark.read.format("delta")
+        if found is not None and PINNED.get() is not None:
+            reader = reader.option("versionAsOf", found.version())
+        return reader.load(table.path)
     return listing.rows(spark, found, spark_schema(found), paths)
 
 

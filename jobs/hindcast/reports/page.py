@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast.planning import definitions
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
 from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted
@@ -66,6 +67,7 @@ def html(report: dict[str, Any]) -> str:
     others = [table for table in tables if not table.news and table.name not in unpublished]
     page = _template().render(
         report=told,
+        contract=definitions.list_lines(told.get("contract")),
         given_up=[given_up.text(it) for it in told.get("givenUp", [])],
         verdict=verdict(told),
         topics=[topic for topic in topics if topic.news],

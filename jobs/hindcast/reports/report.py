@@ -8,13 +8,14 @@ from typing import Any
 
 from hindcast import horizon
 from hindcast.contracts import Contract
+from hindcast.contracts.definition import list_fields
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
 from hindcast.delta.making import LOCKED_OUT
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.kafka import members
-from hindcast.planning import journal
+from hindcast.planning import definitions, journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import holds, verdicts
@@ -91,11 +92,19 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **{name: told for name in ("only", "reason", "forgets") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
+        **({"contract": told} if (told := _describe_contract(warehouse, contract, plan)) else {}),
         **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
         "again": _again(contract.pipeline, plan),
     }
+
+
+def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any] | None:
+    """Return what the contract that a run was planned by says otherwise than that of the run before."""
+    past = journal.runs(warehouse, contract.pipeline)
+    fields = list_fields(contract) if contract.hash == plan.contract else definitions.find_fields(past, plan.contract)
+    return definitions.describe_change([run for run in past if run.number < plan.run], plan.contract, fields)
 
 
 def _again(pipeline: str, plan: Plan) -> str:
@@ -198,6 +207,7 @@ def text(report: dict[str, Any]) -> str:
     lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
     if told := report.get("forgets"):
         lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
+    lines += [*of_contract, ""] if (of_contract := definitions.list_lines(report.get("contract"))) else []
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
     lines += [line for it in report.get("givenUp", []) for line in (given_up.text(it), "")]
     for name, topic in report["topics"].items():
