@@ -95,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
         return sub
 
+    def limited(sub: argparse.ArgumentParser) -> None:
+        told = "show so many rows, 0 for all; if left out 1,000 as text, and all as JSON"
+        sub.add_argument("--limit", type=int, metavar="N", help=told)
+
     check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
     add(local.schema)
@@ -132,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     failing.add_argument("--table", help="of this table")
     failing.add_argument("--gate", type=int, metavar="N", help="of this gate: its number under expect, from 0")
     failing.add_argument("--held", action="store_true", help="the changes that are held back now")
+    limited(failing)
     release = formatted(add(running.release))
     release.add_argument("table", metavar="PIPELINE[.TABLE]", help="all of its tables if only the pipeline is named")
     release.add_argument(
@@ -147,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("--topic", metavar="T", help="of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
     quarantine.add_argument("--rebuild", action="store_true", help="make the quarantine again, from the logs")
+    limited(quarantine)
     requeue = formatted(add(running.requeue))
     requeue.add_argument("pipeline")
     requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")

@@ -214,12 +214,23 @@ def _places(now: Settings) -> Iterator[Line]:
         except OSError as error:
             yield Line(what, "failed", f"{place} cannot be written: {error.strerror}", variable)
             continue
+        closed = next(_closed(folder), None) if what == "warehouse" and folder == Path(place) else None
+        if closed is not None:
+            mend = "give this user the right to write there: runs fail at it"
+            yield Line(what, "failed", f"{closed} cannot be written", mend)
+            continue
         elsewhere = what == "var" or not folder.is_relative_to(now.var)
         if elsewhere and folder == Path(place) and private.is_open(folder, now.umask):
             yield _open_to_others(what, folder, now)
         found = f"{place}: {free / (1 << 30):,.1f} GiB free"
         state: State = "failed" if free < FULL else "warning" if free < LOW else "ok"
         yield Line(what, state, found, "" if state == "ok" else f"make some room, or {variable}")
+
+
+def _closed(warehouse: Path) -> Iterator[Path]:
+    """Yield the folders of tables, and of their logs, into which this user cannot write."""
+    for log in (log for depth in ("*/*", "*/*/*", "*/*/*/*") for log in warehouse.glob(f"{depth}/_delta_log")):
+        yield from (place for place in (log.parent, log) if not os.access(place, os.W_OK | os.X_OK))
 
 
 def _open_to_others(what: str, folder: Path, now: Settings) -> Line:
