@@ -41,8 +41,10 @@ def plan(
     interval_end: datetime | None = None,
     only: str | None = None,
     reason: str | None = None,
+    *,
+    ahead: bool = False,
 ) -> int:
-    """Stores the plan of a run, or finds that of an earlier try (plans.plan); returns the run's number."""
+    """Stores the plan of a run, or finds that of an earlier try (planner.plan); returns the run's number."""
     with telling.step("plan", pipeline):
         telling.begun(run_id=run_id)
         contract, now = find(settings().schemas, pipeline), settings()
@@ -54,7 +56,9 @@ def plan(
             ):
                 raise complain(now.schemas, pipeline, complaint)
         adopting.ready(contract)
-        made = planner.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
+        made = planner.plan(
+            now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason, ahead=ahead
+        )
         _note_plan(made)
     return made.run
 
