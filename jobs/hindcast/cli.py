@@ -237,6 +237,14 @@ def _parser() -> argparse.ArgumentParser:
         "ISO 8601 or milliseconds, null for none, now if left out",
     )
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    where = produce.add_mutually_exclusive_group()
+    where.add_argument(
+        "--partitioner",
+        choices=("murmur2", "crc32", "fnv1a", "random"),
+        default="murmur2",
+        help="which partition a key goes to: as with Java clients (murmur2), librdkafka (crc32) or Sarama (fnv1a)",
+    )
+    where.add_argument("--partition", type=int, metavar="P", help="send all to this partition")
     upgrade = add(upkeep.upgrade)
     upgrade.add_argument("table", metavar="PIPELINE.TABLE")
     upgrade.add_argument(

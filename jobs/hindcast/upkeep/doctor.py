@@ -312,6 +312,26 @@ def _kafka(now: Settings) -> Iterator[Line]:
                     yield Line("topics", "ok", f"{contract.pipeline}.{name}: {kafka} may be read")
 
 
+def _keys(now: Settings) -> Iterator[Line]:
+    """Whether a table's topic has one key in several partitions: then ties have no order, and corrections can lose."""
+    from hindcast.delta import tables
+    from hindcast.replay.scattered import count_scattered_keys
+
+    mend = "let all producers of the topic use one partitioner (docs/howto/late-correction.md)"
+    found = 0
+    for contract in _loadable(now):
+        for name in (name for name, topic in contract.topics.items() if topic.read == "table"):
+            counts = count_scattered_keys(tables.log(now.warehouse, contract.pipeline, name))
+            found += counts.keys
+            if counts.keys:
+                keys = "1 key is" if counts.keys == 1 else f"{counts.keys:,} keys are"
+                where = "" if counts.all else f", in the newest {counts.records:,} records"
+                line = f"{contract.pipeline}.{name}: {keys} in more than one partition{where}"
+                yield Line("keys", "warning", line, mend)
+    if not found:
+        yield Line("keys", "ok", "each key of a table is in one partition")
+
+
 def _registry(now: Settings) -> Iterator[Line]:
     if not now.schema_registry:
         yield Line("schema registry", "ok", "none is set")
@@ -357,6 +377,7 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "clock": _clock,
     "journals": _journals,
     "kafka": _kafka,
+    "keys": _keys,
     "schema registry": _registry,
     "spark connect": _spark,
     "airflow": _airflow,
