@@ -41,8 +41,10 @@ def plan(
     interval_end: datetime | None = None,
     only: str | None = None,
     reason: str | None = None,
+    *,
+    ahead: bool = False,
 ) -> int:
-    """Stores the plan of a run, or finds that of an earlier try (plans.plan); returns the run's number."""
+    """Stores the plan of a run, or finds that of an earlier try (planner.plan); returns the run's number."""
     with telling.step("plan", pipeline):
         telling.begun(run_id=run_id)
         contract, now = find(settings().schemas, pipeline), settings()
@@ -54,7 +56,9 @@ def plan(
             ):
                 raise complain(now.schemas, pipeline, complaint)
         adopting.ready(contract)
-        made = planner.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
+        made = planner.plan(
+            now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason, ahead=ahead
+        )
         _note_plan(made)
     return made.run
 
@@ -133,9 +137,14 @@ def release(
     `keys`: of each table those to release, as `holds.named` tells them; `until`: when they were looked at. What is not
     as it was then, is held again.
     """
+    return carry_out(spark, pipeline, plan_release(pipeline, run_id, keys, by, until))
+
+
+def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime) -> int:
+    """Store the plan of a release, or find that of an earlier try; return the run's number."""
     contract = find(settings().schemas, pipeline)
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
-    return carry_out(spark, pipeline, _plan_instead(contract, run_id, {"releases": releases}))
+    return _plan_instead(contract, run_id, {"releases": releases})
 
 
 def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:

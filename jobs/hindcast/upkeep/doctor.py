@@ -273,6 +273,18 @@ def _clock(now: Settings) -> Iterator[Line]:
     yield Line("clock", "ok", here.isoformat(timespec="seconds"))
 
 
+def _journals(now: Settings) -> Iterator[Line]:
+    """Whether the entries of each pipeline's journal of runs are in order."""
+    from hindcast.planning import journal
+
+    pipelines = [contract.pipeline for contract in _loadable(now)]
+    disordered = {name: damage for name in pipelines if (damage := journal.damage(now.warehouse, name))}
+    for name, damage in disordered.items():
+        yield Line("journals", "failed", f"{name}: {'; '.join(text for _, text in damage)}", journal.repair(name))
+    if len(disordered) < len(pipelines):
+        yield Line("journals", "ok", f"{len(pipelines) - len(disordered)} of {len(pipelines)} are in order")
+
+
 def _kafka(now: Settings) -> Iterator[Line]:
     """Whether a broker answers, and lets us describe and read what contracts name."""
     mend = "hindcast up starts one; or set HINDCAST_KAFKA to your brokers"
@@ -298,6 +310,26 @@ def _kafka(now: Settings) -> Iterator[Line]:
                     yield Line("topics", "failed", found, "allow Read and Describe on it (docs/security.md)")
                 else:
                     yield Line("topics", "ok", f"{contract.pipeline}.{name}: {kafka} may be read")
+
+
+def _keys(now: Settings) -> Iterator[Line]:
+    """Whether a table's topic has one key in several partitions: then ties have no order, and corrections can lose."""
+    from hindcast.delta import tables
+    from hindcast.replay.scattered import count_scattered_keys
+
+    mend = "let all producers of the topic use one partitioner (docs/howto/late-correction.md)"
+    found = 0
+    for contract in _loadable(now):
+        for name in (name for name, topic in contract.topics.items() if topic.read == "table"):
+            counts = count_scattered_keys(tables.log(now.warehouse, contract.pipeline, name))
+            found += counts.keys
+            if counts.keys:
+                keys = "1 key is" if counts.keys == 1 else f"{counts.keys:,} keys are"
+                where = "" if counts.all else f", in the newest {counts.records:,} records"
+                line = f"{contract.pipeline}.{name}: {keys} in more than one partition{where}"
+                yield Line("keys", "warning", line, mend)
+    if not found:
+        yield Line("keys", "ok", "each key of a table is in one partition")
 
 
 def _registry(now: Settings) -> Iterator[Line]:
@@ -343,7 +375,9 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "places": _places,
     "contracts": _contracts,
     "clock": _clock,
+    "journals": _journals,
     "kafka": _kafka,
+    "keys": _keys,
     "schema registry": _registry,
     "spark connect": _spark,
     "airflow": _airflow,

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hindcast import show
+from hindcast.building import inventory
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import attempts, contents, tables, widened
@@ -37,7 +38,6 @@ from hindcast.errors import HindcastError
 from hindcast.planning import journal, notices
 from hindcast.session import temporarily
 from hindcast.settings import Settings
-from hindcast.upkeep import inventory
 from hindcast.upkeep import retention as trimming
 from hindcast.words import counted
 

@@ -27,7 +27,7 @@ from hindcast import runs
 from hindcast.building import counted, emitting
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
-from hindcast.delta import contents, emitted, tables
+from hindcast.delta import contents, emitted, making, tables
 from hindcast.delta.folder import Folder
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
@@ -240,8 +240,14 @@ class _Step:
         """What the journal, the gates and the reports say of it."""
         warehouse, pipeline, run, spark = settings().warehouse, self._contract.pipeline, self._todo.run, self._spark
         entries = journal.table(warehouse, pipeline)
+        making.ensure(entries, journal.SCHEMA)
         erase.rewrite(
-            spark, entries, ["run", "entry", "at"], "detail", run, lambda row: _json(self.texts, str(row["detail"]))
+            spark,
+            entries,
+            ["run", "entry", "at", "sequence"],
+            "detail",
+            run,
+            lambda row: _json(self.texts, str(row["detail"])),
         )
         gates = verdicts.table(warehouse, pipeline)
         erase.rewrite(
