@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import amounts, analysis, emitting, failures, inventory, tally
+from hindcast.building import amounts, analysis, emitting, failures, inventory, tally, widening
 from hindcast.building.comparing import compared, table_schema
-from hindcast.contracts import Contract, find, shapes
+from hindcast.contracts import Contract, complain, find, shapes
 from hindcast.contracts.definition import list_fields
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
@@ -62,8 +62,9 @@ def preview(
     had not ended when the preview began, with its `run` and `runId`; null if none. `contract`: what has changed in it
     since the last run (definitions.py); null if nothing has.
 
-    Raises what the run would: ContractError for an expression that Spark refuses or that fails on a record, TableError
-    for other columns, RecordError for a record of the log that does not decode any more.
+    Raises what the run would: ContractError for an expression that Spark refuses or that fails on a record, and for a
+    column that must not be widened, TableError for other columns, RecordError for a record of the log that does not
+    decode any more.
     """
     warehouse, contract = settings().warehouse, find(settings().schemas, pipeline)
     with pinning.pin_versions(lambda: _open_tables(warehouse, contract)):
@@ -84,6 +85,8 @@ def _preview_pinned(
 ) -> dict[str, Any]:
     """Return what `preview` does, in a block in which no table changes."""
     now, pipeline = settings(), contract.pipeline
+    for complaint in widening.find_complaints(now.warehouse, contract):
+        raise complain(now.schemas, pipeline, complaint)
     past = journal.runs(now.warehouse, pipeline)
     todo = planner.proposed(now.warehouse, now.kafka, contract, "preview", interval_end, past, only)
     candidates: dict[str, DataFrame] = {}
@@ -130,6 +133,8 @@ def text(told: dict[str, Any]) -> str:
             lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
         lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if widened := table.get("widened"):
+            lines.append(f"{widening.describe(name, widened)}. {making.LOCKED_OUT}.")
         if table["held"]:
             lines.append(f"{counted(table['held'], 'key')} held back: what changes of them is not in these rows")
         if table["corrected"]:
@@ -197,8 +202,10 @@ def _difference(
     candidate = candidates[name]
     table = located(contract, name)
     frozen = horizon.frozen(table.warehouse, contract, name)
+    widened: widening.Widened = {}
     if (found := tables.opened(table)) is not None:
-        making.fit(found, table, table_schema(candidate))
+        change = making.fit(found, table, table_schema(candidate))
+        widened = {} if tables.is_widened(found) else change.widened
         changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
     else:
         changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
@@ -218,6 +225,7 @@ def _difference(
     changes.unpersist()
     return {
         **numbers,
+        **({"widened": widened} if widened else {}),
         "held": held.keys if held is not None else 0,
         "examples": examples,
         "gates": [v._asdict() for v in verdicts],
