@@ -206,7 +206,8 @@ _CLI = """\
 <!-- Written by scripts/docs.py from hindcast.cli: change it there. -->
 
 `make setup` leaves it at `.venv/bin/hindcast`. An error is told on stderr in a few lines: where, what was found, and
-what to do; the exit code is then 1. A command that cannot be parsed exits with 2, an interrupted one with 130.
+what to do; the exit code is then 1. It is 3 if another run of the pipeline has not ended, and nothing was done: ask
+again when it has. A command that cannot be parsed exits with 2, an interrupted one with 130.
 
 Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01-01`, `2026-01-01T00:03:00`. Where a
 moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.
@@ -219,6 +220,7 @@ _EXPLAINED = {
     "debezium": ("envelope", "metadata", "encoded"),
     "timestamps": ("valid_time", "from", "max_time_skew"),
     "poison": ("max_malformed", "max_record_bytes"),
+    "evolution": ("widen",),
     "scale": ("pattern",),
 }
 """The pages in docs/topics with the fields that they explain."""
@@ -270,8 +272,8 @@ of a boolean, the preview or the run says, with file and line; so does `hindcast
 Spark takes 'now', 'today', 'tomorrow' and 'yesterday' for a day of its own clock, wherever it makes a date or timestamp
 of such a text. An expression must not depend on that. `hindcast check` refuses such texts in casts, as arguments of
 functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and compared with a column that is a date or a
-timestamp. Where only Spark knows that it makes a cast (`coalesce(at, 'now')`), or what a text is (`reverse('yadot')`), a
-run refuses it before it writes anything, and so do the preview and `hindcast check --spark`.
+timestamp. Where only Spark knows that it makes a cast (`coalesce(at, 'now')`), or what a text is (`reverse('yadot')`),
+a run refuses it before it writes anything, and so do the preview and `hindcast check --spark`.
 
 A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
 tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200
@@ -281,7 +283,7 @@ How values are written:
 
 | type | written |
 | --- | --- |
-| name | lower-case letters, digits and `_`, a letter first, at most 200; <reserved> are taken for tables, `hindcast_maintenance` and what ends in `__release` for pipelines; a table is not named as another with `_as_of`, `_between` or `__closed_up_to` |
+| name | lower-case letters, digits and `_`, a letter first; <reserved> are taken |
 | column to type | `{price: "decimal(8,2)"}`: Spark SQL types, also `array<...>` and `struct<...>`, no maps |
 | column to path | `{lsn: source.lsn}`: `op`, `ts_ms`, `ts_us`, `ts_ns`, `source.<field>` or `transaction.<field>` |
 | column to encoding | `{price: Decimal, at: MicroTimestamp}`: see [Debezium](topics/debezium.md) |
@@ -290,7 +292,9 @@ How values are written:
 | boolean | `true` or `false` |
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
 
-Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
+A pipeline is not called `hindcast_maintenance`, and its name does not end in `__release` or `__preview`: these are DAGs of
+ours. A topic or view is not called as another one with `_as_of`, `_between` or `__closed_up_to` after its name: these are
+functions of Spark SQL. Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
 `timestamp`, `windowStart`, `windowEnd` and `windowClosed` are taken. A text with a comma stands in quotes inside
 `{...}`.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hindcast import object_store
+from hindcast import object_store, remote
 from hindcast.errors import PlatformError
 from hindcast.settings import Settings, settings
 
@@ -28,12 +29,15 @@ LITERAL = {"spark.sql.variable.substitute": "false"}
 settings of the session in the place of such names, in every SQL text: also where a user or a record wrote it.
 """
 
+ZONE = {"spark.sql.session.timeZone": "UTC"}
+"""Texts without a zone, days and hours are those of UTC, wherever a session was made, and by whom."""
+
 SETTINGS = {
     **LITERAL,
+    **ZONE,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -87,6 +91,10 @@ which can be more than the JVM has.
 """
 
 
+SECRET = {"spark.authenticate": "true"}
+"""With a local master: the ports that Spark speaks to itself by ask for a secret, which each JVM makes for itself."""
+
+
 def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, small: bool = False) -> SparkSession:
     """The Spark session of this process, made if there is none.
 
@@ -97,19 +105,17 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     from pyspark.sql import SparkSession
 
     _use_utc()
-    if os.environ.get("SPARK_REMOTE"):
+    if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
-        builder = SparkSession.builder.appName(app)
-        return _configured(builder, {**LITERAL, **(conf or {})}).getOrCreate()
+        return remote.connect(url, {"spark.app.name": app, **LITERAL, **ZONE, **(conf or {})})
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        own = {**LITERAL, **_places(now), **(conf or {})}
+        own = {**LITERAL, **ZONE, **_places(now), **(conf or {})}
         return _configured(SparkSession.builder.appName(app), own).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
-    return _configured(
-        SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
-    ).getOrCreate()
+    properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
+    return _configured(SparkSession.builder.appName(app), properties).getOrCreate()
 
 
 def allow_deep_plans() -> None:
@@ -140,9 +146,10 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives.
 
-    Whoever made the session, also one that exists on a server of others: texts mean what they say in a step.
+    And texts that mean what they say, and the zone in which all steps read texts and days, whoever made the session,
+    also one that exists on a server of others.
     """
-    return temporarily(spark, {**LITERAL, **(SMALL if rows <= FEW else {})})
+    return temporarily(spark, {**LITERAL, **ZONE, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
@@ -176,6 +183,22 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
         "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
     }
+
+
+def protect(now: Settings, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return these properties, with what keeps other users of this machine out of a JVM that we start.
+
+    That is the umask, which Hadoop does not take from its process, and `SECRET` if the master is local: without it
+    whoever reaches those ports can have objects of theirs deserialized. On a cluster, whose machines need one secret
+    together, `spark.authenticate` is the cluster's to set.
+    """
+    secret = SECRET if is_local(properties["spark.master"]) else {}
+    return {"spark.hadoop.fs.permissions.umask-mode": f"{now.umask:03o}", **properties, **secret}
+
+
+def is_local(master: str) -> bool:
+    """Is all of Spark one JVM with this master?"""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def defaults_file(now: Settings, *, small: bool = False) -> str:

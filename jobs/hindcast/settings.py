@@ -17,7 +17,8 @@
 | HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
 | HINDCAST_KERNELS      | on                              | whether kernels derive views where they can: `on` or `off` |
 | HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
-| HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
+| HINDCAST_USERS        | admin:admin                     | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
+| HINDCAST_UMASK        | 077                             | which rights to our files others do not get, as in `umask` |
 | HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
 | HINDCAST_TIME_TRAVEL  | 7                               | so many days old Delta versions can be read               |
 | HINDCAST_KEEP_REPORTS | 0                               | so many days maintenance leaves reports; 0: for ever      |
@@ -60,6 +61,7 @@ class Settings:
     kernels: bool
     pool: str
     users: str
+    umask: int
     maintenance: str
     time_travel: int
     keep_reports: int
@@ -90,6 +92,7 @@ class Settings:
             "HINDCAST_KERNELS": "on" if self.kernels else "off",
             "HINDCAST_POOL": self.pool,
             "HINDCAST_USERS": self.users,
+            "HINDCAST_UMASK": f"{self.umask:03o}",
             "HINDCAST_MAINTENANCE": self.maintenance,
             "HINDCAST_TIME_TRAVEL": str(self.time_travel),
             "HINDCAST_KEEP_REPORTS": str(self.keep_reports),
@@ -121,6 +124,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         kernels=_on(env, "HINDCAST_KERNELS"),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
+        umask=_umask(env),
         maintenance=_maintenance(env),
         time_travel=_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
         keep_reports=_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
@@ -134,9 +138,19 @@ def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 def _port(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise SettingsError(f"{name} is '{text}', not a port", mend=f"set {name} to a number from 1 to 65535")
-    return int(text)
+    if (port := _number(text)) is None or not 0 < port < 65536:
+        raise SettingsError(f"{name} is '{_short(text)}', not a port", mend=f"set {name} to a number from 1 to 65535")
+    return port
+
+
+def _number(text: str) -> int | None:
+    """Return the number that a text is, of 18 digits at most; None for another text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _short(text: str) -> str:
+    """Return the text of a setting as an error shows it."""
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
 
 
 def _registry(env: Mapping[str, str]) -> str:
@@ -184,9 +198,9 @@ def _memory(env: Mapping[str, str]) -> str:
     text = env.get("HINDCAST_SPARK_MEMORY")
     if not text:
         return f"{min(max(_machine_mebibytes() // 3, 1024), 16384)}m"
-    if not re.fullmatch(r"[1-9][0-9]*[gm]", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,8}[gm]", text):
         raise SettingsError(
-            f"HINDCAST_SPARK_MEMORY is '{text}', not an amount of memory",
+            f"HINDCAST_SPARK_MEMORY is '{_short(text)}', not an amount of memory",
             mend="write a number of gibibytes or mebibytes, as 4g or 900m",
         )
     return text
@@ -194,21 +208,32 @@ def _memory(env: Mapping[str, str]) -> str:
 
 def _chunk(env: Mapping[str, str]) -> int:
     text = env.get("HINDCAST_CHUNK") or "2000000"
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    chunk = _number(text)
+    if not chunk:
         mend = "set it to about how many offsets a run may commit at a time, as 2000000"
-        raise SettingsError(f"HINDCAST_CHUNK is '{text}', not a number of offsets", mend=mend)
-    return int(text)
+        raise SettingsError(f"HINDCAST_CHUNK is '{_short(text)}', not a number of offsets", mend=mend)
+    return chunk
 
 
 def _users(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_USERS") or ""
-    users = text.split(",") if text else []
-    if users and not (all(re.fullmatch(_USER, user) for user in users) and any(u.endswith(":admin") for u in users)):
+    text = env.get("HINDCAST_USERS") or "admin:admin"
+    users = text.split(",")
+    if not (all(re.fullmatch(_USER, user) for user in users) and any(u.endswith(":admin") for u in users)):
         raise SettingsError(
             f"HINDCAST_USERS is '{text}', not names with their roles, one of them an admin",
             mend="write NAME:ROLE with commas between, as ann:admin,bob:viewer; roles are admin, op, user and viewer",
         )
     return text
+
+
+def _umask(env: Mapping[str, str]) -> int:
+    text = env.get("HINDCAST_UMASK") or "077"
+    if not re.fullmatch(r"0?0[0-7]{2}", text):
+        raise SettingsError(
+            f"HINDCAST_UMASK is '{text}', not a umask that leaves its owner all rights",
+            mend="write 077 (nobody else reads what is written), 027 (our group does) or 022 (everybody does)",
+        )
+    return int(text, 8)
 
 
 def _maintenance(env: Mapping[str, str]) -> str:
@@ -223,9 +248,10 @@ def _maintenance(env: Mapping[str, str]) -> str:
 
 def _days(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = env.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and least <= int(text) < 100_000):
-        raise SettingsError(f"{name} is '{text}', not a number of days", mend=f"set it to a number from {least} on")
-    return int(text)
+    if (days := _number(text)) is None or not least <= days < 100_000:
+        mend = f"set it to a number from {least} to 99999"
+        raise SettingsError(f"{name} is '{_short(text)}', not a number of days", mend=mend)
+    return days
 
 
 _USER = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hindcast.errors import HindcastError
+from hindcast.errors import HindcastError, TableError, TopicError
 from hindcast.settings import settings
 from hindcast.words import counted
 
@@ -43,7 +43,9 @@ def check(arguments: argparse.Namespace) -> int:
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
-            refusal = next(wrong(path, contract), None)
+            refusal, warned = next(wrong(path, contract), None), []
+            if refusal is None:
+                warned = _check_widening(path, contract)
             if refusal is None and arguments.spark:
                 _check_in_spark(path, contract)
         except HindcastError as error:
@@ -54,6 +56,7 @@ def check(arguments: argparse.Namespace) -> int:
         if refusal is None:
             told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
+            print(*warned, sep="\n", end="\n" if warned else "")
         else:
             problems += 1
             print(f"hindcast: {refusal}", file=sys.stderr)
@@ -71,6 +74,24 @@ def _check_in_spark(path: Path, contract: Contract) -> None:
         analysis.check_contract(spark, path.parent, contract)
 
 
+def _check_widening(path: Path, contract: Contract) -> list[str]:
+    """Return what the contract's next run would widen in the tables that are there, and what that means, in lines.
+
+    ContractError where an entry does not consent to that. Tables that cannot be read are named in a line.
+    """
+    from hindcast.building import widening
+    from hindcast.contracts import complain_of
+    from hindcast.delta.making import LOCKED_OUT
+
+    try:
+        found = widening.find_widened(settings().warehouse, contract)
+        for complaint in widening.find_complaints(settings().warehouse, contract):
+            raise complain_of(path, complaint)
+    except TableError as error:
+        return [f"{path}: its tables were not looked at: {error}"]
+    return [f"{path}: {widening.describe(name, widened)}. {LOCKED_OUT}" for name, widened in found.items()]
+
+
 def schema(_: argparse.Namespace) -> int:
     """Print the JSON Schema of contracts, for editors."""
     from hindcast.contracts.load import schema
@@ -81,12 +102,24 @@ def schema(_: argparse.Namespace) -> int:
 
 def produce(arguments: argparse.Namespace) -> int:
     """Send JSON lines to a Kafka topic, made if it is not there."""
-    from hindcast.kafka import lines, produce
+    from hindcast.kafka import lines, partitioning, produce
+    from hindcast.kafka.topics import Cluster
 
     records = list(lines.records(arguments.file))  # what is wrong with one shows before any is sent
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
-    sent = produce.send(settings().kafka, arguments.topic, records)
-    print(f"{counted(sent, 'record')} sent to {arguments.topic}")
+    kafka, topic = settings().kafka, arguments.topic
+    keys = {record.key for record in records if record.key is not None}
+    before, placed = dict[bytes, set[int]](), dict[bytes, set[int]]()
+    try:
+        with Cluster(kafka) as cluster:
+            before = partitioning.find_partitions(cluster, topic, keys)
+    except TopicError as error:
+        print(f"warning: whether other partitions have these keys was not looked at: {error.found}", file=sys.stderr)
+    where = {"partitioner": arguments.partitioner, "partition": arguments.partition}
+    sent = produce.send(kafka, topic, records, **where, placed=placed)
+    print(f"{counted(sent, 'record')} sent to {topic}")
+    if (warning := partitioning.describe_scattered(topic, placed, before)) is not None:
+        print(warning, file=sys.stderr)
     return 0
 
 

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 def session_of(pipeline: str) -> SparkSession:
     """A session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a JVM of our own."""
-    from hindcast.local import stack
+    from hindcast.local import spark, stack
+    from hindcast.remote import TOKEN
     from hindcast.session import session
 
-    if remote := stack.shared_spark(settings()):
-        os.environ.setdefault("SPARK_REMOTE", remote)
+    if "SPARK_REMOTE" not in os.environ and (url := stack.shared_spark(settings())):
+        os.environ.update({"SPARK_REMOTE": url, TOKEN: spark.token(settings())})
     return session(f"hindcast {pipeline}")
 
 
@@ -57,6 +58,21 @@ def moment_of(pipeline: str, text: str) -> datetime:
     from hindcast import read
 
     return read.moment_of(settings().warehouse, pipeline, text)
+
+
+MANY = 1_000
+"""Of a list that can be very long, so many rows are shown as text, if nobody asks for another number."""
+
+
+def cut(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Table, str]:
+    """Return the first rows of a list, and what to say of the others: nothing where there are none.
+
+    `limit`: how many, 0 for all; if it is None `MANY` as text, and all as JSON.
+    """
+    most = (MANY if format_ == "table" else 0) if limit is None else limit
+    if most <= 0 or rows.num_rows <= most:
+        return rows, ""
+    return rows.slice(0, most), f"hindcast: {most:,} of {rows.num_rows:,} rows are shown; --limit 0 shows all"
 
 
 def show(rows: pa.Table, format_: str) -> None:

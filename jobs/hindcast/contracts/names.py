@@ -16,6 +16,9 @@ FOLDERS = (
 RELEASE = "__release"
 """What ends the id of the DAG that asks a person about a pipeline's held changes."""
 
+PREVIEW = "__preview"
+"""What ends the id of the DAG that previews a pipeline."""
+
 MAINTENANCE = "hindcast_maintenance"
 """The id of the DAG that maintains the tables of all pipelines."""
 
@@ -25,9 +28,11 @@ AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT = "_as_of", "_between", "__closed_up_to", "
 
 def complaints(contract: Contract) -> Iterator[Complaint]:
     """Yield every complaint about a name that is taken by something made for another."""
-    if contract.pipeline == MAINTENANCE or contract.pipeline.endswith(RELEASE):
+    if contract.pipeline == MAINTENANCE or contract.pipeline.endswith((RELEASE, PREVIEW)):
         found = f"'{contract.pipeline}' is the name of one of our own DAGs"
-        yield Complaint(("pipeline",), found, f"choose a name other than {MAINTENANCE} that does not end in {RELEASE}")
+        yield Complaint(
+            ("pipeline",), found, f"choose a name other than {MAINTENANCE} that does not end in {RELEASE} or {PREVIEW}"
+        )
     for part in ("topics", "views"):
         for name in getattr(contract, part):
             if name in FOLDERS:

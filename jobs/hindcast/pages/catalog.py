@@ -7,9 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from hindcast.contracts import Contract, read, read_all
-from hindcast.contracts.names import RELEASE
+from hindcast.contracts.names import PREVIEW, RELEASE
 from hindcast.errors import ContractError, UnknownError, nearest
 from hindcast.settings import settings
+
+SUFFIXES = (RELEASE, PREVIEW)
+"""What the DAGs that ask a person, and preview, add to their pipeline's name."""
 
 
 def contract(pipeline: str, readable: Collection[str]) -> Contract:
@@ -47,7 +50,8 @@ def listed(readable: Collection[str]) -> dict[str, str]:
 
 def pipeline_of(dag_id: str) -> str:
     """The pipeline that a DAG belongs to."""
-    return dag_id.removesuffix(RELEASE)
+    suffix = next((it for it in SUFFIXES if dag_id.endswith(it)), "")
+    return dag_id.removesuffix(suffix)
 
 
 def _read(path: Path) -> Contract | ContractError:
