@@ -292,9 +292,11 @@ How values are written:
 | boolean | `true` or `false` |
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
 
-A pipeline is not called `hindcast_maintenance`, and its name does not end in `__release` or `__preview`: these are DAGs of
-ours. A topic or view is not called as another one with `_as_of`, `_between` or `__closed_up_to` after its name: these are
-functions of Spark SQL. Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
+A pipeline is not called `hindcast_maintenance`, and its name does not end in `__release` or `__preview`: these are
+DAGs of ours. A topic or view is not called as another one with `_as_of`, `_between` or `__closed_up_to` after its name:
+these are functions of Spark SQL.
+
+Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
 `timestamp`, `windowStart`, `windowEnd` and `windowClosed` are taken. A text with a comma stands in quotes inside
 `{...}`.
 
