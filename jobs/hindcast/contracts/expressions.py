@@ -77,7 +77,7 @@ def _resolved_text(text: str, scope: Scope, places: Mapping[str, str]) -> str:
     return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
 
 
-def _parsed(text: str) -> exp.Expression:
+def _parsed(text: str) -> exp.Expr:
     """Return an expression as the tree of `SELECT <text>`, bounded (bounds.py); ExpressionError if there is none."""
     mend = "write it in several views, each made of the one before"
     if len(text) > bounds.EXPRESSION:
@@ -103,7 +103,7 @@ def _parsed(text: str) -> exp.Expression:
     return tree
 
 
-def _depth(tree: exp.Expression) -> int:
+def _depth(tree: exp.Expr) -> int:
     """Return how many steps it is from the top of a tree to its last part; `a + b + c` and its like are one step."""
     deepest, todo = 0, [(tree, 0)]
     while todo:
