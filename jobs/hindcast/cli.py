@@ -95,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
         return sub
 
+    def limited(sub: argparse.ArgumentParser) -> None:
+        told = "show so many rows, 0 for all; if left out 1,000 as text, and all as JSON"
+        sub.add_argument("--limit", type=int, metavar="N", help=told)
+
     check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
     add(local.schema)
@@ -132,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     failing.add_argument("--table", help="of this table")
     failing.add_argument("--gate", type=int, metavar="N", help="of this gate: its number under expect, from 0")
     failing.add_argument("--held", action="store_true", help="the changes that are held back now")
+    limited(failing)
     release = formatted(add(running.release))
     release.add_argument("table", metavar="PIPELINE[.TABLE]", help="all of its tables if only the pipeline is named")
     release.add_argument(
@@ -147,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("--topic", metavar="T", help="of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
     quarantine.add_argument("--rebuild", action="store_true", help="make the quarantine again, from the logs")
+    limited(quarantine)
     requeue = formatted(add(running.requeue))
     requeue.add_argument("pipeline")
     requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")
@@ -231,6 +237,14 @@ def _parser() -> argparse.ArgumentParser:
         "ISO 8601 or milliseconds, null for none, now if left out",
     )
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    where = produce.add_mutually_exclusive_group()
+    where.add_argument(
+        "--partitioner",
+        choices=("murmur2", "crc32", "fnv1a", "random"),
+        default="murmur2",
+        help="which partition a key goes to: as with Java clients (murmur2), librdkafka (crc32) or Sarama (fnv1a)",
+    )
+    where.add_argument("--partition", type=int, metavar="P", help="send all to this partition")
     upgrade = add(upkeep.upgrade)
     upgrade.add_argument("table", metavar="PIPELINE.TABLE")
     upgrade.add_argument(

@@ -16,7 +16,7 @@ def list_fields(contract: Contract) -> dict[str, str]:
     views.bills.where                                      quantity > 1
     views.bills.expect.expect_column_values_to_be_unique   {"kwargs": {"column": "item"}, "on_failure": "warn"}
     """
-    return dict(_walk("", contract.said))
+    return dict(_walk("", contract.hashed_fields))
 
 
 def _walk(place: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import Dataset
@@ -14,6 +17,7 @@ from pyspark.sql import functions as F
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
 from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
+from hindcast.errors import TableError
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:
@@ -63,6 +67,19 @@ def dataset(found: DeltaTable) -> Dataset:
     place = found.table_uri.removeprefix("file://")
     own = None if "://" in place else SubTreeFileSystem(unquote(place), LocalFileSystem())
     return found.to_pyarrow_dataset(filesystem=own)
+
+
+@contextmanager
+def refusing_broken_files(table: Table) -> Iterator[None]:
+    """Raise TableError where a data file that the block reads is gone, or is not as it was written."""
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
+        text = str(error).partition("\n")[0]
+        if isinstance(error, duckdb.Error) and "file" not in text.lower():
+            raise
+        mend = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
+        raise TableError(f"a data file cannot be read: {text}", where=table.path, mend=mend) from None
 
 
 def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:

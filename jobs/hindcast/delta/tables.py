@@ -18,6 +18,7 @@ Columns that begin with _ are lineage and layout: they are not part of what a ro
 from __future__ import annotations
 
 import json
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -144,7 +145,8 @@ PINNED: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("PINNED", d
 def opened(table: Table) -> DeltaTable | None:
     """The table as it stands, or in the version that is pinned; None where there is none yet.
 
-    Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format.
+    Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format. A folder
+    with nothing but a log without commits is of a table that is being made: it is not there yet.
     """
     pinned = PINNED.get()
     if pinned is None:
@@ -161,8 +163,8 @@ def _open_latest(table: Table) -> DeltaTable | None:
     try:
         found = DeltaTable(table.path)
     except TableNotFoundError:
-        if folder and folder.exists() and any(folder.iterdir()):
-            raise TableError("is not a Delta table", where=table.path, mend=_ELSEWHERE) from None
+        if folder is not None:
+            _refuse_other_content(folder)
         return None
     except (DeltaError, OSError) as error:
         raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
@@ -178,6 +180,21 @@ def _open_latest(table: Table) -> DeltaTable | None:
             mend="use a newer Hindcast",
         )
     return found
+
+
+def _refuse_other_content(folder: Path) -> None:
+    """Raise TableError for a place without a Delta table in which none can be made: a file, or a folder of others."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    if not place.is_dir():
+        raise TableError("is not a folder, so there can be no table in it", where=str(place), mend=_ELSEWHERE)
+    inside = {path.name for path in folder.iterdir()} if place == folder else set()
+    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
+    if inside - {"_delta_log"} or any(map(_COMMITTED.fullmatch, log)):
+        raise TableError("is not a Delta table", where=str(folder), mend=_ELSEWHERE)
+
+
+_COMMITTED = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
+"""Files in Delta's log that there are since a commit. One that is being made has another name."""
 
 
 def columns(table: Table, found: DeltaTable | None = None, known: datetime | None = None) -> list[str]:

@@ -24,7 +24,7 @@ from jinja2 import Environment, Template
 from hindcast.planning import definitions
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
-from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted
+from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, of_ties
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -222,6 +222,7 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
             f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
             f"{topic.get('beforeHorizon') or 0:,} dated before the horizon": topic.get("beforeHorizon"),
             f"of earlier records by the contract as it is now: {anew}": anew,
+            **dict.fromkeys(of_ties(topic), True),
             f"requeued: {again or 'none'}": "requeued" in topic,
             f"{still:,} still malformed": still,
             f"{counted(quiet, 'partition')} brought nothing new": quiet,
