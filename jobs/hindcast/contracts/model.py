@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hindcast.contracts.expectation import Expectation
+from hindcast.contracts.routes import Routes
 from hindcast.contracts.topic import Input, Topic
 from hindcast.contracts.types import Flag, Model, Moment, Name
 from hindcast.contracts.view import View
@@ -54,7 +55,9 @@ class Contract(Model):
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=kept)
 
     def definition(self, name: str) -> str:
-        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
+        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it; and
+        that its records are processed depth first, if they are.
+        """
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
@@ -63,6 +66,8 @@ class Contract(Model):
             for n in parts
             if n in upstream
         }
+        if name in Routes(self).depth_first:
+            told["depth first"] = {}
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @property
