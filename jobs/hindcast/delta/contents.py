@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from hindcast import clock
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
-from hindcast.delta.tables import VECTORS, WIDENING, Table, older, opened, spark_schema
+from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
 from hindcast.errors import TableError
 
 
@@ -47,7 +47,10 @@ def stored(spark: SparkSession, table: Table, found: DeltaTable | None = None) -
     found = found or opened(table)
     paths = listing.small(found) if found is not None else None
     if found is None or paths is None:
-        return spark.read.format("delta").load(table.path)
+        reader = spark.read.format("delta")
+        if found is not None and PINNED.get() is not None:
+            reader = reader.option("versionAsOf", found.version())
+        return reader.load(table.path)
     return listing.rows(spark, found, spark_schema(found), paths)
 
 
