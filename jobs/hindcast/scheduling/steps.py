@@ -272,7 +272,8 @@ def held(pipeline: str) -> dict[str, str]:
     from hindcast.quality import holds
     from hindcast.settings import settings
 
-    now, until = settings(), datetime.now(UTC)
+    now = settings()
+    until = holds.last_entry(now.warehouse, pipeline)  # before the rows: what comes meanwhile was not looked at
     rows = holds.held(now.warehouse, pipeline)
     asked = rows.filter(pc.equal(rows.column("entry"), "held"))
     if not asked.num_rows:
