@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon
-from hindcast.building import amounts, analysis, comparing, emitting, last_seen
+from hindcast.building import amounts, analysis, comparing, emitting, last_seen, tie_counts
 from hindcast.contracts import Contract, shapes
 from hindcast.corrected import derive, increments, refresh
 from hindcast.delta import contents, emitted, evolution, tables
@@ -25,6 +25,7 @@ from hindcast.errors import TableError
 from hindcast.formats.decode import decode
 from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
+from hindcast.planning import journal
 from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
@@ -40,7 +41,7 @@ class Found(NamedTuple):
     """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
 
     `after`: the last run that had published the table when it was looked at. `staged`: the files in which a kernel has
-    written what is opened already.
+    written what is opened already. `ties`: of a topic's table the records that came, with what they tie with.
     """
 
     changes: DataFrame
@@ -48,6 +49,7 @@ class Found(NamedTuple):
     left_out: DataFrame | None = None
     before: dict[str, Any] | None = None
     staged: Staged | None = None
+    ties: DataFrame | None = None
 
     def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
         """What was counted of `left_out` and what there was before, as one."""
@@ -99,13 +101,17 @@ def of_topic(
         evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
         return Found(derived.withColumn("change", F.lit("open")), after)
     of = table.warehouse, contract.pipeline, name
+    settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), after)
     seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
     redefined = waiting is not None and last_seen.redefined(contract, table, waiting.since)
     if name in (todo.only, todo.upgraded) or redefined:
         seen = None  # more than the records since then may be held
     if seen is None:
-        whole = derive.versions(since(0), topic.ttl)
-        return Found(comparing.whole(spark, table, whole, todo, frozen), after)
+        every = since(0)
+        looked_for = tie_counts.are_looked_for(contract, todo, name, tables.size(tables.log(*of)))
+        tied = tie_counts.find_in_whole(todo, name, every, settled) if looked_for else None
+        whole = comparing.whole(spark, table, derive.versions(every, topic.ttl), todo, frozen)
+        return Found(whole, after, ties=tied)
     new = since(seen.number)
     earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
 
@@ -114,7 +120,11 @@ def of_topic(
         return base.hidden(spark, contract, name, decoded(increments.hidden(near, new)), new)
 
     found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
-    return Found(comparing.fitting(spark, table, found, todo, frozen), after)
+    tied = None
+    if tie_counts.are_looked_for(contract, todo, name):
+        came = new.where(F.col("run") > settled)  # of keys that are held back there are earlier ones
+        tied = tie_counts.find_in_increment(contract, todo, name, came, log, found.believed)
+    return Found(comparing.fitting(spark, table, found, todo, frozen), after, ties=tied)
 
 
 def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
