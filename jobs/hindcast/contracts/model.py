@@ -50,7 +50,7 @@ class Contract(Model):
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
-                mode="json", exclude_defaults=True, exclude={"expect", "sensitive", "max_record_bytes", "keep"}
+                mode="json", exclude_defaults=True, exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep"}
             )
             for n in parts
             if n in upstream

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hindcast.contracts.expectation import Gate, gate_schema
+from hindcast.contracts.expectation import HOLD, Gate, Hold, gate_schema
 from hindcast.contracts.fields import Looked, Sensitive
 from hindcast.contracts.types import ColumnName, Duration, Flag, Model, Name
 
@@ -114,6 +114,7 @@ class View(Model):
         None, description="How long its history is kept, as that of a topic; for ever if left out."
     )
     sensitive: Sensitive = False
+    hold: Hold = Field("key", description=HOLD)
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     @property

@@ -149,12 +149,16 @@ class Candidate:
         """Whether one of these columns must not be shown."""
         return bool(sensitive(self.contract)[self.name].intersection(columns))
 
-    def without(self, held: DataFrame) -> Candidate:
-        """What is left where the changes of some rows' keys are held back."""
-        kept = without(self.change, held.select(*self.table.key).distinct(), self.table.key).persist()
-        row = kept.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
+    def without(self, rows: DataFrame) -> Candidate:
+        """What is left where some rows of the change are held back."""
+        alike = (*self.table.identity, "change")
+        return self.replaced(without(self.change, rows, alike).persist())
+
+    def replaced(self, change: DataFrame) -> Candidate:
+        """Return the candidate of another change of the same table, which is kept in memory by the caller."""
+        row = change.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
-        return Candidate(self.contract, self.todo, self.name, kept, opened, closed, self._previewed)
+        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed)
 
     def _made(self, which: str) -> DataFrame:
         opened = self._opened()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from hindcast import horizon
-from hindcast.contracts import Contract
+from hindcast.contracts import Contract, shapes
+from hindcast.contracts.sensitive import sensitive
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
@@ -18,6 +20,7 @@ from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import holds, verdicts
 from hindcast.quality.expectations import named
+from hindcast.quality.overdue import read_overdue
 from hindcast.replay import ledger, requeue
 from hindcast.reports import given_up
 
@@ -60,6 +63,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     past = journal.completed(warehouse, contract.pipeline)
     last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
+    overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
     judged = _of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
@@ -68,7 +72,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in held:
-            changed[name]["held"] = held[name]
+            changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
         if name not in contract.views:
             continue
         if contract.views[name].semantics == "kafka":
@@ -90,14 +94,40 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
-        "again": _again(contract.pipeline, plan),
+        "again": _again(contract, plan),
     }
 
 
-def _again(pipeline: str, plan: Plan) -> str:
-    """The command that does what a run did, with what is there now."""
+def _again(contract: Contract, plan: Plan) -> str:
+    """Return the commands that do what a run did, with what is there now."""
+    pipeline = contract.pipeline
+    if plan.releases:
+        return "; ".join(_release_again(contract, name, told["keys"]) for name, told in plan.releases.items())
+    if plan.requeues:
+        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeues)}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "")
+
+
+_FEW_KEYS = 5
+"""Up to so many released keys are named in a command."""
+
+
+def _release_again(contract: Contract, name: str, keys: Sequence[str]) -> str:
+    """Return the command that releases the same keys of a table; of hidden or many keys, all that is held then."""
+    command = f"hindcast release {contract.pipeline}.{name}"
+    if len(keys) > _FEW_KEYS or sensitive(contract)[name] & set(shapes(contract)[name].key):
+        return command
+    return command + "".join(f" --key {shlex.quote(key)}" for key in keys)
+
+
+def _requeue_options(contract: Contract, asked: Mapping[str, Any]) -> str:
+    """Return the options of `hindcast requeue` that select the same records (`requeue.selection`)."""
+    topics = asked["topics"]
+    topic = asked.get("of") or (topics[0] if len(topics) == 1 and len(contract.topics) > 1 else None)
+    options = {"topic": topic, "reason": asked.get("reason"), "partition": asked.get("partition")}
+    text = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None)
+    return text + "".join(f" --offset {offset}" for offset in asked.get("offsets", ()))
 
 
 def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
@@ -215,10 +245,14 @@ def text(report: dict[str, Any]) -> str:
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")
         if held := table.get("held"):
+            grown = held.get("grown", 0)
             new = f", {held['newly']:,} of them newly" if held["newly"] else ""
+            new += f", {grown:,} with more than before" if grown else ""
             told = "key is" if held["keys"] == 1 else "keys are"
             again = f"hindcast release {report['pipeline']}.{name}"
             lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
+            if "overdue" in held:
+                lines.append(f"  {'':<20}   {text_of_overdue(held['overdue'])}")
         for gate in table["gates"]:
             if gate["detail"] == UNASKED:
                 continue
@@ -227,6 +261,15 @@ def text(report: dict[str, Any]) -> str:
             if "rows" in gate:
                 lines.append(f"  {'':<20}             {gate['rows']}")
     return "\n".join([*lines, "", f"  again: {report['again']}"])
+
+
+def text_of_overdue(overdue: Mapping[str, Any]) -> str:
+    """Return in words for how long keys show a value that a held record would have ended."""
+    lasting = timedelta(seconds=int(overdue["seconds"]))
+    until = "still" if overdue["until"] is None else f"until {overdue['until']}"
+    keys = "1 key shows" if overdue["keys"] == 1 else f"{overdue['keys']:,} keys show"
+    longest = f"{overdue['key']} since {overdue['since']}, {until} ({lasting})"
+    return f"{keys} a value that a held record would have ended; for longest {longest}"
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
