@@ -17,6 +17,8 @@ import reference
 from hindcast import runs
 from hindcast.building import last_seen
 from hindcast.quality import holds
+from hindcast.upkeep import retention
+from hindcast.upkeep.forgetting import forget, records
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -281,3 +283,26 @@ def test_of_a_view_what_was_believed_of_a_failing_row_stays_and_all_others_are_p
 def told_of(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
     """The rows of a view that are believed now: key, values and periods."""
     return {row[:4] for row in p.believed(name)}
+
+
+@pytest.mark.long
+def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    kept = CONTRACT.replace("    hold: row", "    keep: 10 seconds\n    hold: row")
+    with pipeline(spark, broker, tmp_path, kept) as p:
+        p.send(
+            "quotes", ("a", {"price": 8}, 0), ("a", {"price": 1}, 4), ("b", {"price": 2}, 1), ("c", {"price": 9}, 20)
+        )
+        p.run()
+        assert held(p) == {('{"item":"a"}', 1), ('{"item":"b"}', 2)}
+        holds.reject(p.warehouse, p.name, "quotes", ['{"item":"b"}'], "ann")
+        forget.forget(spark, p.contract, records.asked(p.contract, "quotes", None, ["0/2"]))
+        assert held(p) == {('{"item":"a"}', 1)}
+        assert '{"item":"b"}' not in holds.listed(p.warehouse, p.name)["key"].to_pylist()
+        # 8 is in force at the horizon, for the record that would have ended it is held.
+        retention.trim(spark, p.contract)
+        assert {0, 1} <= {row["offset"] for row in p.raw("logs/quotes")}
+        assert p.believed("quotes") == [("a", 8, 0, None), ("c", 9, 20, None)]
+        assert not wrong(p)
+        release(p, "quotes", "a")
+        assert ("a", 1, 4, None) in p.believed("quotes")
+        assert not held(p)
