@@ -206,7 +206,8 @@ _CLI = """\
 <!-- Written by scripts/docs.py from hindcast.cli: change it there. -->
 
 `make setup` leaves it at `.venv/bin/hindcast`. An error is told on stderr in a few lines: where, what was found, and
-what to do; the exit code is then 1. A command that cannot be parsed exits with 2, an interrupted one with 130.
+what to do; the exit code is then 1. It is 3 if another run of the pipeline has not ended, and nothing was done: ask
+again when it has. A command that cannot be parsed exits with 2, an interrupted one with 130.
 
 Moments are written as ISO 8601 and mean UTC unless they say otherwise: `2026-01-01`, `2026-01-01T00:03:00`. Where a
 moment on the system axis is asked for, `run:3` means the known-at of run 3. Tables print times in UTC and null as `-`.
@@ -219,6 +220,7 @@ _EXPLAINED = {
     "debezium": ("envelope", "metadata", "encoded"),
     "timestamps": ("valid_time", "from", "max_time_skew"),
     "poison": ("max_malformed", "max_record_bytes"),
+    "evolution": ("widen",),
     "scale": ("pattern",),
 }
 """The pages in docs/topics with the fields that they explain."""

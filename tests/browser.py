@@ -50,7 +50,7 @@ class Up(NamedTuple):
 def running(folder: Path, *contracts: Path, login: bool = False, **variables: str) -> Iterator[Up]:
     """A stack of its own in a folder, with these contracts; stopped to its last process.
 
-    `login`: the UI has the users admin and viewer, of these roles; otherwise nobody logs in.
+    `login`: the UI has the users admin and viewer, of these roles; otherwise admin alone.
     """
     numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
     schemas = folder / "schemas"

@@ -134,8 +134,9 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
         server = spark.start(now, more)
         started.append(server)
         spark.wait(server)
+        address = f"{server.where}/;token={spark.token(now)}"
         cluster = SparkCluster(
-            master, f"http://{HOST}:{page}", [Member(one) for one in made], server.where, now.logs / "spark.log"
+            master, f"http://{HOST}:{page}", [Member(one) for one in made], address, now.logs / "spark.log"
         )
         until(lambda: cluster.alive() == workers, 60)
         yield cluster

@@ -62,6 +62,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def _connected(work: Path) -> Iterator[SparkSession]:
     from hindcast.local import ports, process
     from hindcast.local import spark as server
+    from hindcast.remote import TOKEN
     from hindcast.session import session
     from hindcast.settings import settings
 
@@ -72,6 +73,7 @@ def _connected(work: Path) -> Iterator[SparkSession]:
         try:
             server.wait(started)
             patch.setenv("SPARK_REMOTE", started.where)
+            patch.setenv(TOKEN, server.token(settings()))
             spark = session("hindcast-tests")
             yield spark
             spark.stop()

@@ -122,6 +122,11 @@ def test_a_scheduled_run_and_one_by_hand_that_brings_late_records(up: tuple[Sett
     web.wait("restaurant", web.trigger("restaurant"))
     assert bills(now, by_hand(now)) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
     assert bills(now, 1)["dave"] == 6
+    written = [path for name in ("airflow", "logs", "reports", "warehouse") for path in (now.var / name).rglob("*")]
+    open_ = [
+        str(path) for path in written if path.stat(follow_symlinks=False).st_mode & 0o077 and not path.is_symlink()
+    ]
+    assert (len(written) > 200, open_) == (True, []), "others can read nothing of it"
     assert {run.state for run in journal.runs(now.warehouse, "restaurant")} == {"completed"}
 
 

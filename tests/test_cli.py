@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast import cli, functions, runs
+from hindcast.commands import running
 from hindcast.kafka import topics
 from hindcast.local import ports
-from pipelines import RESTAURANT, Pipeline, pipeline
+from hindcast.planning import journal, planner, plans
+from pipelines import RESTAURANT, Pipeline, at, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,7 +178,7 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         # a run of somebody else stands in the way until it is given up
         assert runs.plan("restaurant", "manual__1") == 1
         code, out, err = hindcast("run", "restaurant")
-        assert (code, out) == (1, "")
+        assert (code, out) == (cli.BUSY, "")
         assert "restaurant: run 1 (manual__1) has not ended" in err
         assert hindcast("abandon", "restaurant") == (
             0,
@@ -193,6 +195,44 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         code, out, err = hindcast("run", "restaurant")
         assert (code, out.splitlines()[0].startswith(f"restaurant, run {number} (cli__interrupted)")) == (0, True), err
         assert "2 offsets: 2 accepted" in out
+
+
+def test_a_run_with_options_does_not_finish_another_one(
+    hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = []
+    monkeypatch.setattr(running, "session_of", lambda _: None)
+    monkeypatch.setattr(runs, "carry_out", lambda _, __, number: finished.append(number) or {"run": number})
+    with pipeline(None, broker, tmp_path) as p:
+        number = runs.plan(p.name, "cli__first", at(5), None, "a correction")
+        for other in (("--until", "2026-01-01T00:00:06"), ("--reason", "another"), ("--only", "menu")):
+            code, out, err = hindcast("run", p.name, *other, "--format", "json")
+            assert (code, out) == (cli.BUSY, "")
+            assert "run 1 (cli__first), begun with --until '2026-01-01T00:00:05+00:00' --reason 'a correction'" in err
+            assert f"would be another one\n  what to do: finish that one: hindcast run {p.name}; give it up: " in err
+        same = ("--until", "2026-01-01T00:00:05", "--reason", "a correction")
+        for options in (same, ()):
+            code, _, err = hindcast("run", p.name, *options, "--format", "json")
+            assert (code, "is finished\n" in err) == (0, True)
+        assert finished == [number] * 2
+
+
+def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
+    hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "session_of", lambda _: None)
+    monkeypatch.setattr(runs, "carry_out", lambda _, __, number: {"run": number})
+    with pipeline(None, broker, tmp_path) as p:
+        number = runs.plan(p.name, "cli__first")
+
+        def end(_: float) -> None:
+            planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+
+        monkeypatch.setattr(running.time, "sleep", end)
+        code, out, err = hindcast("run", p.name, "--wait", "--reason", "a correction", "--format", "json")
+        assert (code, json.loads(out)) == (0, {"run": number + 1})
+        assert err.startswith(f"{p.name}: waiting until run {number} (cli__first) has ended; ")
+        assert journal.runs(p.warehouse, p.name)[-1].plan["reason"] == "a correction"
 
 
 REFUSED = [

@@ -24,6 +24,7 @@ from hindcast.local import broker, ports
 from hindcast.local.api import Airflow
 from hindcast.planning import journal
 from hindcast.questions import Question
+from hindcast.remote import TOKEN
 from hindcast.session import home
 from hindcast.settings import settings
 from test_compose import SECRETS
@@ -87,7 +88,7 @@ def test_a_dag_run_by_spark_submit_and_a_run_by_spark_connect(services: Services
     services.start("spark-connect")
     for topic, records in restaurant.late().items():
         produce.send(servers, topic, records)
-    env |= {"SPARK_REMOTE": f"sc://{services.address('spark-connect')}"}
+    env |= {"SPARK_REMOTE": f"sc://{services.address('spark-connect')}", TOKEN: services.variables[TOKEN]}
     command = [sys.executable, "-c", "import sys; from hindcast.cli import main; sys.exit(main())"]
     subprocess.run([*command, "run", "restaurant"], env=env, check=True, cwd=services.folder)
     assert bills(env, 2) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}

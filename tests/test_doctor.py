@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from hindcast import cli, session
 from hindcast.local import ports
 from hindcast.planning import journal
 from hindcast.planning.journal import Run
+from hindcast.settings import settings
 from hindcast.upkeep import doctor
 from hindcast.upkeep.doctor import Line
 from pipelines import RESTAURANT, Pipeline, pipeline
@@ -210,3 +212,19 @@ def test_what_nobody_thought_of_is_told_and_does_not_end_the_others(monkeypatch:
     assert line.found.startswith("cannot be asked: ")
     assert line.mend == "make setup"
     assert [state for state, _ in told("warehouse")] == ["ok"]
+
+
+def test_a_folder_that_others_can_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own are closed
+        var = Path(name)
+        monkeypatch.setenv("HINDCAST_VAR", name)
+        (var / "warehouse").mkdir()
+        assert "GiB free" in told("var")[0][1]
+        var.chmod(0o755)
+        assert told("var")[0] == ("warning", f"{var}: other users of this machine can reach it (drwxr-xr-x)")
+        [warned] = [line for line in doctor._places(settings()) if line.state == "warning"]
+        assert warned.mend.startswith(f"chmod g=,o= {var}; if it is shared on purpose set HINDCAST_UMASK to 027")
+        monkeypatch.setenv("HINDCAST_UMASK", "027")
+        assert told("var")[0][0] == "warning"
+        var.chmod(0o750)
+        assert "GiB free" in told("var")[0][1]

@@ -18,6 +18,7 @@ from hindcast.contracts.load import _Loader
 from hindcast.delta import tables
 from hindcast.errors import RecordError, TableError
 from hindcast.pages import histories
+from hindcast.planning import journal
 from hindcast.questions import Question
 from pipelines import Pipeline, pipeline
 
@@ -33,19 +34,23 @@ topics:
   menu:
     read: table
     key: {item: string}
+    widen: spark_only
     value: {price: int}
   orders:
     read: stream
     key: {customer: string}
+    widen: spark_only
     value: {item: string, quantity: int, place: "struct<x: int>"}
 views:
   bills:
     stream: orders
     join: {table: menu, on: item}
+    widen: spark_only
     select: {item: orders.item, amount: quantity * price}
   served:
     stream: orders
     join: {table: menu, on: item}
+    widen: spark_only
     semantics: kafka
     select: {amount: quantity * price}
 """
@@ -72,12 +77,13 @@ It is run 1 under the first one, 2 under the one with more columns, .. 6 under t
 
 @dataclass(frozen=True)
 class Story:
-    """The pipeline after its runs; what a preview told before run 2; the columns of menu after run 4, as known then and
-    as known at run 3.
+    """The pipeline after its runs; what previews told before run 2 and, of widened columns, before run 3; the columns
+    of menu after run 4, as known then and as known at run 3.
     """
 
     p: Pipeline
     previewed: dict[str, tuple[int, int]]
+    widened: dict[str, Any]
     shown: tuple[list[str], list[str]]
 
     def columns(self, run: int) -> list[str]:
@@ -121,6 +127,7 @@ def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFac
                 p.send("orders", ("carl", {"item": "curry", "quantity": 2**20}, 3))
             elif name == "widened":
                 p.send("menu", ("curry", priced(9.5), 4))
+                widened = {n: it.get("widened") for n, it in preview.preview(spark, p.name)["tables"].items()}
             elif name == "dropped":
                 p.send("menu", ("rice", priced(3, note="cold"), 5))
             p.run()
@@ -130,7 +137,7 @@ def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFac
             patch.setattr(last_seen, "WHOLE", -1)
             p.send("menu", ("curry", priced(8.5, note="mild"), 2))
             p.run()
-        yield Story(p, {table: (it["opened"], it["closed"]) for table, it in told.items()}, shown)
+        yield Story(p, {table: (it["opened"], it["closed"]) for table, it in told.items()}, widened, shown)
 
 
 def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:
@@ -200,6 +207,17 @@ def test_views_follow(story: Story) -> None:
 
 def test_a_preview_tells_what_a_new_column_corrects(story: Story) -> None:
     assert story.previewed == {"menu": (1, 1), "orders": (1, 1), "bills": (1, 1), "served": (1, 1)}
+
+
+def test_a_preview_and_the_report_tell_what_is_widened_also_by_an_expression(story: Story) -> None:
+    amount = {"amount": ("int", "decimal(23,2)")}
+    columns = {"quantity": ("int", "bigint"), "place.x": ("int", "bigint")}
+    assert story.widened == {"menu": {"price": ("int", WIDE)}, "orders": columns, "bills": amount, "served": amount}
+    for run in (2, 3, 4):
+        report = next(it.detail for it in journal.runs(story.p.warehouse, story.p.name) if it.number == run)
+        told = {name: it.get("widened") for name, it in report["tables"].items()}
+        wanted = {n: {c: [*types] for c, types in it.items()} for n, it in story.widened.items()}
+        assert told == (wanted if run == 3 else dict.fromkeys(told))
 
 
 def test_columns_are_changed_by_commits_of_metadata_without_files(story: Story) -> None:

@@ -230,13 +230,29 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
     assert cli.main(["report", "restaurant", "3"]) == 0
     assert f"forgot of orders what has the sha256 {proven['sha256']}" in capsys.readouterr().out
     assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
-    assert "no record like that is here" in capsys.readouterr().err
+    assert "there is no such key: zoe" in capsys.readouterr().err
+    assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
+    assert "nothing is left of it: an earlier run has forgotten it" in capsys.readouterr().out
     assert len(shop.states()) == 3
 
     shop.send("orders", ("candace", {"item": "soup", "quantity": 1}, 7))
     shop.run()
     assert [row for row in shop.history("bills") if row[0] == "candace"] == [("candace", "soup", 5, 7, 4, None)]
     assert wrong(shop) == []
+
+
+def test_a_dry_run_says_that_there_is_no_such_key_or_offset(
+    restaurant: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = restaurant.versions()
+    with restaurant.here():
+        assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
+        assert "bills 2 rows" in re.sub(" +", " ", capsys.readouterr().out)
+        for asked, told in ((["--key", "zoe"], "no such key: zoe"), (["--offset", "0/99"], "no record at 0/99")):
+            assert cli.main(["forget", "restaurant.orders", *asked, "--dry-run"]) == 1
+            shown = capsys.readouterr()
+            assert (shown.out, f"restaurant.orders: there is {told}" in shown.err) == ("", True)
+    assert restaurant.versions() == before
 
 
 @pytest.mark.long
@@ -401,7 +417,7 @@ def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSessio
         assert wrong(p) == []
         p.run()
         assert {row[0] for row in upgrades.history(p)} == {"soup"}, "the base does not bring them back"
-        with pytest.raises(AskedError, match="no record like that"):
+        with pytest.raises(AskedError, match="there is no such key"):
             forgotten(p, "menu", "cakes")
 
 

@@ -214,7 +214,8 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
         planned = plan(run).as_json()
         entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
         journal.write(place[0], entry)
-        journal.write(place[0], replace(entry, state=state, detail={}))
+        for ending in [state, *(["abandoned"] if state == "stopped" else [])]:
+            journal.write(place[0], replace(entry, state=ending, detail={}))
     log = tables.log(*place, "sales")
     making.ensure(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")

@@ -23,15 +23,18 @@ start: 2026-01-01
 topics:
   menu:
     read: table
+    widen: spark_only
     key: {item: string}
     value: {price: int, share: smallint, d: "decimal(8,2)", gone: string, kind: string}
   orders:
     read: stream
+    widen: spark_only
     key: {customer: string}
     value: {item: string, n: int}
 views:
   empty:
     stream: orders
+    widen: spark_only
     join: {table: menu, on: customer}
     select: {price: price, d: d}
 """

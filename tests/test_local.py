@@ -83,6 +83,9 @@ class TestSettings:
             ("HINDCAST_USERS", "ann"),
             ("HINDCAST_USERS", "ann:viewer"),
             ("HINDCAST_USERS", "ann:admin, bob:owner"),
+            ("HINDCAST_UMASK", "77"),
+            ("HINDCAST_UMASK", "707"),
+            ("HINDCAST_UMASK", "u=rwx"),
         ],
     )
     def test_what_makes_no_sense_is_named(self, name: str, value: str) -> None:
@@ -115,10 +118,17 @@ def test_airflow_knows_every_option_that_we_give_it(now: Settings) -> None:
     assert [name for name in airflow.environment(now) if name.startswith("AIRFLOW__") and name not in known] == []
 
 
+def test_without_users_of_your_own_there_is_one_who_has_a_password(now: Settings) -> None:
+    given = airflow.environment(now)
+    assert not [name for name in given if name.endswith("ALL_ADMINS")]
+    assert given["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
+    (password,) = airflow.passwords(now).values()
+    assert len(password) >= 16
+    assert password not in given.values()
+
+
 def test_passwords_are_made_once_for_each_user_and_are_their_owners_alone(now: Settings) -> None:
-    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS" not in airflow.environment(now)
     one = airflow.environment(replace(now, users="ann:admin"))
-    assert "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS" not in one
     path = Path(one["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
     assert (path.stat().st_mode & 0o777, list(json.loads(path.read_text()))) == (0o600, ["ann"])
     both = airflow.passwords(replace(now, users="ann:admin,bob:viewer"))
@@ -236,6 +246,8 @@ class TestStack:
 
     def test_up_twice_and_down_twice(self, now: Settings, capsys: pytest.CaptureFixture[str]) -> None:
         now = replace(now, spark="submit")
+        now.var.chmod(0o755)
+        before = os.umask(0o022)
         try:
             stack.up(now)
             (first,) = process.load(now.var / "run")
@@ -244,14 +256,20 @@ class TestStack:
             stack.up(now)
             assert process.load(now.var / "run") == [first]
         finally:
+            os.umask(before)
             stack.down(now)
         assert not ports.listens(now.kafka_port)
         assert process.family([first]) == []
         stack.down(now)
         printed = capsys.readouterr().out
         assert printed.count("starting broker") == 1
-        assert f"Kafka    {now.kafka}" in printed
+        assert f"login    admin: password in {airflow.passwords_file(now)}" in printed
+        assert f"Kafka    {now.kafka} without a login: every user of this machine can read and write it" in printed
         assert printed.endswith("stopped broker\nnothing of ours is running\n")
+        assert printed.count(f"{now.var} was open to other users of this machine; it is closed now") == 1
+        modes = {str(path.relative_to(now.var)): path.stat().st_mode & 0o777 for path in (now.var, *now.var.rglob("*"))}
+        assert {"run", "kafka/server.properties", "logs/broker.log"} <= modes.keys()
+        assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}, "others can read nothing of it"
 
     def test_what_has_started_is_stopped_again_when_another_part_fails(
         self, now: Settings, monkeypatch: pytest.MonkeyPatch

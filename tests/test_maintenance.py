@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -18,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 
 from crashes import watched
-from hindcast import cli, read
+from hindcast import cli, clock, read
 from hindcast.delta import tables
 from hindcast.delta.tables import Table
 from hindcast.planning import journal
@@ -209,8 +208,7 @@ def enter(now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, s
     """Entries of the journal, each so long ago."""
     for number, state, ago in entries:
         moment = datetime.now(UTC) - ago
-        clock = SimpleNamespace(now=lambda _, moment=moment: moment)
-        monkeypatch.setattr(journal, "datetime", clock)
+        monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
         journal.write(now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
 
 

@@ -396,6 +396,7 @@ class TestConnections:
         monkeypatch.setenv(connections.USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
         seen = []
 
         def execute(operator: SubmittedSpark, _: Any) -> None:
@@ -408,6 +409,7 @@ class TestConnections:
         ((password, shown),) = seen
         assert password == "s3cret-9"
         assert "s3cret-9" not in shown
+        assert operator.conf == {"spark.authenticate": "true"}, "the driver's own ports ask for a secret"
 
     def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})

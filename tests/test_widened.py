@@ -35,7 +35,7 @@ def columns(text: str) -> StructType:
 @pytest.mark.long
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
-    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",))
+    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), widens=True)
     making.ensure(table, columns(OLD))
     old = spark.range(70_000).selectExpr(
         *("concat('a', id) AS item", "id::int AS n", "0.1f AS f", "1.5::decimal(8,2) AS d"),

@@ -12,25 +12,29 @@ from pathlib import Path
 
 from hindcast import telling
 from hindcast.commands import local, reading, running, upkeep
-from hindcast.errors import FINAL, HindcastError
+from hindcast.errors import FINAL, BusyError, HindcastError
+from hindcast.local.private import limit_access
 from hindcast.settings import settings
 
 Command = Callable[[argparse.Namespace], int]
+
+BUSY = 3
+"""The exit code of a command that was refused because another run of the pipeline has not ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; what goes wrong on purpose is told in a few lines on stderr, exit code 1.
 
-    Of compare and verify it is 2: their 1 says that something was found.
+    Of compare and verify it is 2: their 1 says that something was found. It is `BUSY` while another run is under way.
     """
     arguments = _parser().parse_args(argv)
     try:
         command: Command = arguments.command
-        with telling.lines(settings()):
+        with telling.lines(settings()), limit_access(settings()):
             return command(arguments)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
-        return int(arguments.failed)
+        return BUSY if isinstance(error, BusyError) else int(arguments.failed)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -98,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("pipeline")
     run.add_argument("--until", metavar="T", help="replay records up to this moment; all there are if left out")
     run.add_argument("--reason", metavar="TEXT", help="why it is run: kept in the journal, shown in the report")
+    run.add_argument("--wait", action="store_true", help="wait until the run that is under way has ended, then run")
+    run.add_argument(
+        "--ahead-of-clock",
+        action="store_true",
+        help="consent to a known-at more than an hour ahead of this machine's clock (docs/maintenance.md)",
+    )
     preview = formatted(add(running.preview))
     preview.add_argument("pipeline")
     preview.add_argument("--until", metavar="T", help="a run up to this moment; of all there is if left out")

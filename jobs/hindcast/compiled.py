@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,28 +28,50 @@ NOTHING = -1
 
 
 def _cache() -> str:
-    """A folder for the machine code of these very sources: numba does not see that a called function has changed."""
+    """A folder for the machine code of these very sources: numba does not see that a called function has changed.
+
+    numba unpickles what it finds there, which executes code: a folder in which another user could have put something is
+    not used. Empty where there is none that can be.
+    """
     here = Path(__file__)
     loops = sorted([here, *here.parent.glob("emits/*.py"), *here.parent.glob("kernels/*.py")])
     sources = hashlib.sha256(b"".join(path.read_bytes() for path in loops))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast"
-    for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.getuid()}"):
+    for folder in (home, Path(tempfile.gettempdir()) / f"hindcast-{os.geteuid()}"):
         its_own = folder / "compiled" / sources.hexdigest()[:16]
         try:
-            its_own.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if all(_make_private(place) for place in (folder, its_own.parent, its_own)) and os.access(its_own, os.W_OK):
+                return str(its_own)
         except OSError:
             continue
-        if os.access(its_own, os.W_OK):
-            return str(its_own)
     return ""
+
+
+def _make_private(folder: Path) -> bool:
+    """Make a folder that nobody else can use, if it is not there; return whether nobody else could have written to it.
+
+    What others could merely read is closed.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return False
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+    return True
 
 
 numba.config.CACHE_DIR = os.environ.get("NUMBA_CACHE_DIR") or _cache()  # type: ignore[attr-defined]
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The function as machine code, made when it is first called and kept on disk. It takes numbers and arrays."""
-    return cast("Callable[P, R]", numba.njit(cache=True)(function))
+    """The function as machine code, made when it is first called and kept on disk. It takes numbers and arrays.
+
+    Where there is no folder to keep it in, each process makes it anew.
+    """
+    kept = bool(numba.config.CACHE_DIR)  # type: ignore[attr-defined]
+    return cast("Callable[P, R]", numba.njit(cache=kept)(function))
 
 
 @compiled

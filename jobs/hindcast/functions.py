@@ -116,13 +116,13 @@ def _asking(
 def _moment(pipeline: str, runs: str) -> str:
     """The function of the known-at that is meant."""
     completed = f"FROM {runs} WHERE entry = 'completed'"
-    known = f"element_at((SELECT map_from_entries(collect_list(struct(run, knownAt))) {completed}), run)"
+    known = f"element_at((SELECT map_from_entries(collect_set(struct(run, knownAt))) {completed}), run)"
     return (
         f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}__moment(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
         "RETURN CASE "
         f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
         f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "
-        "WHEN known_at > current_timestamp() "
+        f"WHEN known_at > greatest(current_timestamp(), (SELECT max(knownAt) {completed})) "
         "THEN raise_error(concat('what will be known at ', known_at, ' is not known yet')) "
         "ELSE known_at END"
     )

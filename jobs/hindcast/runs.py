@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from hindcast import horizon, telling
-from hindcast.building import adopting, analysis, changes, failures
+from hindcast.building import adopting, analysis, changes, failures, widening
 from hindcast.building.publish import nothing, publish
 from hindcast.contracts import Contract, complain, find
 from hindcast.contracts.expectation import AGING
@@ -41,17 +41,24 @@ def plan(
     interval_end: datetime | None = None,
     only: str | None = None,
     reason: str | None = None,
+    *,
+    ahead: bool = False,
 ) -> int:
-    """Stores the plan of a run, or finds that of an earlier try (plans.plan); returns the run's number."""
+    """Stores the plan of a run, or finds that of an earlier try (planner.plan); returns the run's number."""
     with telling.step("plan", pipeline):
         telling.begun(run_id=run_id)
         contract, now = find(settings().schemas, pipeline), settings()
         past = journal.runs(now.warehouse, pipeline)
         if not past or past[-1].plan["contract"] != contract.hash:
-            for complaint in expectations.complaints(contract):
+            for complaint in (
+                *expectations.complaints(contract),
+                *widening.find_complaints(now.warehouse, contract),
+            ):
                 raise complain(now.schemas, pipeline, complaint)
         adopting.ready(contract)
-        made = planner.plan(now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason)
+        made = planner.plan(
+            now.warehouse, now.kafka, contract, run_id, interval_end, only=only, reason=reason, ahead=ahead
+        )
         _note_plan(made)
     return made.run
 

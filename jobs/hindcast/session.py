@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hindcast import object_store
+from hindcast import object_store, remote
 from hindcast.errors import PlatformError
 from hindcast.settings import Settings, settings
 
@@ -81,6 +82,10 @@ which can be more than the JVM has.
 """
 
 
+SECRET = {"spark.authenticate": "true"}
+"""With a local master: the ports that Spark speaks to itself by ask for a secret, which each JVM makes for itself."""
+
+
 def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, small: bool = False) -> SparkSession:
     """The Spark session of this process, made if there is none.
 
@@ -91,18 +96,16 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     from pyspark.sql import SparkSession
 
     _use_utc()
-    if os.environ.get("SPARK_REMOTE"):
+    if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
-        builder = SparkSession.builder.appName(app)
-        return _configured(builder, conf or {}).getOrCreate()
+        return remote.connect(url, {"spark.app.name": app, **(conf or {})})
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _configured(SparkSession.builder.appName(app), {**_places(now), **(conf or {})}).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
-    return _configured(
-        SparkSession.builder.appName(app), {**master, **defaults(now, small=small), **(conf or {})}
-    ).getOrCreate()
+    properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
+    return _configured(SparkSession.builder.appName(app), properties).getOrCreate()
 
 
 def allow_deep_plans() -> None:
@@ -166,6 +169,22 @@ def defaults(now: Settings, *, small: bool = False) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(_java_options(small=small)),
         "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
     }
+
+
+def protect(now: Settings, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return these properties, with what keeps other users of this machine out of a JVM that we start.
+
+    That is the umask, which Hadoop does not take from its process, and `SECRET` if the master is local: without it
+    whoever reaches those ports can have objects of theirs deserialized. On a cluster, whose machines need one secret
+    together, `spark.authenticate` is the cluster's to set.
+    """
+    secret = SECRET if is_local(properties["spark.master"]) else {}
+    return {"spark.hadoop.fs.permissions.umask-mode": f"{now.umask:03o}", **properties, **secret}
+
+
+def is_local(master: str) -> bool:
+    """Is all of Spark one JVM with this master?"""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def defaults_file(now: Settings, *, small: bool = False) -> str:

@@ -17,7 +17,8 @@
 | HINDCAST_CHUNK        | 2000000                         | about so many offsets of a topic a run commits at a time  |
 | HINDCAST_KERNELS      | on                              | whether kernels derive views where they can: `on` or `off` |
 | HINDCAST_POOL         | default_pool                    | Airflow's pool for Spark work; `make up` makes it         |
-| HINDCAST_USERS        | none: nobody logs in            | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
+| HINDCAST_USERS        | admin:admin                     | who logs in to Airflow's UI, as `ann:admin,bob:viewer`    |
+| HINDCAST_UMASK        | 077                             | which rights to our files others do not get, as in `umask` |
 | HINDCAST_MAINTENANCE  | @daily                          | when Airflow maintains tables: as cron has it, or `never` |
 | HINDCAST_TIME_TRAVEL  | 7                               | so many days old Delta versions can be read               |
 | HINDCAST_KEEP_REPORTS | 0                               | so many days maintenance leaves reports; 0: for ever      |
@@ -60,6 +61,7 @@ class Settings:
     kernels: bool
     pool: str
     users: str
+    umask: int
     maintenance: str
     time_travel: int
     keep_reports: int
@@ -90,6 +92,7 @@ class Settings:
             "HINDCAST_KERNELS": "on" if self.kernels else "off",
             "HINDCAST_POOL": self.pool,
             "HINDCAST_USERS": self.users,
+            "HINDCAST_UMASK": f"{self.umask:03o}",
             "HINDCAST_MAINTENANCE": self.maintenance,
             "HINDCAST_TIME_TRAVEL": str(self.time_travel),
             "HINDCAST_KEEP_REPORTS": str(self.keep_reports),
@@ -121,6 +124,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         kernels=_on(env, "HINDCAST_KERNELS"),
         pool=env.get("HINDCAST_POOL") or DEFAULT_POOL,
         users=_users(env),
+        umask=_umask(env),
         maintenance=_maintenance(env),
         time_travel=_days(env, "HINDCAST_TIME_TRAVEL", 7, least=1),
         keep_reports=_days(env, "HINDCAST_KEEP_REPORTS", 0, least=0),
@@ -201,14 +205,24 @@ def _chunk(env: Mapping[str, str]) -> int:
 
 
 def _users(env: Mapping[str, str]) -> str:
-    text = env.get("HINDCAST_USERS") or ""
-    users = text.split(",") if text else []
-    if users and not (all(re.fullmatch(_USER, user) for user in users) and any(u.endswith(":admin") for u in users)):
+    text = env.get("HINDCAST_USERS") or "admin:admin"
+    users = text.split(",")
+    if not (all(re.fullmatch(_USER, user) for user in users) and any(u.endswith(":admin") for u in users)):
         raise SettingsError(
             f"HINDCAST_USERS is '{text}', not names with their roles, one of them an admin",
             mend="write NAME:ROLE with commas between, as ann:admin,bob:viewer; roles are admin, op, user and viewer",
         )
     return text
+
+
+def _umask(env: Mapping[str, str]) -> int:
+    text = env.get("HINDCAST_UMASK") or "077"
+    if not re.fullmatch(r"0?0[0-7]{2}", text):
+        raise SettingsError(
+            f"HINDCAST_UMASK is '{text}', not a umask that leaves its owner all rights",
+            mend="write 077 (nobody else reads what is written), 027 (our group does) or 022 (everybody does)",
+        )
+    return int(text, 8)
 
 
 def _maintenance(env: Mapping[str, str]) -> str:

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import amounts, analysis, emitting, failures, tally, topic_records
+from hindcast.building import amounts, analysis, emitting, failures, tally, topic_records, widening
 from hindcast.building.comparing import compared, table_schema
 from hindcast.building.topic_records import TopicRecords
-from hindcast.contracts import Contract, find, shapes
+from hindcast.contracts import Contract, complain, find, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.corrected import derive
@@ -60,10 +60,13 @@ def preview(
     that quarantine gates would hold back (`held`: how many) is not among it, nor in what is made of the table. Of each
     topic: the `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null
     if it would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run
-    would: ContractError for an expression that Spark refuses or that fails on a record, TableError for other columns,
+    would: ContractError for an expression that Spark refuses or that fails on a record, and for a column that must not
+    be widened, TableError for other columns,
     RecordError for a record of the log that does not decode any more.
     """
     now, contract = settings(), find(settings().schemas, pipeline)
+    for complaint in widening.find_complaints(now.warehouse, contract):
+        raise complain(now.schemas, pipeline, complaint)
     todo = planner.proposed(
         now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
     )
@@ -108,6 +111,8 @@ def text(told: dict[str, Any]) -> str:
             lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
         lines += ["", f"{name}: {counted(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if widened := table.get("widened"):
+            lines.append(f"{widening.describe(name, widened)}. {making.LOCKED_OUT}.")
         if table["held"]:
             lines.append(f"{counted(table['held'], 'key')} held back: what changes of them is not in these rows")
         if table["corrected"]:
@@ -184,6 +189,9 @@ def _difference(
     candidate = candidates[name]
     table = located(contract, name)
     changes = _changes(spark, contract, table, candidate).persist()
+    widened: widening.Widened = {}
+    if (found := tables.opened(table)) is not None and not tables.is_widened(found):
+        widened = making.fit(found, table, table_schema(candidate)).widened
     whole = _numbers(changes, table, todo)
     hidden, expected = sensitive(contract)[name], contract.expectations(name)
     judged = None
@@ -210,6 +218,7 @@ def _difference(
     changes.unpersist()
     return {
         **numbers,
+        **({"widened": widened} if widened else {}),
         "held": held.keys if held is not None else 0,
         "examples": examples,
         "gates": [v._asdict() for v in verdicts],

@@ -33,7 +33,7 @@ on, `chunks` of them.
 
 def beside(table: Table) -> Table:
     """Where the new table is built."""
-    return Table(table.warehouse, table.pipeline, f"rollover/{table.name}", table.kind, table.key)
+    return Table(table.warehouse, table.pipeline, f"rollover/{table.name}", table.kind, table.key, widens=table.widens)
 
 
 def build(spark: SparkSession, table: Table) -> None:

@@ -6,12 +6,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hindcast.errors import HindcastError
+from hindcast.errors import HindcastError, TableError
 from hindcast.settings import settings
 from hindcast.words import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hindcast.contracts import Contract
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -28,12 +30,32 @@ def check(arguments: argparse.Namespace) -> int:
                 raise repeated(contract.pipeline, path, first)
             for complaint in expectations.complaints(contract):
                 raise complain_of(path, complaint)
+            warned = _check_widening(path, contract)
             told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
+            print(*warned, sep="\n", end="\n" if warned else "")
         except HindcastError as error:
             problems += 1
             print(f"hindcast: {error}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _check_widening(path: Path, contract: Contract) -> list[str]:
+    """Return what the contract's next run would widen in the tables that are there, and what that means, in lines.
+
+    ContractError where an entry does not consent to that. Tables that cannot be read are named in a line.
+    """
+    from hindcast.building import widening
+    from hindcast.contracts import complain_of
+    from hindcast.delta.making import LOCKED_OUT
+
+    try:
+        found = widening.find_widened(settings().warehouse, contract)
+        for complaint in widening.find_complaints(settings().warehouse, contract):
+            raise complain_of(path, complaint)
+    except TableError as error:
+        return [f"{path}: its tables were not looked at: {error}"]
+    return [f"{path}: {widening.describe(name, widened)}. {LOCKED_OUT}" for name, widened in found.items()]
 
 
 def schema(_: argparse.Namespace) -> int:

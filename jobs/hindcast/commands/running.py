@@ -4,29 +4,98 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from hindcast.commands.shared import contract_of, moment_of, runs_of, session_of
-from hindcast.errors import QueryError
+from hindcast.errors import BusyError, QueryError
 from hindcast.settings import settings
 from hindcast.words import counted
 
+if TYPE_CHECKING:
+    from hindcast.planning.journal import Run
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a pipeline here, all steps; what a run of this command left behind it finishes."""
+    """Run a pipeline here, all steps; without options, what a run of this command left behind it finishes."""
     from hindcast import runs
     from hindcast.planning import journal
     from hindcast.reports import report
 
-    past = runs_of(arguments.pipeline)
-    mine = [r.run_id for r in past if r.state == "planned" and r.run_id.startswith("cli__")]
-    run_id = mine[-1] if mine else journal.run_id("cli")
-    until = moment_of(arguments.pipeline, arguments.until) if arguments.until else None
+    pipeline = arguments.pipeline
+    until = moment_of(pipeline, arguments.until) if arguments.until else None
+
+    def plan(run_id: str) -> int:
+        return runs.plan(pipeline, run_id, until, arguments.only, arguments.reason, ahead=arguments.ahead_of_clock)
+
     # What is wrong with the contract, the broker or the topics shows before Spark starts.
-    number = runs.plan(arguments.pipeline, run_id, until, arguments.only, arguments.reason)
-    told = runs.carry_out(session_of(arguments.pipeline), arguments.pipeline, number)
+    if arguments.wait:
+        number = _plan_when_free(pipeline, lambda: plan(journal.run_id("cli")))
+    else:
+        mine = [r for r in runs_of(pipeline) if r.state == "planned" and r.run_id.startswith("cli__")]
+        if mine:
+            _refuse_other_options(mine[-1], until, arguments.only, arguments.reason)
+        number = plan(mine[-1].run_id if mine else journal.run_id("cli"))
+    told = runs.carry_out(session_of(pipeline), pipeline, number)
     print(json.dumps(told, indent=2) if arguments.format == "json" else report.text(told))
     return 0
+
+
+def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | None, reason: str | None) -> None:
+    """Raise BusyError if options are given that are not those of the unfinished run of this command.
+
+    Without options that run is finished, whatever its own are; they are printed on stderr.
+    """
+    from hindcast.planning.plans import Plan
+
+    plan = Plan.from_json(unfinished.plan)
+    begun = (
+        f"run {unfinished.number} ({unfinished.run_id}), begun {_options(plan.interval_end, plan.only, plan.reason)}"
+    )
+    asked = (until, only, reason)
+    if any(asked) and asked != (plan.interval_end, plan.only, plan.reason):
+        raise BusyError(
+            f"{begun}, has not ended; this run, {_options(*asked)}, would be another one",
+            where=plan.pipeline,
+            mend=f"finish that one: hindcast run {plan.pipeline}; give it up: hindcast abandon {plan.pipeline}; or, if "
+            "it is under way in another process, run this command again with --wait",
+        )
+    print(f"{plan.pipeline}: {begun}, is finished", file=sys.stderr)
+
+
+def _options(until: datetime | None, only: str | None, reason: str | None) -> str:
+    """Return the options of a run, as they are written."""
+    given = {"--until": until.isoformat() if until else None, "--only": only, "--reason": reason}
+    return (
+        "with " + " ".join(f"{name} '{value}'" for name, value in given.items() if value)
+        if any(given.values())
+        else "without options"
+    )
+
+
+PAUSE = 5.0
+"""Seconds between two looks at the journal while another run is under way."""
+
+
+def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
+    """Plan a run as soon as no other run of the pipeline is under way, and return its number."""
+    waiting_for = None
+    while True:
+        unfinished = next((r for r in runs_of(pipeline) if r.state == "planned"), None)
+        if unfinished is None:
+            try:
+                return plan()
+            except BusyError:  # another one was planned at the same moment
+                continue
+        if unfinished.number != waiting_for:
+            waiting_for = unfinished.number
+            found = f"waiting until run {unfinished.number} ({unfinished.run_id}) has ended"
+            mend = f"if nothing works on it any more: hindcast abandon {pipeline}"
+            print(f"{pipeline}: {found}; {mend}", file=sys.stderr, flush=True)
+        time.sleep(PAUSE)
 
 
 def preview(arguments: argparse.Namespace) -> int:

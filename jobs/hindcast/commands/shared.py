@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 def session_of(pipeline: str) -> SparkSession:
     """A session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a JVM of our own."""
-    from hindcast.local import stack
+    from hindcast.local import spark, stack
+    from hindcast.remote import TOKEN
     from hindcast.session import session
 
-    if remote := stack.shared_spark(settings()):
-        os.environ.setdefault("SPARK_REMOTE", remote)
+    if "SPARK_REMOTE" not in os.environ and (url := stack.shared_spark(settings())):
+        os.environ.update({"SPARK_REMOTE": url, TOKEN: spark.token(settings())})
     return session(f"hindcast {pipeline}")
 
 

@@ -63,6 +63,7 @@ def forget(arguments: argparse.Namespace) -> int:
         found = forget.preview(spark, contract, what)
         lines = [f"{pipeline}: what would be forgotten; nothing was written"]
         lines += [f"  {table:<28} {rows:>8,} rows" for table, rows in found.items()]
+        lines += [] if any(found.values()) else ["  nothing is left of it: an earlier run has forgotten it"]
         lines += [f"  {line}" for line in forget.besides(forget.readers(contract, list(found)))]
         print(json.dumps(found, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -59,6 +59,14 @@ Sensitive = Annotated[
     bool | tuple[ColumnName, ...],
     BeforeValidator(_marked),
     Field(description="Columns whose values, and what is computed of them, no report and no log shows; true is all."),
+]
+Widen = Annotated[
+    Literal["refuse", "spark_only"],
+    Field(
+        description="What a run does where the contract gives a column a wider type than its table has. refuse: it "
+        "stops before it writes. spark_only: it widens the column, and from then on only Spark and Hindcast read the "
+        "table (docs/topics/evolution.md)."
+    ),
 ]
 EnvelopePath = Annotated[
     str,

@@ -39,9 +39,9 @@ class Contract(Model):
         """What the plan remembers of the contract: SHA-256 of its canonical JSON, 16 hex digits.
 
         A field with its default is as if left out: a new version of Hindcast with new fields changes no contract. How
-        long history is kept is no part of it: it changes no answer.
+        long history is kept is no part of it, nor is `widen`: they change no answer.
         """
-        kept: dict[str, Any] = {part: {"__all__": {"keep"}} for part in ("topics", "views")}
+        kept: dict[str, Any] = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
         text = json.dumps(self.model_dump(mode="json", exclude_defaults=True, exclude=kept), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -50,7 +50,9 @@ class Contract(Model):
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
-                mode="json", exclude_defaults=True, exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep"}
+                mode="json",
+                exclude_defaults=True,
+                exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep", "widen"},
             )
             for n in parts
             if n in upstream
@@ -117,6 +119,11 @@ class Contract(Model):
         while name in self.views and not self.views[name].stored and self.views[name].suppress is None:
             name = self.views[name].first
         return name
+
+    def can_widen(self, name: str) -> bool:
+        """Return whether a run may widen columns of a topic's or view's table, which locks out other readers."""
+        entry = self.topics.get(name) or self.views.get(name)
+        return entry is not None and entry.widen == "spark_only"
 
     def kafka_topic(self, name: str) -> str:
         """The name in Kafka of a topic of the contract, or the pattern of names."""

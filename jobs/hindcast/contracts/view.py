@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from hindcast.contracts.expectation import HOLD, Gate, Hold, gate_schema
-from hindcast.contracts.fields import Looked, Sensitive
+from hindcast.contracts.fields import Looked, Sensitive, Widen
 from hindcast.contracts.types import ColumnName, Duration, Flag, Model, Name
 
 
@@ -113,6 +113,7 @@ class View(Model):
     keep: Duration | None = Field(
         None, description="How long its history is kept, as that of a topic; for ever if left out."
     )
+    widen: Widen = "refuse"
     sensitive: Sensitive = False
     hold: Hold = Field("key", description=HOLD)
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})

@@ -61,7 +61,7 @@ def repeatable(commit: Callable[[], object]) -> None:
     for tried in range(1, TRIES + 1):
         try:
             commit()
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JJavaError, CommitFailedError) as error:
             if tried == TRIES or not conflicting(error):
                 raise
             _wait(tried)

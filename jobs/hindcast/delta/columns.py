@@ -19,17 +19,24 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
     ShortType,
+    StringType,
     StructField,
     StructType,
+    TimestampType,
 )
+
+from hindcast.contracts import avro
 
 
 class Difference(NamedTuple):
@@ -75,6 +82,28 @@ def difference(there: StructType, wanted: StructType, fixed: Collection[str] = (
             refused[name] = f"the key column {name} changed from {old} to {new}"
     added = {path: told for kind, path, told in steps if kind == "added" and path not in refused}
     return Difference(added, widened, missing, refused)
+
+
+def declared_type(kind: str) -> DataType:
+    """Return a column's type as a contract writes it, as Spark's own.
+
+    >>> declared_type("decimal(8,2)"), declared_type("array<int>").simpleString()
+    (DecimalType(8,2), 'array<int>')
+    """
+    return _spark_type(avro.declared(kind))
+
+
+def _spark_type(kind: avro.Type) -> DataType:
+    match kind:
+        case avro.Array(of):
+            return ArrayType(_spark_type(of))
+        case avro.Record(fields):
+            return StructType([StructField(name, _spark_type(it)) for name, it in fields.items()])
+    name = str(kind)
+    if name.startswith("decimal("):
+        digits, _, scale = name.removeprefix("decimal(").removesuffix(")").partition(",")
+        return DecimalType(int(digits), int(scale or 0))
+    return _SCALARS[name]
 
 
 def wider(old: DataType, new: DataType) -> bool:
@@ -128,6 +157,13 @@ def selected(there: StructType, wanted: StructType) -> list[Column]:
     ]
 
 
+_SCALARS: dict[str, DataType] = {
+    kind.simpleString(): kind
+    for kind in (
+        *(StringType(), BooleanType(), ByteType(), ShortType(), IntegerType(), LongType()),
+        *(FloatType(), DoubleType(), DateType(), TimestampType(), BinaryType()),
+    )
+}
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _INTEGERS = tuple(kind().simpleString() for kind in _WHOLE)
 

@@ -21,7 +21,8 @@ PLACES = {"events": (_SOURCE,), "pairs": (_SOURCE, ("_rightPartition", "_rightOf
 
 def log(warehouse: str, contract: Contract, name: str) -> Table:
     """The log of what a kafka view has emitted."""
-    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", tuple(shapes(contract)[name].key))
+    key = tuple(shapes(contract)[name].key)
+    return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", key, widens=contract.can_widen(name))
 
 
 def noted(table: Table, run: int) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ it was. `columns` says what a table can take; what changes in its rows, a run fi
 whole, and a row that is the same in the contract's columns is neither closed nor opened.
 
     added price            null in the rows that are there; those whose record has it are corrected
-    widened n to bigint    rows that are the same stay
+    widened n to bigint    rows that are the same stay; only where the contract says `widen: spark_only`
     dropped note           the table keeps it; rows that are opened from then on have null
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ def ensure(spark: SparkSession, table: Table, schema: StructType, known_at: date
         properties[WIDENING] = "true"
     commits.describe(spark, table, properties, found)
     if change.grows:
-        _grow(spark, table, schema, change)
+        _grow(spark, table, schema, change, known_at)
     return DeltaTable(table.path)
 
 
@@ -51,9 +52,11 @@ def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns.selected(rows.schema, schema))
 
 
-def _grow(spark: SparkSession, table: Table, schema: StructType, change: Difference) -> None:
+def _grow(spark: SparkSession, table: Table, schema: StructType, change: Difference, known_at: datetime) -> None:
     """One commit without rows that brings the columns: Delta merges them into the table's schema."""
     none = spark.createDataFrame([], making.nullable(schema)).write.format("delta").mode("append")
-    note = json.dumps({"columns": str(change)})
-    writer = none.option("mergeSchema", "true").option("userMetadata", note)
+    note: dict[str, Any] = {"columns": str(change)}
+    if change.widened:
+        note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
+    writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))
     attempts.repeatable(lambda: writer.save(table.path))

@@ -29,6 +29,11 @@ from hindcast.delta.tables import (
 )
 from hindcast.errors import HindcastError, PlatformError, TableError
 
+LOCKED_OUT = (
+    "Once it is widened, only Spark and Hindcast read the table: delta-rs refuses it (reader feature typeWidening), "
+    "and with it Polars and DuckDB"
+)
+"""What widening a column means to readers."""
 _NEEDED = 64 << 20
 _RECORDS = ("topic", "partition", "offset", "timestamp", "fate", "run")
 _COMPARED = (NumericType, StringType, DatetimeType)
@@ -64,8 +69,9 @@ def ensure(table: Table, schema: StructType) -> DeltaTable:
 def fit(found: DeltaTable, table: Table, schema: StructType) -> Difference:
     """What a table that is there has to take to have the columns of `schema` (columns.py); they are all nullable.
 
-    TableError where it cannot: it has another kind or key, or other types; or one of our own columns is missing. Logs
-    and the quarantine have null in columns that a topic has no use for any more.
+    TableError where it cannot: it has another kind or key, or other types; or one of our own columns is missing; or it
+    would be widened and the contract does not consent to that. Logs and the quarantine have null in columns that a
+    topic has no use for any more.
     """
     writable(table)
     marks, there = marked(found) or {}, tables.spark_schema(found)
@@ -88,6 +94,14 @@ def fit(found: DeltaTable, table: Table, schema: StructType) -> Difference:
             where=table.path,
             mend="put the type or key back; or give the changed column another name (the table keeps the old one), or "
             "the topic or view another name (a new table)",
+        )
+    if change.widened and not table.widens and not tables.is_widened(found):
+        steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in change.widened.items())
+        raise TableError(
+            f"would be widened ({steps}), and the contract does not say widen: spark_only. {LOCKED_OUT}",
+            where=table.path,
+            mend=f"write widen: spark_only under {table.name.removeprefix('emitted/')} in the contract; or cast to the "
+            "type that it has, or add a column of the wider type under another name",
         )
     return change
 

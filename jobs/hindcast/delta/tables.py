@@ -81,7 +81,8 @@ OURS: frozenset[Kind] = frozenset({"log", "kept", "quarantine", "runs", "gates",
 class Table:
     """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns.
 
-    `pin`: the known-at that it is read at; null for what is believed now.
+    `pin`: the known-at that it is read at; null for what is believed now. `widens`: whether its contract lets a run
+    widen its columns.
     """
 
     warehouse: str
@@ -90,6 +91,7 @@ class Table:
     kind: Kind
     key: tuple[str, ...] = ()
     pin: datetime | None = None
+    widens: bool = False
 
     @property
     def path(self) -> str:
@@ -121,7 +123,7 @@ class Table:
 def located(warehouse: str, contract: Contract, name: str) -> Table:
     """The table of a topic or view of a contract."""
     shape = shapes(contract)[name]
-    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key))
+    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key), widens=contract.can_widen(name))
 
 
 def log(warehouse: str, pipeline: str, topic: str) -> Table:
@@ -182,6 +184,21 @@ def dropped(found: DeltaTable) -> dict[str, datetime]:
     """The columns that a table keeps and the contract does not name any more, each with the known-at since when."""
     told = json.loads(found.metadata().configuration.get(EVOLUTION, "{}"))
     return {name: datetime.fromisoformat(at) for name, at in told.get("dropped", {}).items()}
+
+
+def is_widened(found: DeltaTable) -> bool:
+    """Return whether a column of the table has been widened, so that delta-rs refuses to read its rows."""
+    return WIDENING in found.metadata().configuration
+
+
+def read_widening(table: Table, known_at: datetime) -> dict[str, list[str]]:
+    """Return the columns that the run of this known-at has widened, each with its type before and since."""
+    found = opened(table)
+    if found is None or not is_widened(found):
+        return {}
+    notes = (json.loads(commit.get("userMetadata") or "{}") for commit in found.history(1000))
+    own = (note["widened"] for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
+    return dict(next(own, {}))
 
 
 def spark_schema(found: DeltaTable) -> StructType:

@@ -1,6 +1,6 @@
 """Airflow on its embedded default: SQLite, LocalExecutor, reachable from this machine only.
 
-Everyone is an administrator, unless `Settings.users` says who may log in.
+Who may log in is said by `Settings.users`; their passwords are made here.
 
 Its four parts run as processes of their own, as under `airflow standalone`, but they start at once and beside each
 other, and none of them is orphaned when another one dies.
@@ -26,6 +26,7 @@ from hindcast import session
 from hindcast.errors import PlatformError
 from hindcast.local import ports, process
 from hindcast.local.api import Airflow
+from hindcast.local.spark import token
 from hindcast.settings import Settings
 
 PARTS = {
@@ -97,14 +98,18 @@ def wait(started: process.Process, since: datetime, seconds: float = 120) -> Non
 
 def api(now: Settings) -> Airflow:
     """The REST API of the running Airflow, for an administrator."""
-    admin = next((user.partition(":")[0] for user in now.users.split(",") if user.endswith(":admin")), None)
-    return Airflow(url(now), (admin, passwords(now)[admin]) if admin else None)
+    admin = next(user.partition(":")[0] for user in now.users.split(",") if user.endswith(":admin"))
+    return Airflow(url(now), (admin, passwords(now)[admin]))
 
 
 def passwords(now: Settings) -> dict[str, str]:
     """The password of each of `Settings.users`: made once for this machine, readable by their owner only."""
-    names = [user.partition(":")[0] for user in now.users.split(",") if user]
-    return _secret(passwords_file(now), lambda: {name: secrets.token_urlsafe(12) for name in names})
+    return _secret(passwords_file(now), lambda: {name: secrets.token_urlsafe(12) for name in names(now)})
+
+
+def names(now: Settings) -> list[str]:
+    """Return the names of `Settings.users`."""
+    return [user.partition(":")[0] for user in now.users.split(",")]
 
 
 def passwords_file(now: Settings) -> Path:
@@ -132,13 +137,14 @@ def environment(now: Settings) -> dict[str, str]:
         for name, value in os.environ.items()
         if name.startswith(OBSERVING) or not name.startswith(("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONPATH"))
     }
-    spark = {"conn_type": "spark_connect", "host": ports.HOST, "port": now.spark_port}
+    spark = {"conn_type": "spark_connect", "host": ports.HOST, "port": now.spark_port, "password": token(now)}
     submit = {
         "conn_type": "spark",
         "host": "local[2]",
         "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
     }
     keys = _keys(now)
+    passwords(now)  # else Airflow makes them, and prints them into its log
     return {
         **inherited,
         **now.environment,
@@ -152,7 +158,10 @@ def environment(now: Settings) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "hindcast.local.executor.PreloadedExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(max(8, os.cpu_count() or 1)),
-        **_access(now),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": now.users,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords_file(now)),
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": oct(0o777 & ~now.umask),
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": oct(0o666 & ~now.umask),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url(now)}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": keys["fernet"],
         "AIRFLOW__API__HOST": ports.HOST,
@@ -176,17 +185,6 @@ def _is_healthy(started: process.Process, since: datetime) -> bool:
     beat = health.get(part, {}).get(f"latest_{part}_heartbeat")
     healthy = health.get(part, {}).get("status") == "healthy"
     return bool(healthy and beat and datetime.fromisoformat(beat).astimezone(UTC) >= since)
-
-
-def _access(now: Settings) -> dict[str, str]:
-    """Who may see what: everyone everything, or users that log in."""
-    if not now.users:
-        return {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True"}
-    passwords(now)
-    return {
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": now.users,
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords_file(now)),
-    }
 
 
 def _keys(now: Settings) -> dict[str, str]:

@@ -16,12 +16,12 @@ PAUSE = 0.5
 
 
 class Airflow:
-    """A running Airflow at `url` (http://127.0.0.1:18380), for a user with a password, or where nobody logs in."""
+    """A running Airflow at `url` (http://127.0.0.1:18380), for a user: a name and a password."""
 
-    def __init__(self, url: str, user: tuple[str, str] | None = None) -> None:
+    def __init__(self, url: str, user: tuple[str, str]) -> None:
         self.url = url
-        who = {"username": user[0], "password": user[1]} if user else None
-        self._token = self._call("POST" if who else "GET", "/auth/token", who)["access_token"]
+        who = {"username": user[0], "password": user[1]}
+        self._token = self._call("POST", "/auth/token", who)["access_token"]
 
     def broken(self) -> list[str] | None:
         """The errors of files that could not be loaded; None while Airflow has read no DAG and found no error."""

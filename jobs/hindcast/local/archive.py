@@ -9,13 +9,14 @@ loaded, parsed and verified, in `session.archive()`. A JVM whose class path diff
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from hindcast import session
+from hindcast import remote, session
 from hindcast.local import broker, ports
 from hindcast.settings import settings
 
@@ -57,6 +58,7 @@ def _make(folder: Path, servers: str) -> None:
         "spark.connect.grpc.binding.address": ports.HOST,
         "spark.connect.grpc.binding.port": str(port),
     }
+    os.environ[remote.TOKEN] = secrets.token_hex(32)  # its server, and its client below
     spark = session.session("archive", conf, small=True)
     spark.range(1).collect()
     client = [sys.executable, "-m", "hindcast.local.archive", "client", f"sc://{ports.HOST}:{port}"]

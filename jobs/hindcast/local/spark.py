@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from hindcast import remote
 from hindcast.local import ports, process
-from hindcast.session import defaults, environment, home
+from hindcast.session import defaults, environment, home, protect
 from hindcast.settings import Settings
 
 
 def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Process:
-    """Start the server; `wait` until it serves. `more` goes over its Spark properties, as a master elsewhere."""
+    """Start the server; `wait` until it serves. `more` goes over its Spark properties, as a master elsewhere.
+
+    It serves those who have its `token`, and nobody else.
+    """
     folder = now.var / "spark"
     folder.mkdir(parents=True, exist_ok=True)
-    conf = {
+    properties = {
         **defaults(now),
         "spark.master": "local[*]",
         "spark.app.name": "hindcast",
@@ -27,17 +32,36 @@ def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Proce
         "spark.connect.grpc.binding.port": str(now.spark_port),
         **(more or {}),
     }
-    properties = folder / "connect.conf"
-    properties.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())), encoding="utf-8")
+    file = folder / "connect.conf"
+    lines = (f"{name} {value}\n" for name, value in sorted(protect(now, properties).items()))
+    file.write_text("".join(lines), encoding="utf-8")
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     return process.start(
         "spark",
         f"sc://{ports.HOST}:{now.spark_port}",
-        [str(home() / "bin" / "spark-submit"), "--properties-file", str(properties), *server],
+        [str(home() / "bin" / "spark-submit"), "--properties-file", str(file), *server],
         log=now.logs / "spark.log",
         env=_environment(now),
         cwd=folder,
     )
+
+
+def token(now: Settings) -> str:
+    """Return the token that the server asks its clients for: made once, in a file that its owner alone can read.
+
+    One that others could have read is made anew.
+    """
+    path = now.var / "spark" / "token"
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return path.read_text(encoding="ascii")
+        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_hex(32)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(made)
+    return made
 
 
 def wait(started: process.Process, seconds: float = 90) -> None:
@@ -46,15 +70,13 @@ def wait(started: process.Process, seconds: float = 90) -> None:
     ports.wait(started, lambda: ports.listens(port), seconds)
 
 
-def warm(started: process.Process, folder: Path) -> None:
+def warm(now: Settings, started: process.Process) -> None:
     """Have the server do once, on nothing, what the steps of a run do, so that the first run finds it warm."""
-    from pyspark.sql import SparkSession
-
     from hindcast.session import sized
 
-    spark = SparkSession.builder.remote(started.where).getOrCreate()
+    spark = remote.connect(started.where, {}, token(now))
     try:
-        with sized(spark, 0), tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with sized(spark, 0), tempfile.TemporaryDirectory(dir=now.var) as scratch:
             rows = spark.range(1).selectExpr("id", "named_struct('a', id) AS key", "timestamp_micros(id) AS at")
             rows.write.format("delta").option("txnAppId", "warm").option("txnVersion", "1").save(f"{scratch}/table")
             table = spark.read.format("delta").load(f"{scratch}/table").persist()
@@ -70,4 +92,4 @@ def warm(started: process.Process, folder: Path) -> None:
 
 def _environment(now: Settings) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    return {**inherited, **now.environment, **environment()}
+    return {**inherited, **now.environment, **environment(), remote.TOKEN: token(now)}

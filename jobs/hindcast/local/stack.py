@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hindcast.contracts import paths
 from hindcast.errors import PlatformError
 from hindcast.kafka import security
-from hindcast.local import airflow, broker, ports, process, spark
+from hindcast.local import airflow, broker, ports, private, process, spark
 from hindcast.local.process import Process
 from hindcast.settings import DEFAULT_POOL, Settings
 
@@ -41,7 +41,9 @@ def up(now: Settings, *, brief: bool = False) -> None:
     of ours defers to. PlatformError when a port is taken or a process does not start; what this call started is then
     stopped again.
     """
-    with _alone(now):
+    with private.limit_access(now), _alone(now):
+        if private.close(now.var, now.umask):
+            print(f"{now.var} was open to other users of this machine; it is closed now (HINDCAST_UMASK)")
         running = _running(now)
         parts = _parts(now)
         if brief:
@@ -58,7 +60,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
                 print(f"starting {name}", flush=True)
                 started[name] = part.start()
                 process.save(_folder(now), started[name])
-            _wait(started, since, None if brief else now.var)
+            _wait(now, started, since, warm=not brief)
             if now.pool != DEFAULT_POOL:
                 airflow.api(now).pool(now.pool, SLOTS)
         except BaseException:
@@ -110,17 +112,17 @@ def _start_airflow(now: Settings, name: str) -> Process:
     return airflow.start(now, name)
 
 
-def _wait(started: dict[str, Process], since: datetime, warming: Path | None) -> None:
+def _wait(now: Settings, started: dict[str, Process], since: datetime, *, warm: bool) -> None:
     """All of them come up beside each other, so waiting for one after the other takes no longer than for the last.
 
-    Spark is warmed meanwhile, with a folder for it.
+    Spark is warmed meanwhile if that is wished.
     """
     if "broker" in started:
         broker.wait(started["broker"])
     if "spark" in started:
         spark.wait(started["spark"])
-        if warming is not None:
-            spark.warm(started["spark"], warming)
+        if warm:
+            spark.warm(now, started["spark"])
     for name in airflow.PARTS:
         if name in started:
             airflow.wait(started[name], since)
@@ -158,13 +160,15 @@ def _stop(now: Settings, processes: list[Process]) -> None:
 
 def _where_to_look(now: Settings) -> str:
     errors = airflow.unread(now)
+    users = airflow.names(now)
+    ours = now.kafka == f"{ports.HOST}:{now.kafka_port}"
     lines = [
         ("Airflow", f"{airflow.url(now)} ({len(list(paths(now.schemas)))} pipelines)"),
-        ("Kafka", now.kafka),
+        ("login", f"{', '.join(users)}: password{'s' if users[1:] else ''} in {airflow.passwords_file(now)}"),
+        ("Kafka", now.kafka + (" without a login: every user of this machine can read and write it" if ours else "")),
         ("Spark", f"sc://{ports.HOST}:{now.spark_port}" if now.spark == "connect" else "spark-submit for each task"),
         ("tables", now.warehouse),
         ("logs", str(now.logs)),
-        *([("login", f"passwords in {airflow.passwords_file(now)}")] if now.users else []),
         *(("broken", error) for error in errors),
     ]
     return "\n".join(f"{name:<9}{where}" for name, where in lines)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from hindcast import clock
 from hindcast.contracts import Contract
 from hindcast.corrected import valid_time
 from hindcast.delta import emitted, tables
@@ -29,10 +30,12 @@ def plan(
     only: str | None = None,
     reason: str | None = None,
     instead: Mapping[str, Any] | None = None,
+    *,
+    ahead: bool = False,
 ) -> Plan:
     """The plan of the run `run_id`, stored before it is returned; that of an earlier try if there is one.
 
-    `interval_end` (UTC) bounds what is replayed; without it everything there is; with `only` what
+    `interval_end` (UTC) bounds what is replayed; without it everything there is; with `only` and `ahead` what
     `proposed` tells. `instead`: what the run does instead of replaying, `releases`, `requeues`, `forgets` or `upgrade`
     of `Plan`. BusyError if another run of the pipeline has not ended; one that was stopped gives way, be it an earlier
     try of `run_id`: its records are this run's leftovers.
@@ -58,7 +61,7 @@ def plan(
                 where=contract.pipeline,
                 mend=f"wait for it or {again}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
-    made = proposed(warehouse, servers, contract, run_id, interval_end, past, only)
+    made = proposed(warehouse, servers, contract, run_id, interval_end, past, only, ahead=ahead)
     for run in open_runs:
         abandon(warehouse, run, f"given up for {run_id}")
     if instead:
@@ -84,18 +87,20 @@ def proposed(
     interval_end: datetime | None,
     past: list[Run],
     only: str | None = None,
+    *,
+    ahead: bool = False,
 ) -> Plan:
     """What a run would do after the `past` ones if it were planned now; nothing is stored.
 
     With `only`, a topic, input or view, it brings that topic's records, or what that input has learnt, and nothing else
     that is new: all other topics and inputs stay where the last run left them, for the next run. That table is derived
     whole, then what is below it (`Contract.below`). AskedError unless the last run was completed under this very
-    contract: otherwise the next run has to look at all tables.
+    contract: otherwise the next run has to look at all tables. RunError if its known-at would be more than an hour
+    ahead of the clock, unless a person consents to that (`ahead`), or has for the run before.
     """
     if only is not None:
         _refuse_alone(contract, only, past)
-    latest = max((run.known_at for run in past), default=datetime.min.replace(tzinfo=UTC))
-    known_at = max(datetime.now(UTC), latest + timedelta(microseconds=1) if past else latest)
+    known_at, is_ahead = _known_at(contract.pipeline, past, consented=ahead)
     kept = Plan.from_json(past[-1].plan).pins if only is not None else {}
     pins = {
         name: kept[name] if name in kept and name != only else inputs.pinned(warehouse, contract, name)
@@ -114,7 +119,32 @@ def proposed(
     number = max((run.number for run in past), default=0) + numbers
     decodings = {name: topic.decoding for name, topic in contract.topics.items()}
     of = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
-    return Plan(*of, shares, pins, only=only, decodings=decodings, numbers=numbers)
+    return Plan(*of, shares, pins, only=only, decodings=decodings, numbers=numbers, ahead=is_ahead)
+
+
+AHEAD = timedelta(hours=1)
+"""So far the known-at of a run may be ahead of the clock that plans it, unless a person consents to more."""
+
+
+def _known_at(pipeline: str, past: list[Run], *, consented: bool) -> tuple[datetime, bool]:
+    """Return the known-at of the run after the `past` ones, and whether it is further ahead of the clock than `AHEAD`.
+
+    The known-ats of a pipeline grow, whatever clocks show. RunError for one that is too far ahead without consent.
+    """
+    now = clock.now()
+    last = max(past, key=lambda run: run.known_at, default=None)
+    known_at = max(now, last.known_at + timedelta(microseconds=1)) if last else now
+    if last is None or known_at <= now + AHEAD:
+        return known_at, False
+    if not (consented or last.plan.get("ahead")):
+        raise RunError(
+            f"run {last.number} ({last.run_id}) is known at {last.known_at.isoformat()}, but it is "
+            f"{now.isoformat(timespec='seconds')} by this machine's clock: one of the two clocks was wrong",
+            where=pipeline,
+            mend=f"set this machine's clock by NTP; if it was the clock of run {last.number}, continue after that "
+            f"moment with: hindcast run {pipeline} --ahead-of-clock (docs/maintenance.md says what that means)",
+        )
+    return known_at, True
 
 
 def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:

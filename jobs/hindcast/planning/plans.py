@@ -112,7 +112,7 @@ class Share:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings")
+_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings", "ahead")
 """Fields of a plan that the journal has where they say something."""
 
 
@@ -127,6 +127,7 @@ class Plan:
     `forgets`: of which topic it forgets what (upkeep/forgetting/forget.py); such a run brings none either.
     `upgrade`: which table it brings to today's store format, and how (building/adopting.py), `without` which others;
     such a run brings none.
+    `ahead`: its known-at is more than an hour ahead of the clock that planned it, and a person has consented to that.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
     (`Topic.decoding`).
     """
@@ -147,6 +148,7 @@ class Plan:
     upgrade: dict[str, Any] = field(default_factory=dict)
     numbers: int = 1
     forgets: dict[str, Any] = field(default_factory=dict)
+    ahead: bool = False
 
     @property
     def first(self) -> int:
@@ -206,6 +208,7 @@ class Plan:
             told.get("upgrade", {}),
             numbers=told.get("numbers", 1),
             forgets=told.get("forgets", {}),
+            ahead=told.get("ahead", False),
         )
 
 

@@ -23,7 +23,7 @@ from jinja2 import Environment, Template
 
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
-from hindcast.reports.report import LEFT_OUT, of_emitted, text_of_overdue
+from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, text_of_overdue
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -243,7 +243,7 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
         opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
         if table.get("closedUpTo") and (opened or closed or notes):
             notes.append(f"windows closed up to {moment(table['closedUpTo'])}")
-        notes += of_emitted(table)
+        notes += [*of_emitted(table), *of_columns(table)]
         by = " by a kernel" if table.get("kernel") else ""
         found.append(Changed(name, opened, closed, corrected, _parts(table, "ages"), notes, by))
     return found

@@ -12,6 +12,7 @@ from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
+from hindcast.delta.making import LOCKED_OUT
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.kafka import members
@@ -70,6 +71,9 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         # A table that the run was made without may be none of ours yet.
         notes = {} if name in plan.without else tables.notes(tables.located(warehouse, contract, name))
         changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
+        located = tables.located(warehouse, contract, name)
+        if name not in plan.without and (widened := tables.read_widening(located, plan.known_at)):
+            changed[name]["widened"] = widened
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in held:
             changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
@@ -244,6 +248,7 @@ def text(report: dict[str, Any]) -> str:
     lines.append("")
     for name, table in report["tables"].items():
         lines.append(f"  {name:<20} {_changed(table)}")
+        lines += [f"  {'':<20}   {line}" for line in of_columns(table)]
         if held := table.get("held"):
             grown = held.get("grown", 0)
             new = f", {held['newly']:,} of them newly" if held["newly"] else ""
@@ -288,6 +293,12 @@ def _changed(table: dict[str, Any]) -> str:
     left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
     parts = [" ".join(filter(None, (changed, by))), f"left out: {left_out}" if left_out else "", *of_emitted(table)]
     return "; ".join(filter(None, parts))
+
+
+def of_columns(table: dict[str, Any]) -> list[str]:
+    """Return what a run has widened in a table, and what that means to its readers, as lines."""
+    steps = ", ".join(f"{name} from {old} to {new}" for name, (old, new) in table.get("widened", {}).items())
+    return [f"widened: {steps}. {LOCKED_OUT}"] if steps else []
 
 
 def of_emitted(table: dict[str, Any]) -> list[str]:

@@ -9,12 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast import telling
+from hindcast import remote, session, telling
 from hindcast.errors import SettingsError
 from hindcast.scheduling import connections, gauges
 
@@ -24,6 +27,22 @@ FAILURE = "HINDCAST_FAILURE"
 
 class SharedSpark(PySparkOperator):
     """A step in a session of the shared Spark Connect server."""
+
+    def execute_callable(self) -> Any:
+        """Call the step with a session of the server that the connection names; its password is the server's token."""
+        conn_id = self.conn_id or SparkConnectHook.default_conn_name
+        connection = SparkConnectHook.get_connection(conn_id)
+        if connection.conn_type != SparkConnectHook.conn_type:
+            return super().execute_callable()  # type: ignore[no-untyped-call]  # the provider's
+        conf = {"spark.app.name": f"{self.dag_id}-{self.task_id}", **connection.extra_dejson, **self.config_kwargs}
+        conf.pop(SparkConnectHook.PARAM_USE_SSL, None)  # of the channel, not of the session
+        session.allow_deep_plans()
+        spark = remote.connect(SparkConnectHook(conn_id).get_connection_url(), conf)
+        try:
+            self.op_kwargs = {**self.op_kwargs, "spark": spark}
+            return PythonOperator.execute_callable(self)
+        finally:
+            spark.stop()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  # OpenLineage's own form
         """What the step has read and written, for OpenLineage."""
@@ -57,6 +76,8 @@ class SubmittedSpark(SparkSubmitOperator):
         with TemporaryDirectory() as folder:
             failure, events = Path(folder) / "failure.json", Path(folder) / "events.jsonl"
             self.env_vars = {**(self.env_vars or {}), FAILURE: str(failure), telling.EVENTS: str(events)}
+            if session.is_local(SparkSubmitHook.get_connection(self._conn_id).host or ""):
+                self.conf = {**session.SECRET, **(self.conf or {})}
             try:
                 super().execute(context)
             except AirflowException:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import zipfile
@@ -22,6 +23,7 @@ from xml.etree import ElementTree as ET
 
 from hindcast import session, settings
 from hindcast.errors import HindcastError, SettingsError
+from hindcast.local import private
 from hindcast.settings import Settings
 
 SETUP = "make setup"
@@ -212,9 +214,21 @@ def _places(now: Settings) -> Iterator[Line]:
         except OSError as error:
             yield Line(what, "failed", f"{place} cannot be written: {error.strerror}", variable)
             continue
+        elsewhere = what == "var" or not folder.is_relative_to(now.var)
+        if elsewhere and folder == Path(place) and private.is_open(folder, now.umask):
+            yield _open_to_others(what, folder, now)
         found = f"{place}: {free / (1 << 30):,.1f} GiB free"
         state: State = "failed" if free < FULL else "warning" if free < LOW else "ok"
         yield Line(what, state, found, "" if state == "ok" else f"make some room, or {variable}")
+
+
+def _open_to_others(what: str, folder: Path, now: Settings) -> Line:
+    rights = stat.filemode(folder.stat().st_mode)
+    closed = ",".join(f"{who}=" for who, bits in (("g", 0o070), ("o", 0o007)) if now.umask & bits)
+    mend = (
+        f"chmod {closed} {folder}; if it is shared on purpose set HINDCAST_UMASK to 027 (our group) or 022 (everybody)"
+    )
+    return Line(what, "warning", f"{folder}: other users of this machine can reach it ({rights})", mend)
 
 
 def _contracts(now: Settings) -> Iterator[Line]:
@@ -246,6 +260,18 @@ def _clock(now: Settings) -> Iterator[Line]:
             yield Line("clock", "warning", found, "set this machine's clock by NTP")
             return
     yield Line("clock", "ok", here.isoformat(timespec="seconds"))
+
+
+def _journals(now: Settings) -> Iterator[Line]:
+    """Whether the entries of each pipeline's journal of runs are in order."""
+    from hindcast.planning import journal
+
+    pipelines = [contract.pipeline for contract in _loadable(now)]
+    disordered = {name: damage for name in pipelines if (damage := journal.damage(now.warehouse, name))}
+    for name, damage in disordered.items():
+        yield Line("journals", "failed", f"{name}: {'; '.join(text for _, text in damage)}", journal.repair(name))
+    if len(disordered) < len(pipelines):
+        yield Line("journals", "ok", f"{len(pipelines) - len(disordered)} of {len(pipelines)} are in order")
 
 
 def _kafka(now: Settings) -> Iterator[Line]:
@@ -318,6 +344,7 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "places": _places,
     "contracts": _contracts,
     "clock": _clock,
+    "journals": _journals,
     "kafka": _kafka,
     "schema registry": _registry,
     "spark connect": _spark,

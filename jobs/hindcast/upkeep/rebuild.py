@@ -24,11 +24,16 @@ from hindcast.reports import report
 
 
 def rebuild(warehouse: str, contract: Contract) -> list[int]:
-    """Makes a pipeline's journal agree with its logs and tables, in one commit; the numbers of the runs it wrote anew.
+    """Makes a pipeline's journal agree with its logs and tables; returns the numbers of the runs that it wrote anew.
 
-    Runs that the journal tells as the logs do are left as they are. Nothing is written if that is true of all.
+    Runs that the journal tells as the logs do are left as they are; where their entries contradict each other
+    (`journal.damage`), these are put in order. Nothing is written if that is true of all. A run without a plan is taken
+    out first: nothing can be read beside it.
     """
-    known = {run.number: run for run in journal.runs(warehouse, contract.pipeline)}
+    planned, unplanned = journal.planned_runs(warehouse, contract.pipeline)
+    if unplanned:
+        journal.replace(warehouse, contract.pipeline, [], without=unplanned)
+    known = {run.number: run for run in planned}
     brought = {name: ledger.pieces(tables.log(warehouse, contract.pipeline, name)) for name in contract.topics}
     decided = [e for name in contract.topics for e in ledger.anew(tables.fates(warehouse, contract.pipeline, name))]
     moments = {entry.run: entry.known_at for entry in decided}
@@ -36,7 +41,8 @@ def rebuild(warehouse: str, contract: Contract) -> list[int]:
     moments |= {n: at for n, at in _published(warehouse, contract).items() if n not in moments}
     every = sorted({*moments, *known})
     anew = [n for n in every if n not in known or not _agrees(known[n], brought)]
-    written = []
+    disordered = [n for n, _ in journal.damage(warehouse, contract.pipeline) if n in known and n not in anew]
+    written = [entry for number in disordered for entry in journal.history(warehouse, contract.pipeline, number)]
     for number in anew:
         plan = _plan(warehouse, contract, number, moments.get(number) or known[number].known_at, brought)
         written.append(Run(number, plan.run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
@@ -46,7 +52,7 @@ def rebuild(warehouse: str, contract: Contract) -> list[int]:
         written.append(Run(number, plan.run_id, plan.known_at, state, plan.as_json(), detail))
     if written:
         journal.replace(warehouse, contract.pipeline, written)
-    return anew
+    return sorted([*anew, *disordered])
 
 
 def _agrees(run: Run, brought: dict[str, list[Piece]]) -> bool:

@@ -6,8 +6,9 @@ A table's horizon (horizon.py) is written first, then the rows are removed that 
 - of a log the records dated before, but for the one of each key that was in force at the horizon; what was refused
 - of the quarantine, and of fates decided anew, the bytes of what was refused longer ago
 
-The horizon is `keep` before the last completed run, or before the stream time of the slowest partition if that is
-earlier. It never moves back. Each commit may be made again: a trim that was killed is finished by the next one.
+The horizon is `keep` before the last completed run (or now, if that is earlier), or before the stream time of the
+slowest partition if that is earlier. It never moves back. Each commit may be made again: a trim that was killed is
+finished by the next one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast import horizon, questions
+from hindcast import clock, horizon, questions
 from hindcast.building import counted, topic_records
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
@@ -58,8 +59,9 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
     if last is None:
         return told
     reached = {name: _reached(spark, contract, name, last.number) for name in contract.topics}
-    kept = _tables_kept(spark, contract, reached, last.known_at)
-    logs_kept = _logs_kept(contract, reached, last)
+    until = min(last.known_at, clock.now())  # a known-at may be ahead of the clock: nothing is trimmed for that
+    kept = _tables_kept(spark, contract, reached, until)
+    logs_kept = _logs_kept(contract, reached, until)
     if not dry_run:
         for table, at, _ in (*kept.values(), *logs_kept.values()):
             if at is not None:
@@ -141,7 +143,7 @@ def _tables_kept(
     return found
 
 
-def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: journal.Run) -> dict[str, _Kept]:
+def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], known: datetime) -> dict[str, _Kept]:
     """The logs that are not kept for ever."""
     found = {}
     for name, topic in contract.topics.items():
@@ -149,9 +151,9 @@ def _logs_kept(contract: Contract, reached: Mapping[str, list[Slowest]], last: j
         if kept is None or kept.log is None or kept.quarantine is None or tables.opened(log) is None:
             continue
         before = horizon.of(log)
-        at, slowest = _horizon(last.known_at, reached[name], kept.log, before)
+        at, slowest = _horizon(known, reached[name], kept.log, before)
         if at is not None:
-            refused = _before(last.known_at, kept.quarantine)
+            refused = _before(known, kept.quarantine)
             moments = [moment for moment in (refused, before.refused if before else None) if moment is not None]
             at = replace(at, refused=max(moments, default=None), valid_time=topic.valid_time)
         found[name] = _Kept(log, at, slowest)

@@ -27,7 +27,7 @@ from hindcast import runs
 from hindcast.building import counted, emitting
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
-from hindcast.delta import contents, emitted, tables
+from hindcast.delta import contents, emitted, making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
 from hindcast.planning import journal, planner
@@ -61,8 +61,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
         raise AskedError(f"the contract was changed since run {past[-1].number}", where=pipeline, mend=mend)
     if begun is None and not any(_counts(spark, contract, what, past).values()):
         if not same:
-            where, mend = f"{pipeline}.{what.topic}", "look at how its keys are written: hindcast query"
-            raise AskedError("no record like that is here", where=where, mend=mend)
+            raise _unknown(contract, what)
         if same[-1].state == "completed":
             runs.finish(pipeline, same[-1].number)  # it may have died before its report was written
             return _proof(pipeline, same[-1].number)
@@ -85,9 +84,15 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
 
 
 def preview(spark: SparkSession, contract: Contract, what: Asked) -> dict[str, int]:
-    """How many rows of each table would go, and records of the log lose their bytes; nothing is written."""
-    what.digest(spark, contract)  # whether it can be a key at all
-    return _counts(spark, contract, what, journal.runs(settings().warehouse, contract.pipeline))
+    """Count the rows of each table that would go, and the records whose bytes the log would lose; write nothing.
+
+    All are 0 for what a run has forgotten. AskedError if there was never anything like that.
+    """
+    past, digest = journal.runs(settings().warehouse, contract.pipeline), what.digest(spark, contract)
+    counts = _counts(spark, contract, what, past)
+    if not any(counts.values()) and not any(run.plan.get("forgets", {}).get("sha256") == digest for run in past):
+        raise _unknown(contract, what)
+    return counts
 
 
 def text(pipeline: str, told: Mapping[str, Any]) -> str:
@@ -131,6 +136,16 @@ def besides(views: Sequence[str]) -> list[str]:
     return [
         f"Made of it in other pipelines: {', '.join(views)}. Remove their folders; their next runs derive them whole."
     ]
+
+
+def _unknown(contract: Contract, what: Asked) -> AskedError:
+    """Return the refusal to forget a key, or records, that no run has ever brought."""
+    table = f"{contract.pipeline}.{what.topic}"
+    if what.places:
+        mend = f"hindcast ledger {contract.pipeline} lists the offsets of each partition"
+        return AskedError(f"there is no record at {what.text}; nothing was written", where=table, mend=mend)
+    mend = f"look at how its keys are written: hindcast query {table}"
+    return AskedError(f"there is no such key: {what.text}; nothing was written", where=table, mend=mend)
 
 
 def _refuse(contract: Contract, topic: str) -> None:
@@ -230,8 +245,14 @@ class _Step:
         """What the journal, the gates and the reports say of it."""
         warehouse, pipeline, run, spark = settings().warehouse, self._contract.pipeline, self._todo.run, self._spark
         entries = journal.table(warehouse, pipeline)
+        making.ensure(entries, journal.SCHEMA)
         erase.rewrite(
-            spark, entries, ["run", "entry", "at"], "detail", run, lambda row: _json(self.texts, str(row["detail"]))
+            spark,
+            entries,
+            ["run", "entry", "at", "sequence"],
+            "detail",
+            run,
+            lambda row: _json(self.texts, str(row["detail"])),
         )
         gates = verdicts.table(warehouse, pipeline)
         erase.rewrite(

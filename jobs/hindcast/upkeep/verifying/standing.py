@@ -43,6 +43,13 @@ def as_of(before: list[Run], runs: list[Run]) -> list[Run]:
     ]
 
 
+def disordered(damage: list[tuple[int, str]], mend: str) -> Iterator[Finding]:
+    """Return the runs whose entries in the journal contradict each other (`journal.damage`)."""
+    for _, text in damage:
+        found = f"{text}: an older version wrote its entries while a clock was wrong, or more than one writer ended it"
+        yield Finding("journal", "runs", found, mend)
+
+
 def journal(contract: Contract, runs: list[Run], missing: Mapping[int, set[str]]) -> Iterator[Finding]:
     """Runs that tables have and the journal lacks (`missed`); runs that are open though a later one was completed."""
     if missing:

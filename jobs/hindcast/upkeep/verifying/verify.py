@@ -92,6 +92,7 @@ class _Verification:
         book, *others = every = list(inventory.behind(warehouse, self._contract, self._names))
         self._open(book)
         self._look(book)
+        self._order(book)
         self._runs = before = [] if book in self._broken else journal.runs(warehouse, pipeline)
         if before and before[-1].state == "planned" and "forgets" in before[-1].plan:
             self._told.left.append(
@@ -121,6 +122,16 @@ class _Verification:
         self._emitted(moments)
         self._defined(spark, whole=whole)
         return self._told
+
+    def _order(self, book: Table) -> None:
+        """Looks at the order of the journal's entries; without the plan of each run it says nothing of tables."""
+        if book in self._broken:
+            return
+        pipeline = self._contract.pipeline
+        damage = journal.damage(self._warehouse, pipeline)
+        self._told.findings += standing.disordered(damage, journal.repair(pipeline))
+        if journal.planned_runs(self._warehouse, pipeline)[1]:
+            self._broken.add(book)
 
     def _open(self, table: Table) -> None:
         try:

@@ -1,0 +1,266 @@
+"""The journal of runs: its order does not depend on clocks, and it takes no entry that contradicts another."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+from pyspark.sql.types import StructType
+
+from hindcast import cli, clock, runs
+from hindcast.delta import tables
+from hindcast.errors import BusyError, RunError, TableError
+from hindcast.planning import journal, planner, plans
+from hindcast.planning.entries import RANKS
+from hindcast.planning.journal import Run
+from hindcast.upkeep import doctor
+from hindcast.upkeep.verifying.verify import verify
+from pipelines import T0, Pipeline, pipeline
+
+HOUR = timedelta(hours=1)
+
+
+def run_of(number: int, state: str, numbers: int = 1, **detail: str) -> Run:
+    plan = {"pipeline": "shop", "numbers": numbers}
+    shown = plan if state == "planned" else detail
+    return Run(number, f"run {number}", T0 + number * HOUR, state, plan, shown)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clocks_do_not_order_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Random entries, each on a random clock, beside a model: what it allows is read back in order, nothing else is."""
+    dice, warehouse = random.Random(seed), str(tmp_path)  # noqa: S311  # no secret
+    model: dict[int, list[str]] = {}
+    monkeypatch.setattr(clock, "now", lambda: T0 + timedelta(seconds=dice.randrange(-(10**9), 10**9)))
+    for step in range(14):
+        last, state = max(model, default=0), dice.choice(list(RANKS))
+        number = last + dice.randint(0, 2) if state == "planned" else dice.randint(max(last - 1, 1), last + 1)
+        entry = run_of(number, state, numbers=dice.randint(1, max(number - last, 1)), found=f"step {step}")
+        open_ = [run for run, states in model.items() if states[-1] in ("planned", "stopped")]
+        allowed = not open_ and number > last if state == "planned" else number in open_
+        if allowed:
+            journal.write(warehouse, entry)
+            model.setdefault(number, []).append(state)
+        else:
+            with pytest.raises(RunError):
+                journal.write(warehouse, entry)
+        told = journal.runs(warehouse, "shop")
+        assert [(run.number, run.state) for run in told] == [(run, model[run][-1]) for run in sorted(model)]
+        assert all(run.plan["pipeline"] == "shop" for run in told)
+        if allowed and state == "stopped":
+            assert told[-1].stopped == f"step {step}", "of several stops the last one is shown"
+    found = tables.opened(journal.table(warehouse, "shop"))
+    assert found is not None
+    assert sorted(found.to_pyarrow_table()["sequence"].to_pylist()) == list(range(1, sum(map(len, model.values())) + 1))
+    assert journal.damage(warehouse, "shop") == []
+
+
+def test_writers_at_the_same_moment_get_different_sequence_numbers(tmp_path: Path) -> None:
+    """Eight of them stop one run at once: each entry is there, once, under a number of its own."""
+    warehouse = str(tmp_path)
+    journal.write(warehouse, run_of(1, "planned"))
+    barrier = threading.Barrier(8)
+
+    def stop() -> None:
+        barrier.wait()
+        journal.write(warehouse, run_of(1, "stopped"))
+
+    in_parallel(*[stop] * 8)
+    found = tables.opened(journal.table(warehouse, "shop"))
+    assert found is not None
+    assert sorted(found.to_pyarrow_table()["sequence"].to_pylist()) == list(range(1, 10))
+
+
+def test_of_writers_that_plan_at_the_same_moment_one_wins(tmp_path: Path) -> None:
+    """Also where they take different numbers, because one brings more chunks than another."""
+    warehouse, refused = str(tmp_path), []
+    journal.table(warehouse, "shop")
+    barrier = threading.Barrier(4)
+
+    def plan(number: int) -> None:
+        barrier.wait()
+        try:
+            journal.write(warehouse, run_of(number, "planned", numbers=number))
+        except BusyError as error:
+            refused.append(str(error))
+
+    in_parallel(*(lambda number=number: plan(number) for number in (1, 2, 3, 4)))
+    assert len(journal.runs(warehouse, "shop")) == 1
+    assert len(refused) == 3
+
+
+def in_parallel(*functions: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_no_entry_follows_an_end(tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    with pytest.raises(RunError, match="run 1 is not planned"):
+        journal.write(warehouse, run_of(1, "completed"))
+    for number, end in ((1, "completed"), (2, "abandoned")):
+        journal.write(warehouse, run_of(number, "planned"))
+        journal.write(warehouse, run_of(number, end))
+        for state in ("stopped", "completed", "abandoned"):
+            with pytest.raises(RunError, match=f"run {number} is {end}"):
+                journal.write(warehouse, run_of(number, state))
+    journal.write(warehouse, run_of(3, "planned"))
+    with pytest.raises(BusyError, match="run 3 has not ended"):
+        journal.write(warehouse, run_of(4, "planned"))
+
+
+OLD = StructType(journal.SCHEMA.fields[:-1])
+"""The columns of a journal before its entries had sequence numbers."""
+
+
+def write_old(warehouse: str, pipeline: str, *entries: tuple[Run, datetime]) -> None:
+    """Writes a journal as versions without sequence numbers did: in any order, each entry with its clock."""
+    place = journal.table(warehouse, pipeline)
+    rows = [
+        {"run": it.number, "entry": it.state, "at": at, "runId": it.run_id, "knownAt": it.known_at}
+        | {"detail": json.dumps(it.detail)}
+        for it, at in entries
+    ]
+    if tables.opened(place) is None:
+        schema = Schema.from_json(OLD.json())
+        named = {"name": f"{pipeline}.runs", "description": place.description}
+        DeltaTable.create(place.path, schema=schema, **named)
+    types = [field for field in journal._ARROW if field.name != "sequence"]
+    write_deltalake(place.path, pa.Table.from_pylist(rows, schema=pa.schema(types)), mode="append")
+
+
+def test_an_old_journal_is_read_by_the_rank_of_states(tmp_path: Path) -> None:
+    """Run 1 was completed on a clock half an hour behind: its report is no plan."""
+    warehouse = str(tmp_path)
+    stops = [(run_of(2, "stopped", found="first"), T0 + 5 * HOUR), (run_of(2, "stopped", found="last"), T0 + 6 * HOUR)]
+    write_old(
+        warehouse,
+        "shop",
+        (run_of(1, "completed", some="report"), T0 - HOUR / 2),
+        (run_of(1, "planned"), T0),
+        *stops,
+        (run_of(2, "planned"), T0 + 7 * HOUR),
+    )
+    first, second = journal.runs(warehouse, "shop")
+    assert (first.state, first.plan["pipeline"], first.detail) == ("completed", "shop", {"some": "report"})
+    assert (second.state, second.stopped) == ("stopped", "last")
+    journal.write(warehouse, run_of(2, "completed"))
+    assert [run.state for run in journal.runs(warehouse, "shop")] == ["completed"] * 2
+
+
+@pytest.fixture
+def damaged(restaurant: Pipeline, tmp_path: Path) -> Iterator[Pipeline]:
+    """Three runs as an old version left them: one was dated wrongly, one is given up as well, one completed twice."""
+    copy = Pipeline(None, restaurant.servers, tmp_path, restaurant.path.read_text(encoding="utf-8"))
+    shutil.copytree(restaurant.warehouse, copy.warehouse)
+    whole = entries_of(copy)
+    shutil.rmtree(Path(copy.warehouse) / copy.name / "runs")
+    wrong = [(entry, at - HOUR if (entry.number, entry.state) == (1, "completed") else at) for entry, at in whole]
+    _, second, third = (run for run, _ in whole if run.state == "completed")
+    later = clock.now() + HOUR
+    wrong += [(replace(second, state="abandoned", detail={"reason": "by hand"}), later), (third, later)]
+    write_old(copy.warehouse, copy.name, *wrong)
+    with copy.here():
+        yield copy
+
+
+def entries_of(p: Pipeline) -> list[tuple[Run, datetime]]:
+    found = tables.opened(journal.table(p.warehouse, p.name))
+    assert found is not None
+    return [
+        (Run(row["run"], row["runId"], row["knownAt"], row["entry"], {}, json.loads(row["detail"])), row["at"])
+        for row in found.to_pyarrow_table().sort_by("sequence").to_pylist()
+    ]
+
+
+def test_a_damaged_journal_is_found_and_put_in_order(
+    damaged: Pipeline, restaurant: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = journal.runs(restaurant.warehouse, restaurant.name)
+    assert journal.runs(damaged.warehouse, damaged.name) == before, "also before it is repaired"
+    told = verify(damaged.warehouse, damaged.contract)
+    assert {(it.check, it.table, it.mend) for it in told.findings} == {
+        ("journal", "runs", f"hindcast ledger {damaged.name} --rebuild")
+    }
+    assert [it.found.partition(":")[0] for it in told.findings] == [
+        "run 1 was entered as completed, then planned",
+        "run 2 was entered as planned, then completed, then abandoned",
+        "run 3 was entered as planned, then completed, then completed",
+    ]
+    (line,) = doctor._journals(doctor.settings.settings())
+    assert (line.state, line.mend) == ("failed", told.findings[0].mend)
+    assert "run 3 was entered as planned, then completed, then completed" in line.found
+    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert capsys.readouterr().out.endswith("run 1, 2, 3 written anew\n")
+    assert journal.runs(damaged.warehouse, damaged.name) == before
+    assert verify(damaged.warehouse, damaged.contract).findings == []
+    assert [line.state for line in doctor._journals(doctor.settings.settings())] == ["ok"]
+    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert "nothing was written" in capsys.readouterr().out
+
+
+def test_a_run_without_its_plan_is_told_and_made_again(damaged: Pipeline) -> None:
+    DeltaTable(journal.table(damaged.warehouse, damaged.name).path).delete("run = 2 AND entry = 'planned'")
+    with pytest.raises(TableError, match="the journal lacks the plan of run 2") as refused:
+        journal.runs(damaged.warehouse, damaged.name)
+    told = verify(damaged.warehouse, damaged.contract)
+    assert told.left == ["all else, until the journal of runs can be read"]
+    assert refused.value.mend == told.findings[0].mend == f"hindcast ledger {damaged.name} --rebuild"
+    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert [run.state for run in journal.runs(damaged.warehouse, damaged.name)] == ["completed"] * 3
+    assert verify(damaged.warehouse, damaged.contract).findings == []
+
+
+def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_up(number: int) -> None:
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+
+    with pipeline(None, broker, tmp_path) as p:
+        now, moment = clock.now(), datetime(2099, 1, 1, tzinfo=UTC)
+        monkeypatch.setattr(clock, "now", lambda: moment)
+        runs.plan(p.name, "first")
+        give_up(1)
+        monkeypatch.setattr(clock, "now", lambda: now)
+        with pytest.raises(RunError, match=r"run 1 \(first\) is known at 2099-01-01T00:00:00\+00:00") as refused:
+            runs.plan(p.name, "second")
+        assert f"hindcast run {p.name} --ahead-of-clock" in refused.value.mend
+        assert p.states() == [(1, "abandoned")], "nothing was written"
+        assert runs.plan(p.name, "second", ahead=True) == 2
+        give_up(2)
+        assert runs.plan(p.name, "third") == 3, "later runs need no consent of their own"
+        known = [run.known_at - moment for run in journal.runs(p.warehouse, p.name)]
+        assert known == [timedelta(microseconds=n) for n in range(3)]
+        give_up(3)
+        monkeypatch.setattr(clock, "now", lambda: moment + 24 * HOUR)
+        runs.plan(p.name, "fourth")
+        give_up(4)
+        monkeypatch.setattr(clock, "now", lambda: now)
+        with pytest.raises(RunError, match="run 4"):
+            runs.plan(p.name, "fifth")
+
+
+def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        now = clock.now()
+        runs.plan(p.name, "first")
+        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        monkeypatch.setattr(clock, "now", lambda: now - HOUR / 2)
+        runs.plan(p.name, "second")
+        first, second = journal.runs(p.warehouse, p.name)
+        assert second.known_at == first.known_at + timedelta(microseconds=1)

@@ -1,0 +1,146 @@
+"""The Spark Connect server as `make up` starts it: it serves those who have its token, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from hindcast.local import ports, process, spark
+from hindcast.local.process import Process
+from hindcast.remote import TOKEN
+from hindcast.settings import Settings, settings
+
+NOBODY = 65534
+NO_LOOPBACK = "0.0.0.0"  # noqa: S104  # to clients: leads to this machine, and is not known as its loopback
+CLIENT = """
+import os, sys
+from hindcast import remote
+from hindcast.errors import PlatformError
+from pyspark.sql.connect.session import SparkSession
+import grpc, pyspark.sql.connect.client.core, pyspark.errors.exceptions.connect
+if sys.argv[2:]:
+    os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+try:
+    spark = remote.connect(sys.argv[1], {"spark.app.name": "test"})
+    print("counted", spark.range(3).count(), spark.conf.get("spark.connect.authenticate.token", "no such setting"))
+except PlatformError as error:
+    print("refused:", error)
+"""
+
+
+class Server(NamedTuple):
+    """A server that runs."""
+
+    now: Settings
+    process: Process
+
+    @property
+    def port(self) -> str:
+        return self.process.where.rpartition(":")[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    now = settings({"HINDCAST_VAR": str(tmp_path_factory.mktemp("var")), "HINDCAST_SPARK_PORT": str(ports.free())})
+    started = spark.start(now)
+    try:
+        spark.wait(started)
+        yield Server(now, started)
+    finally:
+        process.stop([started])
+
+
+def client(url: str, token: str | None, uid: str = "") -> str:
+    """What a client of its own process prints; with `uid` it is that user's when it connects."""
+    environment = {name: value for name, value in os.environ.items() if name not in (TOKEN, "SPARK_REMOTE")}
+    environment |= {TOKEN: token} if token is not None else {}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", CLIENT, url, *([uid] if uid else [])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["127.0.0.1:{}", "localhost:{}", f"{NO_LOOPBACK}:{{}}/;use_ssl=false"])
+def test_who_has_the_token_is_served(server: Server, where: str) -> None:
+    url = f"sc://{where.format(server.port)}"
+    assert client(url, spark.token(server.now)) == "counted 3 no such setting\n"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("token", [None, "", "0" * 64])
+def test_another_user_of_this_machine_is_refused(server: Server, token: str | None) -> None:
+    told = client(server.process.where, token, str(NOBODY))
+    assert f"refused: {server.process.where}: the Spark Connect server does not accept our token" in told
+    assert f"set {TOKEN}" in told
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_cannot_find_the_token(server: Server) -> None:
+    token, pid = spark.token(server.now), server.process.pid
+    places = [f"/proc/{pid}/environ", str(server.now.var / "spark" / "token")]
+    for place in places:
+        assert token in Path(place).read_text(encoding="utf-8"), "we can"
+        told = subprocess.run(
+            ["/bin/cat", place], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False
+        )
+        assert (told.returncode, token.encode() in told.stdout) == (1, False)
+
+
+def ask_without_secret(port: int) -> bytes:
+    """What a port of Spark's own protocol answers to a request of a client that has not authenticated itself."""
+    body = b"hello"
+    frame = bytes([3]) + (7).to_bytes(8) + len(body).to_bytes(4) + body  # an RpcRequest
+    with socket.create_connection((ports.HOST, port), 5) as connection:
+        connection.settimeout(5)
+        connection.sendall((8 + len(frame)).to_bytes(8) + frame)
+        told = b""
+        with suppress(TimeoutError):
+            while part := connection.recv(4096):
+                told += part
+                if len(told) >= 8 and len(told) >= int.from_bytes(told[:8]):
+                    break
+    return told
+
+
+@pytest.mark.long
+def test_ports_by_which_spark_speaks_with_itself_ask_for_a_secret(server: Server) -> None:
+    client(server.process.where, spark.token(server.now))
+    listening = {
+        it.laddr.port for it in psutil.Process(server.process.pid).net_connections("tcp") if it.status == "LISTEN"
+    }
+    own = listening - {int(server.port)}
+    assert len(own) >= 2, "the driver's and the block manager's"
+    for port in own:
+        assert b"Expected SaslMessage" in ask_without_secret(port)
+
+
+@pytest.mark.long
+def test_the_token_stands_in_no_command_line_and_in_no_other_file(server: Server) -> None:
+    token = spark.token(server.now)
+    client(server.process.where, token)
+    assert not [p.pid for p in psutil.process_iter(["cmdline"]) if token in " ".join(p.info["cmdline"] or [])]
+    files = [path for path in server.now.var.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"token", "connect.conf", "spark.log"}
+    assert [path.name for path in files if token.encode() in path.read_bytes()] == ["token"]
+
+
+def test_a_token_is_kept_and_one_that_others_could_read_is_made_anew(tmp_path: Path) -> None:
+    now = settings({"HINDCAST_VAR": str(tmp_path)})
+    token, path = spark.token(now), tmp_path / "spark" / "token"
+    assert (len(token), path.stat().st_mode & 0o777, spark.token(now)) == (64, 0o600, token)
+    path.chmod(0o644)
+    assert spark.token(now) != token
+    assert path.stat().st_mode & 0o777 == 0o600

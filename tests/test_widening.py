@@ -1,0 +1,121 @@
+"""Widening a column's type locks out readers: refused unless the contract consents, and told by check, preview, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from hindcast import cli
+from hindcast.building import preview, widening
+from hindcast.delta.columns import declared_type
+from hindcast.delta.making import LOCKED_OUT
+from hindcast.errors import ContractError, TableError
+from hindcast.reports import page, report
+from pipelines import Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: cafe
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: TYPE, note: string}
+views:
+  plain:
+    table: menu
+    select: {price: price}
+  doubled:
+    table: menu
+    select: {twice: price * 2}
+"""
+NARROW, WIDE = CONTRACT.replace("TYPE", "int"), CONTRACT.replace("TYPE", "bigint")
+
+
+def consenting(text: str, *names: str) -> str:
+    for name in names:
+        text = text.replace(f"  {name}:\n", f"  {name}:\n    widen: spark_only\n")
+    return text
+
+
+def rows_by_delta_rs(p: Pipeline, name: str) -> int:
+    return len(DeltaTable(p.table(name).path).to_pyarrow_table())
+
+
+def test_widening_is_refused_before_anything_is_written_unless_the_contract_consents(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, NARROW) as p:
+        p.send("menu", ("curry", {"price": 8}, 0))
+        p.run()
+        before = p.versions()
+
+        p.write(WIDE)
+        assert cli.main(["check", str(p.path)]) == 1
+        shown = capsys.readouterr().err
+        line = next(n for n, text in enumerate(p.path.read_text().splitlines(), 1) if "price: bigint" in text)
+        assert f"cafe.yaml:{line}: menu would be widened: price from int to bigint; " in shown
+        assert f"plain would be widened: price from int to bigint. {LOCKED_OUT}" in shown
+        assert "write widen: spark_only under menu and plain" in shown
+        for attempt in (lambda: preview.preview(spark, p.name), lambda: p.run("refused")):
+            with pytest.raises(ContractError, match="menu would be widened"):
+                attempt()
+        assert (p.versions(), p.states()) == (before, [(1, "completed")])
+
+        p.write(consenting(WIDE, "menu", "plain"))
+        assert cli.main(["check", str(p.path)]) == 0
+        assert f"plain would be widened: price from int to bigint. {LOCKED_OUT}" in capsys.readouterr().out
+        with pytest.raises(TableError, match=r"would be widened \(twice from int to bigint\)") as caught:
+            p.run("second")  # the type of an expression only Spark knows
+        assert "widen: spark_only under doubled" in caught.value.mend
+        assert rows_by_delta_rs(p, "doubled") == 1
+
+        p.write(consenting(WIDE, "doubled"))  # menu and plain are widened already: nobody else is locked out
+        assert cli.main(["check", str(p.path)]) == 0
+        assert "would be widened" not in capsys.readouterr().out
+        p.send("menu", ("soup", {"price": 2**40}, 1))
+        told = p.run("second")
+        assert {name: table.get("widened") for name, table in told["tables"].items()} == {
+            "menu": {"price": ["int", "bigint"]},
+            "plain": {"price": ["int", "bigint"]},
+            "doubled": {"twice": ["int", "bigint"]},
+        }
+        assert f"widened: twice from int to bigint. {LOCKED_OUT}" in report.text(told)
+        assert "widened: twice from int to bigint" in page.html(told)
+        assert p.believed("doubled") == [("curry", 16, 0, None), ("soup", 2**41, 1, None)]
+        with pytest.raises(DeltaError, match="typeWidening"):
+            rows_by_delta_rs(p, "doubled")
+
+
+def test_consent_changes_neither_the_definition_nor_the_hash(tmp_path: Path) -> None:
+    p = Pipeline(None, "", tmp_path, WIDE)
+    plain = p.contract
+    p.write(consenting(WIDE, "menu", "plain", "doubled"))
+    consented = p.contract
+    assert consented.can_widen("doubled")
+    assert not plain.can_widen("doubled")
+    assert (plain.hash, plain.definition("plain")) == (consented.hash, consented.definition("plain"))
+    assert plain.topics["menu"].decoding == consented.topics["menu"].decoding
+
+
+def test_a_warehouse_without_tables_has_nothing_to_widen(tmp_path: Path) -> None:
+    p = Pipeline(None, "", tmp_path, WIDE)
+    assert widening.find_widened(p.warehouse, p.contract) == {}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp"),
+        *("binary", "decimal(8,2)", "decimal(10,0)", "array<int>", "struct<x:array<decimal(3,1)>,y:string>"),
+    ],
+)
+def test_every_type_of_a_contract_is_one_of_sparks(kind: str) -> None:
+    assert declared_type(kind).simpleString() == kind
