@@ -190,7 +190,7 @@ def test_a_run_about_one_table_skips_the_tasks_of_others(up: tuple[Settings, Air
 def test_what_a_gate_holds_back_is_approved_by_a_person(up: tuple[Settings, Airflow]) -> None:
     now, web = up
     assert [row["key"] for row in holds.held(now.warehouse, "restaurant").to_pylist()] == ['{"item":"lassi"}']
-    asked = web.approve("restaurant__release")
+    asked = web.approve("restaurant__release", keys=['menu {"item":"lassi"}'])
     web.wait("restaurant__release", asked)
     last = journal.runs(now.warehouse, "restaurant")[-1]
     assert (last.state, last.run_id, last.plan["releases"]["menu"]["keys"]) == (
