@@ -1,6 +1,8 @@
 """One DAG per contract in schemas/: plan -> replay each topic -> derive, gate and publish each view -> report.
 
-Where a gate can hold changes back there is a second one, <pipeline>__release: it asks a person (approve or reject) and
+<pipeline>__preview says what a run would change, and writes nothing: a DAG of its own, so that no run waits for it.
+
+Where a gate can hold changes back there is a third one, <pipeline>__release: it asks a person (approve or reject) and
 publishes what was approved. The first triggers it when something is newly held.
 """
 
@@ -50,8 +52,11 @@ PATIENCE = {"mode": "reschedule", "poke_interval": 10, "timeout": 3600}
 SPARK_TIMEOUT = timedelta(hours=12)
 """After so long a step in Spark is stopped, and tried again: the first replay of a large topic may take hours."""
 
-RELEASE = "__release"
-"""What ends the id of the DAG that asks a person."""
+APPROVED = {**PATIENCE, "timeout": 2 * SPARK_TIMEOUT.total_seconds()}
+"""How an approval waits: longer than a step may take, for nobody gives it a second time."""
+
+RELEASE, PREVIEW = "__release", "__preview"
+"""What ends the ids of the DAG that asks a person, and of the one that previews."""
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
 UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
@@ -80,7 +85,15 @@ def pipeline_dag(contract: Contract) -> DAG:
                 tables[name] = _table_task(contract, "build", name)
         for name, made in tables.items():
             [tables[i] for i in (*contract.made_of(name), *_referred(contract, name)) if i in tables] >> made
-        plan >> _spark_task("preview", "preview", contract, UNTIL, ONLY, trigger_rule=TriggerRule.ALL_SKIPPED)
+        plan >> StartPreview(
+            task_id="preview",
+            trigger_dag_id=f"{contract.pipeline}{PREVIEW}",
+            trigger_run_id="preview__{{ run_id }}",
+            conf={"until": UNTIL, "only": ONLY},
+            logical_date=None,
+            reset_dag_run=True,
+            trigger_rule=TriggerRule.ALL_SKIPPED,
+        )
         last = {"task_id": "report", "outlets": [assets.alias(contract.pipeline)], "doc_md": REPORT, **SOME}
         if _holds(contract):
             report = task.short_circuit(**last)(steps.finish)(contract.pipeline, plan)
@@ -99,6 +112,37 @@ PLAN = (
     "Fixes what the run does: its known-at, and which offsets of each topic. It waits while another run is under way."
 )
 REPORT = "Says what the run did, completes it, and tells Airflow which tables were published (as asset events)."
+
+
+def preview_dag(contract: Contract) -> DAG:
+    """Return the DAG that says what a run of the pipeline would change; no run waits for it, nor it for one."""
+    form = _form(contract)
+    with DAG(
+        f"{contract.pipeline}{PREVIEW}",
+        description=f"Says what a run of {contract.pipeline} would change, and writes nothing",
+        doc_md=f"The log of the task *preview* says which past answers a run of `{contract.pipeline}` would change. "
+        "It writes nothing; runs may go on meanwhile.",
+        schedule=None,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        default_args=DEFAULTS,
+        params={name: form[name] for name in steps.PREVIEW_FORM},
+        tags=["hindcast", "preview"],
+    ) as dag:
+        # Of a priority that is less than that of any task of a run.
+        last = {"priority_weight": 0, "weight_rule": "absolute", "pre_execute": steps.check_preview}
+        until, only = "{{ params.until or '' }}", "{{ params.only or '' }}"
+        _spark_task("preview", "preview", contract, until, only, **last)
+    return dag
+
+
+class StartPreview(TriggerDagRunOperator):
+    """Starts the pipeline's preview, and does not wait for it: the link *Triggered DAG* leads to it."""
+
+    def execute(self, context: Context) -> Any:
+        """Hands on what of the form was filled in."""
+        self.conf = {name: told for name, told in (self.conf or {}).items() if told}
+        return super().execute(context)
 
 
 def _form(contract: Contract) -> dict[str, Param]:
@@ -136,7 +180,8 @@ def _form(contract: Contract) -> dict[str, Param]:
             False,
             type="boolean",
             title="Preview only",
-            description="Write nothing: the log of the task preview says which past answers the run would change.",
+            description=f"Write nothing: start {contract.pipeline}{PREVIEW}, which says what the run would change. "
+            "You can start that by itself too: it does not wait for runs.",
         ),
         "reason": Param(
             None,
@@ -175,15 +220,17 @@ def release_dag(contract: Contract) -> DAG:
             subject=f"{contract.pipeline}: publish what is held back?",
             body=told,
             options=["Approve", "Reject"],
-            options_mapping={"Approve": "release", "Reject": "reject"},
+            options_mapping={"Approve": "plan", "Reject": "reject"},
             params={"keys": _keys_to_choose([])},
             execution_timeout=None,
         )
+        plan = task.sensor(task_id="plan", doc_md=PLAN, **APPROVED)(steps.plan_release)
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
         release = _spark_task("release", "release", contract, "{{ run_id }}", until, by, keys)
         outlets = [assets.alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(steps.finish_release)
-        held >> approve >> [release, task(steps.reject)(contract.pipeline, until, by, keys)]
-        release >> report(contract.pipeline, "{{ run_id }}")
+        held >> approve >> [planned, task(steps.reject)(contract.pipeline, until, by, keys)]
+        planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
 
@@ -235,7 +282,7 @@ def made(folder: Path) -> dict[str, DAG]:
     """The DAGs of a folder's contracts by their ids; of a task that begins only those of its own contract's file."""
     wanted = get_parsing_context().dag_id or ""
     every = paths(folder)
-    own = [path for path in every if path.stem == wanted.removesuffix(RELEASE)]
+    own = [path for path in every if path.stem in (wanted, wanted.removesuffix(RELEASE), wanted.removesuffix(PREVIEW))]
     found = {dag.dag_id: dag for dag in dags(own)}
     return found if wanted in found else {dag.dag_id: dag for dag in dags(every)}
 
@@ -249,6 +296,7 @@ def dags(files: Iterable[Path]) -> Iterator[DAG]:
             if read.setdefault(contract.pipeline, path) != path:
                 raise repeated(contract.pipeline, path, read[contract.pipeline])
             yield pipeline_dag(contract)
+            yield preview_dag(contract)
             if _holds(contract):
                 yield release_dag(contract)
         except HindcastError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +13,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from browser import running
-from hindcast import read
+from hindcast import read, runs
 from hindcast.contracts import find
 from hindcast.delta import tables
 from hindcast.demo import restaurant
@@ -23,7 +27,7 @@ from hindcast.kafka import produce
 from hindcast.kafka.produce import Record
 from hindcast.local.api import Airflow
 from hindcast.local.executor import PRELOADED
-from hindcast.planning import journal
+from hindcast.planning import journal, planner
 from hindcast.quality import holds
 from hindcast.questions import BEGINNING, Question
 from hindcast.settings import Settings
@@ -176,8 +180,7 @@ def test_what_makes_no_sense_is_refused_by_the_first_task_in_our_words(up: tuple
 def test_a_run_about_one_table_skips_the_tasks_of_others(up: tuple[Settings, Airflow]) -> None:
     now, web = up
     run = web.wait("restaurant", web.trigger("restaurant", only="bills", reason="look again"))
-    states = {task["task_id"]: task["state"] for task in web.tasks("restaurant", run)}
-    assert states == {
+    assert states(web, "restaurant", run) == {
         **dict.fromkeys(("plan", "build.bills", "report"), "success"),
         **dict.fromkeys(("replay.menu", "replay.orders", "build.all_orders", "preview", "ask"), "skipped"),
     }
@@ -186,12 +189,36 @@ def test_a_run_about_one_table_skips_the_tasks_of_others(up: tuple[Settings, Air
     assert len(web.events("restaurant.bills")) == 2
 
 
+def curl(section: str, number: int, **names: str) -> dict[str, Any]:
+    """What Airflow answers to a request of a section of docs/airflow.md, as a shell makes it."""
+    page = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    request = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[number]
+    done = subprocess.run(
+        ["/bin/bash", "-c", request],
+        env={**os.environ, **names},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
 @pytest.mark.long
-def test_what_a_gate_holds_back_is_approved_by_a_person(up: tuple[Settings, Airflow]) -> None:
+def test_what_a_gate_holds_back_is_approved_by_the_requests_of_the_docs(up: tuple[Settings, Airflow]) -> None:
     now, web = up
     assert [row["key"] for row in holds.held(now.warehouse, "restaurant").to_pylist()] == ['{"item":"lassi"}']
-    asked = web.approve("restaurant__release", keys=['menu {"item":"lassi"}'])
-    web.wait("restaurant__release", asked)
+    section, names = "Approve from a script", {"AIRFLOW": web.url, "TOKEN": web._token}
+    until(lambda: curl(section, 0, **names)["total_entries"] == 1, 120)
+    (waiting,) = curl(section, 0, **names)["hitl_details"]
+    assert "lassi" in waiting["body"]
+    asked = waiting["task_instance"]["dag_run_id"]
+    answer = curl(section, 1, **names, RUN=asked)
+    assert answer["chosen_options"] == ["Approve"]
+    assert "already" in str(curl(section, 1, **names, RUN=asked)["detail"]), "an answer is given once"
+    until(lambda: curl(section, 2, **names, RUN=asked)["state"] == "success", 300)
+    assert curl(section, 0, **names)["total_entries"] == 0
     last = journal.runs(now.warehouse, "restaurant")[-1]
     assert (last.state, last.run_id, last.plan["releases"]["menu"]["keys"]) == (
         "completed",
@@ -201,6 +228,66 @@ def test_what_a_gate_holds_back_is_approved_by_a_person(up: tuple[Settings, Airf
     lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
     assert not holds.held(now.warehouse, "restaurant").num_rows
+
+
+@pytest.mark.long
+def test_an_approval_waits_for_its_turn_and_goes_first(
+    up: tuple[Settings, Airflow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run is under way, by a command; a fresh run waits already when a person approves. A preview does not."""
+    now, web = up
+    free = Record(b"lassi", b'{"price": 0}', restaurant.minute(9))
+    produce.send(now.kafka, next(iter(restaurant.first())), [free])
+    web.wait("restaurant", web.trigger("restaurant"))
+    until(lambda: len(web.runs("restaurant__release")) == 2, 60)
+    release = list(web.runs("restaurant__release"))[-1]
+    for name, value in now.environment.items():
+        monkeypatch.setenv(name, value)
+    runs.plan("restaurant", "cli__busy")
+    busy = journal.runs(now.warehouse, "restaurant")[-1]
+
+    fresh = web.trigger("restaurant")
+    until(lambda: states(web, "restaurant", fresh)["plan"] == "up_for_reschedule", 60)
+    web.approve("restaurant__release", release)
+    until(lambda: states(web, "restaurant__release", release)["plan"] == "up_for_reschedule", 60)
+    preview = web.wait("restaurant__preview", web.trigger("restaurant__preview", only=None))
+    said = "\n".join(web.log("restaurant__preview", preview, "preview"))
+    assert f"run {busy.number} (cli__busy) is under way" in said
+    assert web.runs("restaurant")[fresh] == "running"
+
+    planner.abandon(now.warehouse, busy, "the test is done with it")
+    web.wait("restaurant__release", release)
+    web.wait("restaurant", fresh)
+    last = [run.run_id for run in journal.runs(now.warehouse, "restaurant") if run.number > busy.number]
+    assert last[:2] == [release, fresh]
+    assert not holds.held(now.warehouse, "restaurant").num_rows
+
+
+def states(web: Airflow, dag: str, run: str) -> dict[str, str]:
+    """The state of each task of a run."""
+    return {task["task_id"]: task["state"] for task in web.tasks(dag, run)}
+
+
+@pytest.mark.long
+def test_a_preview_and_a_run_do_not_wait_for_each_other(up: tuple[Settings, Airflow]) -> None:
+    """A preview that does not come to its end, by the form of the pipeline; a run comes to its own meanwhile."""
+    now, web = up
+    web.unpause("tips")
+    web._call("PATCH", "/api/v2/dags/tips__preview", {"is_paused": True})
+    before = len(journal.runs(now.warehouse, "tips"))
+    previewed = web.wait("tips", web.trigger("tips", preview=True, until="2026-01-02"))
+    tasks = states(web, "tips", previewed)
+    assert (tasks.pop("preview"), set(tasks.values())) == ("success", {"skipped"})
+    web.wait("tips", web.trigger("tips"))
+    assert len(journal.runs(now.warehouse, "tips")) == before + 1
+    assert web.runs("tips__preview") == {f"preview__{previewed}": "queued"}
+
+    web.unpause("tips__preview")
+    web.wait("tips__preview", f"preview__{previewed}")
+    said = "\n".join(web.log("tips__preview", f"preview__{previewed}", "preview"))
+    assert "tips: what a run would change; nothing was written" in said
+    assert web.run("tips__preview", f"preview__{previewed}")["conf"] == {"until": "2026-01-02T00:00:00+00:00"}
+    assert len(journal.runs(now.warehouse, "tips")) == before + 1
 
 
 @pytest.mark.long
@@ -220,8 +307,9 @@ def test_a_backfill_replays_day_by_day_then_writes_nothing_then_what_a_new_defin
 
     (now.schemas / "daily.yaml").write_text(DAILY.replace("price * 2", "price * 3"))
     previewed = web.wait("daily", web.trigger("daily", preview=True))
-    states = {task["task_id"]: task["state"] for task in web.tasks("daily", previewed)}
-    assert (states.pop("preview"), set(states.values())) == ("success", {"skipped"})
+    web.wait("daily__preview", f"preview__{previewed}")
+    said = "\n".join(web.log("daily__preview", f"preview__{previewed}", "preview"))
+    assert "views.doubled.select.price: price * 2 -> price * 3" in said
     assert data_versions(now) == versions
     web.backfill("daily", *days, max_active_runs=3, reprocess_behavior="completed")
     last = journal.runs(now.warehouse, "daily")[-1].number

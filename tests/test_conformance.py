@@ -189,3 +189,10 @@ def test_a_topology_that_failed_is_shown_part_by_part_line_by_line() -> None:
     ]
     error = failure(Outcome(vector, {"error": {"phase": "build"}}, 0.0)).splitlines()
     assert error[-2:] == ["error: error", '+{"phase": "build"}']
+
+
+def test_what_follows_from_a_retention_is_as_in_kafka_streams() -> None:
+    found = load(VECTORS / "retentions")
+    assert len(found) == 33
+    judge([Outcome(vector, computed(vector), 0.0) for vector in found])
+    assert sum("error" in vector.expected for vector in found) == 16

@@ -551,6 +551,8 @@ def test_a_broken_neighbour_does_not_hide_a_pipeline_named_as_its_file(tmp_path:
 def test_a_hint_looks_past_case_and_tells_the_nearest_few_of_many() -> None:
     assert nearest("TTL", ["ttl", "read"]) == "did you mean 'ttl'? known here: read, ttl"
     assert nearest("menu", ["Menu", "menu"]) == "did you mean 'menu'? known here: Menu, menu"
+    runs = [str(number) for number in (10, 9, 100, 1)]
+    assert nearest("x", runs) == "known here: 1, 9, 10, 100", "numbers are sorted as numbers"
     told = nearest("expect_41", [f"expect_{n}" for n in range(70)])
     assert told.startswith("did you mean 'expect_41'? nearest of the 70 known here: expect_41, ")
     assert len(told.partition("here: ")[2].split(", ")) == 5

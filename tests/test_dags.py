@@ -154,6 +154,7 @@ def test_a_contract_becomes_a_dag_with_tasks_named_after_it(dags: dict[str, Any]
         "preview": [],
     }
     assert dags["dags"]["restaurant"]["active"] == 1
+    assert dags["dags"]["restaurant"]["operators"]["preview"] == "StartPreview"
     assert "| bills | view | orders with menu |" in dags["dags"]["restaurant"]["doc"]
 
 
@@ -171,7 +172,8 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
     assert (gated["tasks"]["report"], gated["operators"]["ask"]) == (["ask"], "TriggerDagRunOperator")
     assert release["tasks"] == {
         "held": ["approve"],
-        "approve": ["reject", "release"],
+        "approve": ["plan", "reject"],
+        "plan": ["release"],
         "release": ["report"],
         "report": [],
         "reject": [],
@@ -181,6 +183,14 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
     assert (choice["value"], choice["chosen"]) == ([], ["menu two"])
     assert (choice["schema"]["type"], choice["schema"]["examples"]) == (["array", "null"], ["menu one", "menu two"])
     assert "restaurant__release" not in dags["dags"]
+
+
+def test_a_preview_has_a_dag_of_its_own_and_takes_slots_after_all_runs(dags: dict[str, Any]) -> None:
+    preview = dags["dags"]["tips__preview"]
+    assert (preview["tasks"], preview["operators"]) == ({"preview": []}, {"preview": "SharedSpark"})
+    assert (preview["weights"], preview["tags"]) == ([[0]] * 3, ["hindcast", "preview"])
+    assert tuple(preview["form"]) == steps.PREVIEW_FORM
+    assert preview["form"]["only"]["schema"]["enum"] == [None, "tips", "menu", "bills", "tipped", "large"]
 
 
 def test_a_gate_waits_for_the_table_that_it_looks_into(dags: dict[str, Any]) -> None:
@@ -262,8 +272,8 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
     assert "is also the name in" in dags["dags"]["twin"]["doc"]
     assert sorted(dags["dags"]) == [
-        *("gated", "gated__release", "hindcast_maintenance", "hourly", "my_notes__old_", "odd", "restaurant", "tips"),
-        *("twin", "typo"),
+        *("gated", "gated__preview", "gated__release", "hindcast_maintenance", "hourly", "hourly__preview"),
+        *("my_notes__old_", "odd", "restaurant", "restaurant__preview", "tips", "tips__preview", "twin", "typo"),
     ]
 
 
@@ -274,14 +284,15 @@ def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path:
         (tmp_path / f"{name}.yaml").write_text(text)
     read = parsed(tmp_path)
     assert read["errors"] == {}
-    assert len(read["dags"]) == 101
+    assert len(read["dags"]) == 151
     heavy = {"pyspark", "delta", "deltalake", "duckdb", "great_expectations", "confluent_kafka", "pandas", "pyarrow"}
     assert heavy & {name.split(".")[0] for name in read["modules"]} == set()
     assert read["connections"] == []
-    print(f"100 DAGs of 50 contracts in {read['seconds']:.2f} s of a processor")
+    print(f"150 DAGs of 50 contracts in {read['seconds']:.2f} s of a processor")
 
     own = parsed(tmp_path, _AIRFLOW_PARSING_CONTEXT_DAG_ID="restaurant_07__release")
-    assert sorted(own["dags"]) == ["hindcast_maintenance", "restaurant_07", "restaurant_07__release"]
+    names = ("restaurant_07", "restaurant_07__preview", "restaurant_07__release")
+    assert sorted(own["dags"]) == ["hindcast_maintenance", *names]
 
 
 def test_one_dag_maintains_all_pipelines_each_in_a_task_of_its_own(dags: dict[str, Any], tmp_path: Path) -> None:

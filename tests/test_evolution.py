@@ -210,7 +210,7 @@ def test_a_preview_tells_what_a_new_column_corrects(story: Story) -> None:
 
 
 def test_a_preview_and_the_report_tell_what_is_widened_also_by_an_expression(story: Story) -> None:
-    amount = {"amount": ("int", "decimal(23,2)")}
+    amount = {"amount": ("int", "decimal(33,2)")}
     columns = {"quantity": ("int", "bigint"), "place.x": ("int", "bigint")}
     assert story.widened == {"menu": {"price": ("int", WIDE)}, "orders": columns, "bills": amount, "served": amount}
     for run in (2, 3, 4):

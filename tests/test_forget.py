@@ -16,13 +16,13 @@ from deltalake import DeltaTable
 import upgrades
 from hindcast import cli, runs
 from hindcast.delta import tables
+from hindcast.delta.folder import Folder
 from hindcast.errors import AskedError, BusyError, QueryError
 from hindcast.planning import journal
 from hindcast.quality import holds
 from hindcast.replay import ledger, logs, requeue
 from hindcast.reports import page
 from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
-from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, cloned, pipeline, tell, wrong
 

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.contracts import load
+from hindcast.delta.folder import Folder
 from hindcast.upkeep.forgetting import forget, proof, purge
-from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.forgetting.texts import Texts, leaves, spellings, strings
 from warehouses import shop
 

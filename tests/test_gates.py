@@ -270,6 +270,7 @@ REFUSED = [
     ("expect_foreign_keys_to_be_found: {column_list: 5, table: shops}", "no table 'shops'"),
     ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
     ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
+    ("expect_ties_to_be_ordered: {}\n        on_failure: quarantine", "write stop or warn"),
 ]
 
 
@@ -329,7 +330,7 @@ def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder:
     for name in expectations.imported().expectations.registry.list_registered_expectation_implementations():
         about = getattr(expectations.implementation(name), "about", None)
         gate = it.expectations("sales")[0].model_copy(update={"type": name})
-        assert gate.beyond == (about in ("records", "unpublished", "table", "events")), name
+        assert gate.beyond == (about in ("records", "unpublished", "table", "events", "ties")), name
 
 
 PERIODS = """

@@ -230,3 +230,10 @@ def _file(folder: Path, views: str, topics: str = TOPICS, stock: str = STOCK) ->
     path = folder / "shop.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return path
+
+
+def test_a_table_joined_to_itself_is_told_that_a_view_of_it_makes_each_record_come_out_twice(tmp_path: Path) -> None:
+    path = _file(tmp_path, "b: {table: menu, join: {table: menu}}")
+    with pytest.raises(ContractError, match="menu is joined to itself") as caught:
+        load(path)
+    assert "each record then comes out twice" in caught.value.mend

@@ -92,6 +92,12 @@ class TestSettings:
         with pytest.raises(SettingsError, match=rf"{name} is '{value}'"):
             settings({name: value})
 
+    @pytest.mark.parametrize("name", ["KAFKA_PORT", "CHUNK", "TIME_TRAVEL", "KEEP_REPORTS", "SPARK_MEMORY"])
+    def test_a_number_with_too_many_digits_is_none(self, name: str) -> None:
+        value = "9" * 5000 + ("g" if name == "SPARK_MEMORY" else "")
+        with pytest.raises(SettingsError, match=rf"HINDCAST_{name} is '9{{40}}\.\.\. \(5,00[01] characters\)', not a"):
+            settings({f"HINDCAST_{name}": value})
+
     def test_the_table_lists_every_variable(self, now: Settings) -> None:
         import hindcast.settings
 
@@ -330,3 +336,20 @@ class TestBroker:
         (tmp_path / "data").write_text("in the way")
         with pytest.raises(PlatformError, match="the broker's storage cannot be made"):
             broker.start(tmp_path, ports.free(), tmp_path / "log")
+
+
+ASKING = """
+from airflow import settings
+settings.configure_orm()
+with settings.engine.connect() as connection:
+    print("waits", connection.exec_driver_sql("PRAGMA busy_timeout").scalar())
+"""
+
+
+def test_airflow_waits_for_others_that_write_to_its_database(tmp_path: Path) -> None:
+    """For a minute, not for SQLite's five seconds: `airflow backfill create` beside a busy scheduler."""
+    now = settings({"HINDCAST_VAR": str(tmp_path)})
+    (tmp_path / "airflow").mkdir()
+    command = [sys.executable, "-c", ASKING]
+    done = subprocess.run(command, env=airflow.environment(now), capture_output=True, text=True, check=False)
+    assert "waits 60000\n" in done.stdout, done.stderr

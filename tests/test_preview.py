@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hindcast.building import preview
 from hindcast.building.tally import AGES
+from hindcast.delta import listing
 from hindcast.errors import ContractError, RecordError, TableError
-from pipelines import CORRECTION, RESTAURANT, SEED, pipeline, tell
+from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +43,36 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
         assert "nothing was written" in told
         assert second["topics"]["menu"] == {"offsets": 1, "fates": {"accepted": 1}, "stops": None}
         assert "menu: 1 offset: 1 accepted\norders: 0 offsets: nothing new" in told
+
+
+def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A preview that has read the first topic when a run publishes all that is new, and reads all else afterwards."""
+    assert p.spark is not None
+    compare, done = preview._difference, list[dict[str, Any]]()
+
+    def run_first(*given: Any) -> dict[str, Any]:
+        if not done:
+            done.append(Context().run(p.run))  # as another process would: it pins nothing
+        return compare(*given)
+
+    patch.setattr(preview, "_difference", run_first)
+    found = preview.preview(p.spark, p.name)
+    patch.undo()
+    assert done[0]["state"] == "completed"
+    return found
+
+
+def test_a_run_beside_a_preview_changes_nothing_of_it(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path) as p:
+        tell(p, SEED)
+        p.run()
+        tell(p, {**CORRECTION, "orders": [("eve", {"item": "soup", "quantity": 1}, 6)]})
+        alone = preview.preview(spark, p.name)
+        beside = preview_beside_a_run(p, monkeypatch)
+        assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
+        assert [table["opened"] for table in beside["tables"].values()] == [2, 1, 2]
 
 
 HOLDING = """
@@ -109,6 +141,40 @@ def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
         assert kept == [{"menu": 1}, {"menu": 1, "bills": 1}]
 
 
+LARGE = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 1}
+        on_failure: quarantine
+  orders: {read: stream, key: {customer: string}, value: {item: string, quantity: int}}
+views:
+  priced: {stream: orders, join: {table: menu, on: item}, semantics: kafka}
+"""
+
+
+@pytest.mark.long
+def test_a_run_beside_a_preview_of_large_tables_holds_and_kafka_views_changes_nothing_of_it(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that Spark reads by Delta's own log; what is held, and mended by the run; what a kafka view keeps."""
+    with pytest.MonkeyPatch.context() as large, pipeline(spark, broker, tmp_path, LARGE) as p:
+        large.setattr(listing, "_FILES", 0)
+        tell(p, {"menu": [("curry", {"price": 8}, 0), ("naan", {"price": 0}, 0)], "orders": []})
+        p.run()
+        orders = [("ann", {"item": "curry", "quantity": 1}, 1), ("bob", {"item": "naan", "quantity": 40}, 5)]
+        tell(p, {"menu": [("naan", {"price": 3}, 4), ("tea", {"price": -1}, 0)], "orders": orders})
+        alone = preview.preview(spark, p.name)
+        beside = preview_beside_a_run(p, monkeypatch)
+        assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
+        assert [table["held"] for table in beside["tables"].values()] == [2, 0, 0]
+
+
 @pytest.mark.long
 def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     """Records that do not decode; columns or an expression of a new definition."""
@@ -155,7 +221,9 @@ def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession,
         p.run()
 
         p.write(RESTAURANT.replace("select:", "where: quantity > 1\n    select:"))
-        changed = preview.preview(spark, p.name)["tables"]
+        told = preview.preview(spark, p.name)
+        assert "run 2:\n  views.bills.where added: quantity > 1\nmenu: 0 offsets" in preview.text(told)
+        changed = told["tables"]
         assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
 
         p.write(RESTAURANT.replace("amount: quantity * price", "amount: cast(quantity * price AS string)"))

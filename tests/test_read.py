@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from hindcast import read
 from hindcast.contracts import load
 from hindcast.delta.tables import Table
-from hindcast.errors import QueryError, UnknownError
+from hindcast.errors import QueryError, TableError, UnknownError
 from hindcast.planning import journal
 from hindcast.questions import BEGINNING, Question
 from pipelines import T0, Pipeline, at, tuples
@@ -64,6 +64,19 @@ def test_a_price_as_of_a_moment_as_known_at_a_run(
 def test_before_the_first_run_nothing_was_known(restaurant: Pipeline) -> None:
     early = known(restaurant, 1).replace(year=2025)
     assert ask(restaurant, "menu", Question(as_of=at(3), known_at=early)).num_rows == 0
+
+
+def test_a_data_file_that_is_broken_is_named_with_what_to_do(restaurant: Pipeline, tmp_path: Path) -> None:
+    warehouse = str(shutil.copytree(restaurant.warehouse, tmp_path / "warehouse"))
+    for name in ("menu", "runs"):
+        for file in Path(warehouse, restaurant.name, name).rglob("*.parquet"):
+            if "_delta_log" not in file.parts:
+                whole = file.read_bytes()
+                file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(TableError, match=r"a data file cannot be read: .*\.parquet") as refused:
+            read.query(warehouse, restaurant.contract, "menu", Question(as_of=at(3)))
+        assert refused.value.where.endswith(f"/{restaurant.name}/{name}")
+        assert f"hindcast verify {restaurant.name} --quick" in refused.value.mend
 
 
 def test_what_will_be_known_or_is_not_settled_is_refused(restaurant: Pipeline, tmp_path: Path) -> None:

@@ -6,14 +6,18 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import grpc
 import psutil
 import pytest
 
+from hindcast import remote
+from hindcast.errors import PlatformError
 from hindcast.local import ports, process, spark
 from hindcast.local.process import Process
 from hindcast.remote import TOKEN
@@ -144,3 +148,75 @@ def test_a_token_is_kept_and_one_that_others_could_read_is_made_anew(tmp_path: P
     path.chmod(0o644)
     assert spark.token(now) != token
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+class UnavailableError(grpc.RpcError):
+    """What a call to a server that died fails with."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_that_is_gone_is_reported_and_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.connect.client.retries import Retrying
+
+    monkeypatch.setattr(remote, "PATIENCE", 0.6)
+    url = f"sc://127.0.0.1:{ports.free()}"
+    with pytest.raises(PlatformError, match=r"has not answered for 0\.6 s") as refused:
+        remote.connect(url, {})
+    assert (refused.value.where, "hindcast up" in refused.value.mend) == (url, True)
+
+    def call(policy: Any, failures: int) -> int:
+        tried = 0
+        for attempt in Retrying([policy]):
+            with attempt:
+                tried += 1
+                if tried <= failures:
+                    raise UnavailableError
+        return tried
+
+    assert call(remote._policy(url), 1) == 2, "a server that is back in time is asked again"
+    policy = remote._policy(url)
+    with pytest.raises(PlatformError, match="has not answered"):
+        call(policy, 100)
+    before = time.monotonic()
+    with pytest.raises(PlatformError):
+        call(policy, 100)
+    assert time.monotonic() - before < 0.5
+
+
+MIDST = """
+import sys, time
+from hindcast import remote
+from hindcast.errors import PlatformError
+spark = remote.connect(sys.argv[1], {"spark.app.name": "test"})
+print("counted", spark.range(3).count(), flush=True)
+sys.stdin.readline()
+before = time.monotonic()
+try:
+    spark.range(3).count()
+except PlatformError as error:
+    print("after", round(time.monotonic() - before), "s:", error)
+"""
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_is_reported_after_ten_seconds(tmp_path: Path) -> None:
+    now = settings({"HINDCAST_VAR": str(tmp_path), "HINDCAST_SPARK_PORT": str(ports.free())})
+    started = spark.start(now)
+    try:
+        spark.wait(started)
+        environment = {**os.environ, TOKEN: spark.token(now), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", MIDST, started.where]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as asking:
+            assert asking.stdout
+            assert asking.stdout.readline() == "counted 3\n"
+            process.stop([started])
+            told, _ = asking.communicate("\n", timeout=100)
+        seconds = int(told.split()[1])
+        assert 10 <= seconds < 30, told
+        assert f"{started.where}: the Spark Connect server has not answered for 10 s" in told
+    finally:
+        process.stop([started])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from hindcast import functions, read
 from hindcast.contracts import load
@@ -16,7 +17,7 @@ from hindcast.planning.plans import Plan, Share
 from hindcast.questions import Question
 from hindcast.reports import report
 from hindcast.reports.page import html
-from pipelines import T0, Pipeline, pipeline
+from pipelines import T0, Pipeline, cloned, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,22 @@ views:
     aggregate: {n: count(*)}
     where: quantity > 0
 """
+
+
+def test_a_report_tells_what_has_changed_in_the_contract(restaurant: Pipeline, tmp_path: Path) -> None:
+    p = cloned(restaurant, tmp_path)
+    with p.here():
+        told = yaml.safe_load(p.path.read_text(encoding="utf-8"))
+        told["views"]["bills"]["where"] = "quantity > 1"
+        p.path.write_text(yaml.safe_dump(told), encoding="utf-8")
+        done = p.run("fourth")
+    assert report.text(done).splitlines()[2:5] == [
+        "the contract was changed since run 3:",
+        "  views.bills.where added: quantity > 1",
+        "",
+    ]
+    assert "views.bills.where added: quantity &gt; 1" in html(done)
+    assert ["contract" in of_run(p, number) for number in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 @pytest.mark.long

@@ -194,6 +194,41 @@ ROW_RULES = [
             ),
         },
     ),
+    *cases(
+        "expect_foreign_keys_to_be_found",
+        {"column": "item", "table": "menu", "found_in": "menu of today", "found_key": ["name"], "whole_period": True},
+        "item string, size int, validFrom timestamp, validTo timestamp",
+        {
+            "a whole period": (
+                [
+                    *(("curry", 1, 0, 5), ("curry", 1, 1, 4), ("curry", 1, 8, None), ("naan", 1, 3, None)),
+                    *(("soup", 1, 2, 9), ("soup", 1, 0, None), (None, 1, 0, None)),  # soup is there in two rows
+                    *(("curry", 1, 0, 6), ("curry", 1, -1, 4), ("curry", 1, 7, 9)),  # a microsecond late, or early
+                    *(("curry", 1, 4, 9), ("curry", 1, 1, None), ("tea", 1, 0, 1)),  # over a gap; for ever; unknown
+                ],
+                [7, 8, 9, 10, 11, 12],
+            ),
+            "a whole period, a moment": (
+                [("curry", 1, 4, 4), ("curry", 1, 5, 5), ("soup", 1, 5, 5)],
+                [1],
+                {"finish": "validFrom"},
+            ),
+            "a whole period, two columns": (
+                [("soup", 1, 2, 6), ("soup", 2, 2, 6), ("naan", 2, 0, None), (None, 2, 0, 1)],
+                [1],
+                {"column": None, "column_list": ["item", "size"], "found_key": ["name", "of size"]},
+            ),
+        },
+    ),
+    *cases(
+        "expect_ties_to_be_ordered",
+        {},
+        "_unordered boolean, _replaced boolean",
+        {
+            "a replaced one is in order": ([(False, False), (True, False), (False, True)], [1]),
+            "a replaced one too": ([(False, True), (True, True), (False, False)], [0, 1], {"also_replaced": True}),
+        },
+    ),
 ]
 
 SHARE_RULES = [
@@ -351,6 +386,7 @@ NAMELESS = (
     "expect_share_of_records_to_be_at_most",
     "expect_share_of_unmatched_to_be_at_most",
     "expect_row_count_to_be_near_last_runs",
+    "expect_ties_to_be_ordered",
 )
 """Rules that take no name of a column."""
 
@@ -372,6 +408,7 @@ BAD = [
     ("expect_foreign_keys_to_be_found", {"column_list": ["item"]}, "column or a column_list; write one of them"),
     ("expect_foreign_keys_to_be_found", {"column": None}, "column or a column_list; write one of them"),
     ("expect_foreign_keys_to_be_found", {"found_key": ["a", "b"]}, "the key of menu is a, b; write a column for each"),
+    ("expect_foreign_keys_to_be_found", {"whole_period": "yes"}, "whole_period is 'yes'; write true or false"),
     ("expect_table_to_be_fresh", {"within": "soon"}, "within is 'soon'; write a duration"),
     ("expect_table_to_be_fresh", {"until": 3}, "until is 3; write a moment"),
     ("expect_table_to_be_fresh", {"query": "SELECT 1"}, "query is not what the other parameters make of it"),
@@ -404,6 +441,7 @@ BAD = [
 @pytest.fixture(scope="module", autouse=True)
 def _menu(spark: SparkSession) -> None:
     sold = [("curry", 1, 0, 5), ("curry", 1, 8, None), ("naan", 1, 0, None), ("naan", 2, 0, None), (None, 9, 0, None)]
+    sold += [("soup", 1, 0, 5), ("soup", 1, 5, None), ("soup", 2, 2, 5)]
     menu = frame(spark, "name string, size int, validFrom timestamp, validTo timestamp", sold)
     menu.withColumnRenamed("size", "of size").createOrReplaceTempView("`menu of today`")
 
@@ -560,6 +598,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
         "expect_keys_to_have_at_most_one_open_version": ("near", True),
         "expect_system_from_to_not_run_backwards": ("plane", True),
         "expect_foreign_keys_to_be_found": ("change", True),
+        "expect_ties_to_be_ordered": ("ties", True),
         "expect_table_to_be_fresh": ("table", False),
         "expect_offsets_to_be_conserved": ("records", False),
         "expect_share_of_records_to_be_at_most": ("unpublished", False),
@@ -601,7 +640,8 @@ def test_a_suite_of_them_is_read_back_and_judged_as_any_other(spark: SparkSessio
     assert read.expectations == gx.ExpectationSuite(name="ours", expectations=configured).expectations
 
     batch = frame(spark, f"{KEYS}, item string, v int, systemFrom timestamp", [("a", 0, 0, "tea", None, 9)])
-    wanted = [name for name in GOOD if "records" not in name and "offsets" not in name and "unmatched" not in name]
+    others = ("records", "offsets", "unmatched", "ties")
+    wanted = [name for name in GOOD if not any(it in name for it in others)]
     suite = gx.ExpectationSuite(name="some", expectations=[{"type": n, "kwargs": GOOD[n]} for n in wanted])
     results = judge(batch, suite).results
     assert {r.expectation_config.type for r in results if not r.success} == {

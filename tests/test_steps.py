@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -76,6 +77,26 @@ def test_what_makes_no_sense_is_refused(form: dict[str, Any], given: dict[str, A
     assert (refused.value.where, bool(refused.value.mend)) == ("restaurant", True)
 
 
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        ({"until": "2026-01-02"}, None),
+        ({"only": "menu"}, None),
+        ({"until": "2026-13-01"}, "until is '2026-13-01': month must be in 1..12"),
+        ({"until": "2999-01-01"}, "records up to 2999-01-01T00:00:00+00:00 are asked for; it is "),
+        ({"reason": "a wrong price"}, "the form has no field 'reason'"),
+    ],
+)
+def test_a_preview_whose_form_makes_no_sense_fails_before_it_begins(form: dict[str, Any], found: str | None) -> None:
+    dag = SimpleNamespace(dag_id="restaurant__preview")
+    asked: Any = {"params": {"until": None, "only": None, **form}, "dag_run": dag}
+    if found is None:
+        steps.check_preview(asked)
+        return
+    with pytest.raises(AirflowFailException, match=re.escape(found)):
+        steps.check_preview(asked)
+
+
 def test_a_run_that_another_pipeline_has_started_says_so() -> None:
     extra = {"pipeline": "restaurant", "run": 7, "knownAt": "...", "opened": 1, "closed": 0, "corrected": 0}
     events = {"menu": [SimpleNamespace(extra=extra)], "bills": [SimpleNamespace(extra=extra)], "of another": []}
@@ -128,6 +149,44 @@ def test_a_backfill_lets_fresh_runs_go_first(
     rule: str, run: str, waiting: dict[str, str | None], first: str | None
 ) -> None:
     assert priority.gives_way(run, waiting) == first, rule
+
+
+class Instances:
+    """What a task asks Airflow about runs and their tasks: `states` by DAG and run; the first of them is its own."""
+
+    def __init__(self, states: dict[str, dict[str, str]], *, paused: bool = False) -> None:
+        self.dag_id, self.task_id = next(iter(states)), "plan"
+        self._states, self._paused = states, paused
+
+    def get_dr_count(self, dag_id: str, states: list[str]) -> int:
+        assert states == ["running"]
+        return sum(state != "success" for state in self._states.get(dag_id, {}).values())
+
+    def get_task_states(self, dag_id: str, task_ids: list[str]) -> dict[str, dict[str, str]]:
+        return {run: dict.fromkeys(task_ids, state) for run, state in self._states.get(dag_id, {}).items()}
+
+    def get_dag(self, _: str) -> Any:
+        return SimpleNamespace(is_paused=self._paused)
+
+
+@pytest.mark.parametrize(
+    ("rule", "run_type", "approval", "paused", "expected"),
+    [
+        ("an approval goes before a backfill", "backfill", {"a": "up_for_reschedule"}, False, "a goes first"),
+        ("and before a fresh run", "scheduled", {"a": "up_for_reschedule"}, False, "a goes first"),
+        ("not while a person is asked", "manual", {"a": "none"}, False, None),
+        ("nor once it is planned", "manual", {"a": "success"}, False, None),
+        ("nor if it cannot begin", "manual", {"a": "up_for_reschedule"}, True, None),
+        ("a fresh run goes before a backfill", "backfill", {}, False, f"{HOURLY} goes first"),
+    ],
+)
+def test_what_goes_before_a_run_that_is_not_planned_yet(
+    rule: str, run_type: str, approval: dict[str, str], paused: bool, expected: str | None
+) -> None:
+    own = {BACKFILL: "running", HOURLY: "queued"} if run_type == "backfill" else {HOURLY: "running"}
+    ti = Instances({"shop": own, "shop__release": approval}, paused=paused)
+    found = steps._goes_first(ti, run_type, next(iter(own)))
+    assert (found is None) if expected is None else (found or "").startswith(expected), rule
 
 
 @pytest.mark.parametrize(

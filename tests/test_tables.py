@@ -116,6 +116,25 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
     assert files(tmp_path) == before
 
 
+def test_a_table_that_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
+    log = Path(menu(tmp_path).path) / "_delta_log"
+    log.mkdir(parents=True)
+    assert tables.opened(menu(tmp_path)) is None
+    (log / f"{0:020}.json#1").write_text("{", encoding="utf-8")  # as delta-rs writes what it then gives its name
+    assert tables.opened(menu(tmp_path)) is None
+    (log / f"{5:020}.json").write_text("{", encoding="utf-8")
+    with pytest.raises(TableError, match=r"is not a Delta table|cannot be read"):
+        tables.opened(menu(tmp_path))
+
+
+def test_a_warehouse_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for place in ("/dev/null", str(tmp_path / "file"), str(tmp_path / "file" / "below")):
+        with pytest.raises(TableError, match="is not a folder, so there can be no table in it") as refused:
+            tables.opened(Table(place, "restaurant", "runs", "runs"))
+        assert refused.value.where == place.removesuffix("/below")
+
+
 def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FORMAT", 2)
     making.ensure(menu(tmp_path), SCHEMA)

@@ -47,7 +47,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     What stops it is told on stderr, and in the file that HINDCAST_FAILURE names (operators.py), if it does. What it
     tells of itself is kept in the file that HINDCAST_EVENTS names.
     """
-    from hindcast import runs
+    from hindcast import read, runs
     from hindcast.building import preview
     from hindcast.contracts import find
     from hindcast.quality import approval
@@ -59,7 +59,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     try:
         with telling.lines(settings(), os.environ.get(telling.EVENTS)):
             if name == "preview":
-                until = datetime.fromisoformat(others[0]) if others[0] else None
+                until = read.moment_of(settings().warehouse, pipeline, others[0]) if others[0] else None
                 print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
             elif name == "release":
                 run_id, shown, by, labels = others
@@ -94,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     def formatted(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
         sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
         return sub
+
+    def limited(sub: argparse.ArgumentParser) -> None:
+        told = "show so many rows, 0 for all; if left out 1,000 as text, and all as JSON"
+        sub.add_argument("--limit", type=int, metavar="N", help=told)
 
     check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
@@ -132,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     failing.add_argument("--table", help="of this table")
     failing.add_argument("--gate", type=int, metavar="N", help="of this gate: its number under expect, from 0")
     failing.add_argument("--held", action="store_true", help="the changes that are held back now")
+    limited(failing)
     release = formatted(add(running.release))
     release.add_argument("table", metavar="PIPELINE[.TABLE]", help="all of its tables if only the pipeline is named")
     release.add_argument(
@@ -147,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     quarantine.add_argument("--topic", metavar="T", help="of this topic of the contract")
     quarantine.add_argument("--all", action="store_true", help="also those that are not refused any more")
     quarantine.add_argument("--rebuild", action="store_true", help="make the quarantine again, from the logs")
+    limited(quarantine)
     requeue = formatted(add(running.requeue))
     requeue.add_argument("pipeline")
     requeue.add_argument("--topic", metavar="T", help="only of this topic of the contract, or of Kafka")
@@ -231,6 +237,14 @@ def _parser() -> argparse.ArgumentParser:
         "ISO 8601 or milliseconds, null for none, now if left out",
     )
     produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    where = produce.add_mutually_exclusive_group()
+    where.add_argument(
+        "--partitioner",
+        choices=("murmur2", "crc32", "fnv1a", "random"),
+        default="murmur2",
+        help="which partition a key goes to: as with Java clients (murmur2), librdkafka (crc32) or Sarama (fnv1a)",
+    )
+    where.add_argument("--partition", type=int, metavar="P", help="send all to this partition")
     upgrade = add(upkeep.upgrade)
     upgrade.add_argument("table", metavar="PIPELINE.TABLE")
     upgrade.add_argument(

@@ -99,7 +99,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     Of very many names that are known only those nearest to it are told.
     """
-    names = sorted(known)
+    names = sorted(known, key=_in_order)
     plain = {it.lower(): it for it in names}
     close = difflib.get_close_matches(name.lower(), plain, n=1)
     hint = f"did you mean '{plain[close[0]]}'? " if close else ""
@@ -110,6 +110,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 _MANY, _FEW = 30, 5
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """What names are sorted by: the numbers in them as numbers, so that 2 comes before 10."""
+    return [(len(part.lstrip("0")) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 _PYTHON = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")

@@ -252,7 +252,7 @@ class _Asked:
         by = ", ".join(
             f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}' for column, down in self.ordering(order)
         )
-        with scan.engine() as engine:
+        with contents.refusing_broken_files(self.table), scan.engine() as engine:
             scan.register(engine, self.found, bounds)
             text = f"SELECT {shown} FROM rows WHERE {condition} ORDER BY {by}"  # noqa: S608  # literals of questions
             return engine.sql(text).to_arrow_table()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -33,12 +35,16 @@ def connect(url: str, conf: Mapping[str, str], token: str = "") -> SparkSession:
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.session import SparkSession as Session
 
+    channels = _channels(url, token)
+    _wait_for_server(url, channels.host, int(channels.endpoint.rpartition(":")[2]))
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # PySpark's functions then speak to the server, not to a JVM here
-    builder = Session.builder.channelBuilder(_channels(url, token))
+    builder = Session.builder.channelBuilder(channels)
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        return cast("SparkSession", builder.getOrCreate())
+        session = builder.getOrCreate()
+        session.client.set_retry_policies([_policy(url)])
+        return cast("SparkSession", session)
     except SparkConnectGrpcException as error:
         if "authentication token" not in str(error):
             raise
@@ -50,9 +56,70 @@ def connect(url: str, conf: Mapping[str, str], token: str = "") -> SparkSession:
         ) from None
 
 
+PATIENCE = 10.0
+"""Seconds after which a server that does not answer is reported as gone. PySpark itself is silent for ten minutes."""
+
+
+def _wait_for_server(url: str, host: str, port: int) -> None:
+    """Return when the server takes a connection; PlatformError if it does not within `PATIENCE`."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), port), timeout=PATIENCE):
+                return
+        except OSError:
+            if time.monotonic() >= end:
+                raise _gone(url) from None
+            time.sleep(0.2)
+
+
+def _policy(url: str) -> Any:
+    """Return PySpark's policy of retries, but for a server that has been away for `PATIENCE`: that is an error of ours.
+
+    What is tidied up after that error does not wait for the server again.
+    """
+    import grpc  # type: ignore[import-untyped]  # it has no types of its own
+    from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicyState
+
+    gone = False
+
+    class Tries(RetryPolicyState):
+        """The tries of one call: `first` is when it failed for the first time."""
+
+        first: float | None = None
+
+        def next_attempt(self, exception: BaseException | None = None) -> int | None:
+            nonlocal gone
+            if not isinstance(exception, grpc.RpcError) or exception.code() != grpc.StatusCode.UNAVAILABLE:
+                return super().next_attempt(exception)
+            self.first = self.first or time.monotonic()
+            gone = gone or time.monotonic() - self.first > PATIENCE
+            if gone:
+                raise _gone(url) from None
+            return 500
+
+    class Patient(DefaultPolicy):
+        """A policy whose calls count their tries so."""
+
+        def to_state(self) -> RetryPolicyState:
+            return Tries(self)
+
+    return Patient()
+
+
+def _gone(url: str) -> PlatformError:
+    """Return the error of a server that does not answer."""
+    return PlatformError(
+        f"the Spark Connect server has not answered for {PATIENCE:g} s",
+        where=url.partition("/;")[0],
+        mend="start it again (hindcast up, if it is the one of `make up`), then repeat the command: a run goes on where"
+        " it was; HINDCAST_VAR/logs/spark.log says why it ended",
+    )
+
+
 def _channels(url: str, token: str) -> Any:
     """What opens channels to the server at `url`, and sends the token with every call."""
-    import grpc  # type: ignore[import-untyped]  # it has no types of its own
+    import grpc
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     class Channels(DefaultChannelBuilder):

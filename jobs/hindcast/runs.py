@@ -137,9 +137,14 @@ def release(
     `keys`: of each table those to release, as `holds.named` tells them; `until`: when they were looked at. What is not
     as it was then, is held again.
     """
+    return carry_out(spark, pipeline, plan_release(pipeline, run_id, keys, by, until))
+
+
+def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime) -> int:
+    """Store the plan of a release, or find that of an earlier try; return the run's number."""
     contract = find(settings().schemas, pipeline)
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
-    return carry_out(spark, pipeline, _plan_instead(contract, run_id, {"releases": releases}))
+    return _plan_instead(contract, run_id, {"releases": releases})
 
 
 def requeue(spark: SparkSession, pipeline: str, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any]:

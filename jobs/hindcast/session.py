@@ -24,11 +24,14 @@ from hindcast.settings import Settings, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ZONE = {"spark.sql.session.timeZone": "UTC"}
+"""Texts without a zone, days and hours are those of UTC, wherever a session was made, and by whom."""
+
 SETTINGS = {
+    **ZONE,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -98,11 +101,11 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     _use_utc()
     if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
-        return remote.connect(url, {"spark.app.name": app, **(conf or {})})
+        return remote.connect(url, {"spark.app.name": app, **ZONE, **(conf or {})})
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _configured(SparkSession.builder.appName(app), {**_places(now), **(conf or {})}).getOrCreate()
+        return _configured(SparkSession.builder.appName(app), {**ZONE, **_places(now), **(conf or {})}).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
     properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
     return _configured(SparkSession.builder.appName(app), properties).getOrCreate()
@@ -134,8 +137,11 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
-    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives."""
-    return temporarily(spark, SMALL if rows <= FEW else {})
+    """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives.
+
+    And the zone in which all steps read texts and days, in whatever session they are called.
+    """
+    return temporarily(spark, {**ZONE, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:

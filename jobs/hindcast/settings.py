@@ -138,9 +138,19 @@ def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
 
 def _port(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise SettingsError(f"{name} is '{text}', not a port", mend=f"set {name} to a number from 1 to 65535")
-    return int(text)
+    if (port := _number(text)) is None or not 0 < port < 65536:
+        raise SettingsError(f"{name} is '{_short(text)}', not a port", mend=f"set {name} to a number from 1 to 65535")
+    return port
+
+
+def _number(text: str) -> int | None:
+    """Return the number that a text is, of 18 digits at most; None for another text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _short(text: str) -> str:
+    """Return the text of a setting as an error shows it."""
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
 
 
 def _registry(env: Mapping[str, str]) -> str:
@@ -188,9 +198,9 @@ def _memory(env: Mapping[str, str]) -> str:
     text = env.get("HINDCAST_SPARK_MEMORY")
     if not text:
         return f"{min(max(_machine_mebibytes() // 3, 1024), 16384)}m"
-    if not re.fullmatch(r"[1-9][0-9]*[gm]", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,8}[gm]", text):
         raise SettingsError(
-            f"HINDCAST_SPARK_MEMORY is '{text}', not an amount of memory",
+            f"HINDCAST_SPARK_MEMORY is '{_short(text)}', not an amount of memory",
             mend="write a number of gibibytes or mebibytes, as 4g or 900m",
         )
     return text
@@ -198,10 +208,11 @@ def _memory(env: Mapping[str, str]) -> str:
 
 def _chunk(env: Mapping[str, str]) -> int:
     text = env.get("HINDCAST_CHUNK") or "2000000"
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    chunk = _number(text)
+    if not chunk:
         mend = "set it to about how many offsets a run may commit at a time, as 2000000"
-        raise SettingsError(f"HINDCAST_CHUNK is '{text}', not a number of offsets", mend=mend)
-    return int(text)
+        raise SettingsError(f"HINDCAST_CHUNK is '{_short(text)}', not a number of offsets", mend=mend)
+    return chunk
 
 
 def _users(env: Mapping[str, str]) -> str:
@@ -237,9 +248,10 @@ def _maintenance(env: Mapping[str, str]) -> str:
 
 def _days(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = env.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and least <= int(text) < 100_000):
-        raise SettingsError(f"{name} is '{text}', not a number of days", mend=f"set it to a number from {least} on")
-    return int(text)
+    if (days := _number(text)) is None or not least <= days < 100_000:
+        mend = f"set it to a number from {least} to 99999"
+        raise SettingsError(f"{name} is '{_short(text)}', not a number of days", mend=mend)
+    return days
 
 
 _USER = r"[A-Za-z0-9_.-]+:(admin|op|user|viewer)"

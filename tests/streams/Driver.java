@@ -76,7 +76,8 @@ final class Driver implements AutoCloseable {
     private static Map<String, Object> expected(JsonNode vector, Path state) {
         Topology topology;
         try {
-            topology = Topologies.of(vector.get("operation"), "");
+            JsonNode operation = vector.get("operation");
+            topology = Views.areIn(operation) ? Views.of(operation, "") : Topologies.of(operation, "");
         } catch (RuntimeException error) {
             return Map.of("error", error("build", error));
         }
@@ -91,6 +92,9 @@ final class Driver implements AutoCloseable {
         try {
             if (vector.get("operation").get("type").asText().equals("store")) {
                 expected.put("results", running.steps());
+            } else if (Views.areIn(running.operation)) {
+                running.processViews(expected);
+                return expected;
             } else {
                 failed = running.process(expected);
             }
@@ -158,6 +162,41 @@ final class Driver implements AutoCloseable {
             }
         }
         return false;
+    }
+
+    /** Feed all records; what each view emits. */
+    private void processViews(Map<String, Object> expected) {
+        Map<String, TestInputTopic<String, Object>> inputs = new LinkedHashMap<>();
+        Map<String, TestOutputTopic<String, Object>> outputs = new LinkedHashMap<>();
+        Map<String, List<Object>> emitted = new LinkedHashMap<>();
+        for (JsonNode view : operation.get("views")) {
+            String name = view.get("name").asText();
+            emitted.put(name, new ArrayList<>());
+            outputs.put(name, driver.createOutputTopic(
+                    Views.OUTPUT + name, new StringDeserializer(), Json.SERDE.deserializer()));
+        }
+        for (int cause = 0; cause < records.size(); cause++) {
+            JsonNode record = records.get(cause);
+            inputs.computeIfAbsent(record.get("topic").asText(), topic ->
+                            driver.createInputTopic(topic, new StringSerializer(), Json.SERDE.serializer()))
+                    .pipeInput(new TestRecord<>(
+                            record.get("key").textValue(),
+                            Json.value(record.get("value")),
+                            headers(record),
+                            Instant.ofEpochMilli(record.get("timestamp").asLong())));
+            for (Map.Entry<String, TestOutputTopic<String, Object>> output : outputs.entrySet()) {
+                while (!output.getValue().isEmpty()) {
+                    TestRecord<String, Object> result = output.getValue().readRecord();
+                    List<Object> row = new ArrayList<>();
+                    row.add(result.key());
+                    row.add(result.value());
+                    row.add(result.timestamp());
+                    row.add(cause);
+                    emitted.get(output.getKey()).add(row);
+                }
+            }
+        }
+        expected.put("emitted", emitted);
     }
 
     /** The headers of a record: pairs of texts, if it has any. */

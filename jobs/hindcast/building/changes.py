@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon
-from hindcast.building import amounts, analysis, comparing, emitting, last_seen, topic_records
+from hindcast.building import amounts, analysis, comparing, emitting, last_seen, tie_counts, topic_records
 from hindcast.building.topic_records import TopicRecords
 from hindcast.contracts import Contract, shapes
 from hindcast.corrected import derive, increments, refresh
+from hindcast.corrected.islands import Near
 from hindcast.corrected.refresh import Refreshed
 from hindcast.delta import contents, emitted, evolution, tables
 from hindcast.delta.sources import Sources
@@ -26,6 +27,7 @@ from hindcast.delta.tables import Table
 from hindcast.errors import TableError
 from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
+from hindcast.planning import journal
 from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
@@ -43,7 +45,8 @@ class Found(NamedTuple):
     """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
 
     `after`: the last run that had published the table when it was looked at. `staged`: the files in which a kernel has
-    written what is opened already. `judged`: what has been derived anew of what is held back; None: all of it.
+    written what is opened already. `judged`: what has been derived anew of what is held back; None: all of it. `ties`:
+    of a topic's table the records that came, with what they tie with.
     """
 
     changes: DataFrame
@@ -52,6 +55,7 @@ class Found(NamedTuple):
     before: dict[str, Any] | None = None
     staged: Staged | None = None
     judged: Judged | None = None
+    ties: DataFrame | None = None
 
     def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
         """What was counted of `left_out` and what there was before, as one."""
@@ -76,12 +80,19 @@ def of_topic(
     Of what is held back (holds.py) it is looked again at what something has changed for (topic_records.py).
     """
     topic, table = contract.topics[name], located(contract, name)
-    frozen = horizon.frozen(table.warehouse, contract, name)
+    after, frozen = tables.published(table), horizon.frozen(table.warehouse, contract, name)
     records = TopicRecords(spark, contract, todo, name, claimed)
     if topic.read == "stream":
         return _of_stream(spark, contract, todo, name, records)
 
-    def found(rows: DataFrame, derive_change: Callable[[DataFrame], DataFrame], *, whole: bool) -> Found:
+    def found(
+        rows: DataFrame,
+        changes: DataFrame,
+        derive_change: Callable[[DataFrame], DataFrame],
+        *,
+        ties: DataFrame | None,
+        whole: bool,
+    ) -> Found:
         def derive_without(places: DataFrame) -> DataFrame:
             return derive_change(topic_records.left(rows, places))
 
@@ -89,28 +100,41 @@ def of_topic(
         if units.holds_records(contract, name):
             own = records.judged(rows)
             judged = judged._replace(records=Records(own, derive_without, records.released(own)))
-        return Found(derive_change(rows), tables.published(table), judged=judged)
+        return Found(changes, after, judged=judged, ties=ties)
 
     of = table.warehouse, contract.pipeline, name
+    settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), after)
     seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
     if seen is None or name in (todo.only, todo.upgraded):
-        return found(
-            records.all(),
-            lambda rows: comparing.whole(spark, table, derive.versions(rows, topic.ttl), todo, frozen),
-            whole=True,
-        )
-    last = seen.number
-    earlier = records.upto(logs.accepted(spark, contract, name, after=0), last)
+        every = records.all()
+        looked_for = tie_counts.are_looked_for(contract, todo, name, tables.size(tables.log(*of)))
+        tied = tie_counts.find_in_whole(todo, name, every, settled) if looked_for else None
 
-    def refreshed(new: DataFrame) -> DataFrame:
+        def compare_whole(rows: DataFrame) -> DataFrame:
+            return comparing.whole(spark, table, derive.versions(rows, topic.ttl), todo, frozen)
+
+        return found(every, compare_whole(every), compare_whole, ties=tied, whole=True)
+    new, earlier = records.since(seen.number), records.upto(logs.accepted(spark, contract, name, after=0), seen.number)
+
+    def near_log(new: DataFrame) -> Near:
         def log(periods: DataFrame | None) -> DataFrame:
             near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
             return base.hidden(spark, contract, name, records.decoded(increments.hidden(near, new)), new)
 
-        changed = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
-        return comparing.fitting(spark, table, changed, todo, frozen)
+        return log
 
-    return found(records.since(last), refreshed, whole=False)
+    def refreshed(new: DataFrame) -> Refreshed:
+        return refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), near_log(new), sources.keep)
+
+    def compare_refreshed(rows: DataFrame) -> DataFrame:
+        return comparing.fitting(spark, table, refreshed(rows), todo, frozen)
+
+    first, tied = refreshed(new), None
+    if tie_counts.are_looked_for(contract, todo, name):
+        came = new.where(F.col("run") > settled)  # of keys that are held back there are earlier ones
+        tied = tie_counts.find_in_increment(contract, todo, name, came, near_log(new), first.believed)
+    changes = comparing.fitting(spark, table, first, todo, frozen)
+    return found(new, changes, compare_refreshed, ties=tied, whole=False)
 
 
 def _of_stream(spark: SparkSession, contract: Contract, todo: Plan, name: str, records: TopicRecords) -> Found:

@@ -8,6 +8,7 @@
 | windowStart, windowEnd | timestamp | of windows |
 | headers | array | those of the record that the result has them of (docs/kafka-parity.md); null: none |
 | _tombstone, _filtered | boolean | it ends its key; it does so because the value does not pass the view's condition |
+| _before | struct | what was before it, of tables that are processed depth first (contracts.routes) |
 | _order | struct | the place in processing order: the record that caused it, and its turn (order.processing) |
 | _causeTopic, _causePartition, _causeOffset | | that record |
 | _sourcePartition, _sourceOffset | int, bigint | the event that it tells of (events, pairs) |
@@ -27,6 +28,7 @@ from pyspark.sql import functions as F
 
 from hindcast import horizon
 from hindcast.contracts import Contract, shapes
+from hindcast.contracts.routes import Routes
 from hindcast.corrected import derive, order
 from hindcast.delta import commits, contents, evolution, making, tables
 from hindcast.delta import emitted as emitted_
@@ -76,7 +78,8 @@ def refuse_anew(contract: Contract, name: str) -> None:
                 f"would begin anew, and the log of {topic} was trimmed up to {at.at.isoformat()}: what it would have "
                 "emitted before cannot be told",
                 where=f"{contract.pipeline}.{name}",
-                mend="put the definition back, or give the view another name: it begins with what the logs have",
+                mend="give the view another name: it begins with what the logs have; or, if you have changed the "
+                "definition, put it back",
             )
 
 
@@ -311,6 +314,7 @@ class Step:
             "order",
             "headers",
             (~F.col("_filtered")).alias("passes"),
+            *([F.col("_before").alias("before")] if name in Routes(self._contract).telling else []),
             *(F.col(column).alias(alias) for column, alias in zip(place, emitted_.PLACE, strict=True)),
         )
 

@@ -22,7 +22,7 @@ from hindcast.settings import settings
 
 @contextmanager
 def told(contract: Contract, name: str) -> Iterator[None]:
-    """Spark's failures over a table in one line of our own, and a full disk as what it is."""
+    """Spark's failures over a table in one line of our own, and a disk that is full or read-only as what it is."""
     where = f"{contract.pipeline}.{name}"
     try:
         yield

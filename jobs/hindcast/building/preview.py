@@ -1,7 +1,8 @@
 """What a run would change, said before anything is written: which past answers, how old they are, and examples.
 
 A preview derives every table whole, from the log and from what Kafka has for it now, and compares that with what is
-believed. It writes nothing, claims nothing, and is in nobody's way: no run has to wait for it.
+believed. It writes nothing, claims nothing, and is in nobody's way: no run has to wait for it. All tables are read as
+they were when it began, also while a run commits to them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import amounts, analysis, emitting, failures, tally, topic_records, widening
+from hindcast.building import amounts, analysis, emitting, failures, inventory, tally, topic_records, widening
 from hindcast.building.comparing import compared, table_schema
 from hindcast.building.topic_records import TopicRecords
 from hindcast.contracts import Contract, complain, find, shapes
+from hindcast.contracts.definition import list_fields
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
 from hindcast.corrected import derive
 from hindcast.corrected.plane import without
-from hindcast.delta import contents, evolution, making, tables
+from hindcast.delta import contents, evolution, making, pinning, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RecordError
 from hindcast.formats.decode import decode
 from hindcast.kafka import members
-from hindcast.planning import inputs, journal, planner
+from hindcast.planning import definitions, inputs, journal, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import holding, units
@@ -59,17 +61,37 @@ def preview(
     `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. What changes of keys
     that quarantine gates would hold back (`held`: how many) is not among it, nor in what is made of the table. Of each
     topic: the `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null
-    if it would not: more are malformed than may be. All else is told as if they were let pass. Raises what the run
-    would: ContractError for an expression that Spark refuses or that fails on a record, and for a column that must not
-    be widened, TableError for other columns,
-    RecordError for a record of the log that does not decode any more.
+    if it would not: more are malformed than may be. All else is told as if they were let pass. `underWay`: the run that
+    had not ended when the preview began, with its `run` and `runId`; null if none. `contract`: what has changed in it
+    since the last run (definitions.py); null if nothing has.
+
+    Raises what the run would: ContractError for an expression that Spark refuses or that fails on a record, and for a
+    column that must not be widened, TableError for other columns, RecordError for a record of the log that does not
+    decode any more.
     """
-    now, contract = settings(), find(settings().schemas, pipeline)
+    warehouse, contract = settings().warehouse, find(settings().schemas, pipeline)
+    with pinning.pin_versions(lambda: _open_tables(warehouse, contract)):
+        return _preview_pinned(spark, contract, interval_end, only)
+
+
+def _open_tables(warehouse: str, contract: Contract) -> None:
+    """Open every table that a preview can read: the pipeline's own, its inputs and the journals of theirs."""
+    list(inventory.every(warehouse, contract))
+    for name in contract.inputs:
+        table = inputs.table(warehouse, contract, name)
+        tables.opened(table)
+        tables.opened(journal.table(warehouse, table.pipeline))
+
+
+def _preview_pinned(
+    spark: SparkSession, contract: Contract, interval_end: datetime | None, only: str | None
+) -> dict[str, Any]:
+    """Return what `preview` does, in a block in which no table changes."""
+    now, pipeline = settings(), contract.pipeline
     for complaint in widening.find_complaints(now.warehouse, contract):
         raise complain(now.schemas, pipeline, complaint)
-    todo = planner.proposed(
-        now.warehouse, now.kafka, contract, "preview", interval_end, journal.runs(now.warehouse, pipeline), only
-    )
+    past = journal.runs(now.warehouse, pipeline)
+    todo = planner.proposed(now.warehouse, now.kafka, contract, "preview", interval_end, past, only)
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
     topics: dict[str, Any] = {}
@@ -99,12 +121,17 @@ def preview(
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
     about = {"pipeline": pipeline, "knownAt": todo.known_at.isoformat(), "intervalEnd": end}
-    return {**about, "topics": topics, "tables": told}
+    under_way = next(({"run": run.number, "runId": run.run_id} for run in past if run.state == "planned"), None)
+    changed = definitions.describe_change(past, contract.hash, list_fields(contract))
+    return {**about, "underWay": under_way, "contract": changed, "topics": topics, "tables": told}
 
 
 def text(told: dict[str, Any]) -> str:
     """A preview as lines for a terminal or a task's log."""
     lines = [f"{told['pipeline']}: what a run would change; nothing was written"]
+    if run := told["underWay"]:
+        lines.append(f"run {run['run']} ({run['runId']}) is under way: what it had not published yet is counted here")
+    lines += definitions.list_lines(told["contract"])
     for name, topic in told["topics"].items():
         lines.append(f"{name}: {counted(topic['offsets'], 'offset')}: {listed(topic['fates']) or 'nothing new'}")
         if topic["stops"]:

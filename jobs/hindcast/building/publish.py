@@ -14,9 +14,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from hindcast import telling
-from hindcast.building import tally
+from hindcast.building import tally, tie_counts
 from hindcast.building.changes import Found
 from hindcast.contracts import Contract, Expectation
+from hindcast.corrected import ties
 from hindcast.delta import commits, direct, files, in_place, tables
 from hindcast.delta.tables import Table
 from hindcast.planning.inputs import located
@@ -42,10 +43,11 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
         settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
         if settled and not _may_hold(table):
             return _left_out_alone(contract, todo, table, change, note, found)
-        candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"])
+        tied = None if found.ties is None else tie_counts.flatten(found.ties)
+        candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"], ties=tied)
         with candidate, _audited(candidate, expected, found) as passed:
             if passed is not candidate:
-                found = found._replace(staged=None)
+                found = found._replace(staged=None, ties=None)
                 told = _counted(passed.change, table, todo, found)
                 closing, bytes_ = told.pop("closing"), told.pop("bytes")
                 note |= told
@@ -83,8 +85,11 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
         return found.staged.told
     counts = tally.aggregates(table, todo.known_at)
     counted = change.agg(*counts, commits.closing(table), files.weight(change).alias("bytes"))
-    row = (counted if found.left_out is None else counted.crossJoin(found.left_out)).first()
+    counted = counted if found.left_out is None else counted.crossJoin(found.left_out)
+    row = (counted if found.ties is None else counted.crossJoin(ties.count_ties(found.ties))).first()
     told: dict[str, Any] = row.asDict(recursive=True) if row else {}
+    if found.ties is not None and (tied := tie_counts.note(told.pop("ties"))):
+        told["ties"] = tied
     if found.left_out is not None:
         told |= found.besides(told)
     return told | {"ages": {age: n for age, n in told["ages"].items() if n}}
@@ -93,9 +98,9 @@ def _counted(change: DataFrame, table: Table, todo: Plan, found: Found) -> dict[
 def _left_out_alone(
     contract: Contract, todo: Plan, table: Table, change: DataFrame, note: dict[str, Any], found: Found
 ) -> dict[str, Any]:
-    """Where no row changes: a commit of the note if what an aggregate leaves out has."""
+    """Where no row changes: a commit of the note if what an aggregate leaves out has, or if a record lost a tie."""
     before = report.before(table.warehouse, contract.pipeline).get(table.name, {})
-    if report.besides(note) != report.besides(before):
+    if report.besides(note) != report.besides(before) or note.get("ties", {}).get("lost"):
         none = change.where("false")
         commits.publish(none, table, todo.run, todo.known_at, closing=None, note=note, after=found.after)
     return note

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from hindcast.delta import commits, contents, making, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.errors import TableError
-from hindcast.planning import journal
+from hindcast.planning import journal, notices
 from hindcast.settings import settings
 
 BUILD = "hindcast.rollover"
@@ -51,6 +51,7 @@ def build(spark: SparkSession, table: Table) -> None:
     rows = contents.proxied(version, older)
     share = F.pmod(F.xxhash64(*(F.col(f"`{column}`") for column in table.key)), F.lit(told["chunks"]))
     for number in range(told["chunks"]):
+        notices.refuse_forgetting(table.warehouse, table.pipeline, f"the upgrade of {table.name}")
         chunk(rows.where(share == number), new, told["after"] + number + 1)
 
 

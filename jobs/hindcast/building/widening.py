@@ -47,8 +47,8 @@ def find_complaints(warehouse: str, contract: Contract) -> Iterator[Complaint]:
     yield Complaint(
         _locate(contract, name, next(iter(widened))),
         f"{steps}. {LOCKED_OUT}",
-        f"write widen: spark_only under {' and '.join(refused)}, if Spark alone reads it; or put the type back, and add "
-        "a column of the wider type under another name",
+        f"write widen: spark_only under {' and '.join(refused)}, if Spark alone reads it; or put the type back, and "
+        "add a column of the wider type under another name",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hindcast.errors import HindcastError, TableError
+from hindcast.errors import HindcastError, TableError, TopicError
 from hindcast.settings import settings
 from hindcast.words import counted
 
@@ -68,12 +68,24 @@ def schema(_: argparse.Namespace) -> int:
 
 def produce(arguments: argparse.Namespace) -> int:
     """Send JSON lines to a Kafka topic, made if it is not there."""
-    from hindcast.kafka import lines, produce
+    from hindcast.kafka import lines, partitioning, produce
+    from hindcast.kafka.topics import Cluster
 
     records = list(lines.records(arguments.file))  # what is wrong with one shows before any is sent
     produce.create(settings().kafka, arguments.topic, partitions=arguments.partitions)
-    sent = produce.send(settings().kafka, arguments.topic, records)
-    print(f"{counted(sent, 'record')} sent to {arguments.topic}")
+    kafka, topic = settings().kafka, arguments.topic
+    keys = {record.key for record in records if record.key is not None}
+    before, placed = dict[bytes, set[int]](), dict[bytes, set[int]]()
+    try:
+        with Cluster(kafka) as cluster:
+            before = partitioning.find_partitions(cluster, topic, keys)
+    except TopicError as error:
+        print(f"warning: whether other partitions have these keys was not looked at: {error.found}", file=sys.stderr)
+    where = {"partitioner": arguments.partitioner, "partition": arguments.partition}
+    sent = produce.send(kafka, topic, records, **where, placed=placed)
+    print(f"{counted(sent, 'record')} sent to {topic}")
+    if (warning := partitioning.describe_scattered(topic, placed, before)) is not None:
+        print(warning, file=sys.stderr)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from hindcast.commands.shared import contract_of, moment_of, runs_of, show, table_of
+from hindcast.commands.shared import contract_of, cut, moment_of, runs_of, show, table_of
 from hindcast.errors import QueryError
 from hindcast.settings import settings
 from hindcast.words import counted
@@ -83,10 +83,18 @@ def failing(arguments: argparse.Namespace) -> int:
             rows = rows.filter(pc.equal(rows.column("table"), arguments.table))
     else:
         rows = holds.listed(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
-    rows = holds.masked(contract, rows)
     empty = [name for name in rows.column_names if 0 < rows.num_rows == rows.column(name).null_count]
-    show(rows.drop({*empty, "since"}) if arguments.format == "table" else rows, arguments.format)
+    some, rest = cut(rows, arguments.format, arguments.limit)
+    some = holds.masked(contract, some)
+    show(some.drop({*empty, "since"}) if arguments.format == "table" else some, arguments.format)
+    _tell(rest)
     return 0
+
+
+def _tell(rest: str) -> None:
+    """Say on stderr what a list has left out, if anything."""
+    if rest:
+        print(rest, file=sys.stderr)
 
 
 def quarantine(arguments: argparse.Namespace) -> int:
@@ -104,8 +112,11 @@ def quarantine(arguments: argparse.Namespace) -> int:
         told = counted(refused.rebuild(settings().warehouse, contract), "record")
         print(f"{arguments.pipeline}: the quarantine was made again from the logs: {told}")
         return 0
-    rows = quarantine.listed(settings().warehouse, contract, arguments.topic, everything=arguments.all)
-    show(rows if arguments.all or arguments.format == "json" else rows.drop(["now"]), arguments.format)
+    rows = quarantine.selected(settings().warehouse, contract, arguments.topic, everything=arguments.all)
+    some, rest = cut(rows, arguments.format, arguments.limit)
+    some = quarantine.shown(contract, some)
+    show(some if arguments.all or arguments.format == "json" else some.drop(["now"]), arguments.format)
+    _tell(rest)
     return 0
 
 

@@ -60,6 +60,21 @@ def moment_of(pipeline: str, text: str) -> datetime:
     return read.moment_of(settings().warehouse, pipeline, text)
 
 
+MANY = 1_000
+"""Of a list that can be very long, so many rows are shown as text, if nobody asks for another number."""
+
+
+def cut(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Table, str]:
+    """Return the first rows of a list, and what to say of the others: nothing where there are none.
+
+    `limit`: how many, 0 for all; if it is None `MANY` as text, and all as JSON.
+    """
+    most = (MANY if format_ == "table" else 0) if limit is None else limit
+    if most <= 0 or rows.num_rows <= most:
+        return rows, ""
+    return rows.slice(0, most), f"hindcast: {most:,} of {rows.num_rows:,} rows are shown; --limit 0 shows all"
+
+
 def show(rows: pa.Table, format_: str) -> None:
     """Prints rows as aligned text, or as JSON."""
     from hindcast import show

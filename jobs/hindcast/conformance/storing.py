@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hindcast.compiled import NOTHING
-from hindcast.conformance.vectors import Declined, Json
+from hindcast.conformance.vectors import Declined, Json, Refused
 from hindcast.emits import stores, versioned
 from hindcast.emits.stores import GET, GET_AT, PUT, Asked
 from hindcast.emits.versioned import REJECTED, UNLIMITED, Versions
 
-_SHORTEST = 2000
-"""The shortest default interval of a store's segments, in ms."""
+_SEGMENTS = ((60_000, 3, 2_000), (300_000, 5, 20_000), (3_600_000, 12, 60_000))
+"""Of retentions up to one, in ms, how many segments a store has, and how long each is at least; longer ones: _LONG."""
+
+_LONG = (24, 300_000)
 
 
 class Steps:
@@ -23,8 +25,9 @@ class Steps:
         self, operation: Mapping[str, Json], steps: Sequence[Mapping[str, Json]], code: Mapping[str, int]
     ) -> None:
         self.retention = operation["historyRetentionMs"]
-        default = max(self.retention // 3, _SHORTEST)
-        self.interval = operation.get("segmentIntervalMs") or default
+        if self.retention < 0:
+            raise Refused("java.lang.IllegalArgumentException", "historyRetention cannot be negative")
+        self.interval = operation.get("segmentIntervalMs") or segment_interval(self.retention)
         self.steps = steps
         self.code = code
         self.home = np.zeros(len(code), np.int64)
@@ -114,6 +117,12 @@ class Steps:
             if questions.what[n] == PUT:
                 versioned.put(store, questions.key[n], slot[n], questions.value[n], retention)
         return [], versioned.held(store, kept)
+
+
+def segment_interval(retention: int) -> int:
+    """Return how long the segments of a versioned store are for a history retention, unless its user says so."""
+    count, least = next(((n, least) for most, n, least in _SEGMENTS if retention <= most), _LONG)
+    return max(retention // count, least)
 
 
 def versions(left: Versions, key: int, values: Sequence[Json]) -> list[Json]:

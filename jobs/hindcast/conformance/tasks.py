@@ -9,21 +9,13 @@ import numpy as np
 
 from hindcast.compiled import NOTHING
 from hindcast.conformance.storing import versions
-from hindcast.conformance.vectors import Declined, Json, Vector
+from hindcast.conformance.vectors import Declined, Json, Refused, Vector
 from hindcast.emits import aggregates, tables, time_limit, versioned
 from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
 from hindcast.emits.records import Records
 from hindcast.emits.tables import ASKS_NOTHING, INSISTS, Changes, Kept, Step, Stored
 
 Values = list[Any]
-
-
-class Refused(Exception):  # noqa: N818  # a finding, not a fault
-    """What Kafka Streams answers instead: `phase`, and the class and message of its exception."""
-
-    def __init__(self, name: str, message: str, **more: Json) -> None:
-        super().__init__(message)
-        self.error = {"phase": "build", "class": name, "message": message, **more}
 
 
 class Table:

@@ -6,14 +6,15 @@ Java's exceptions have their names here and in `tasks`, nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hindcast.compiled import NOTHING
 from hindcast.conformance.storing import Steps, versions
-from hindcast.conformance.tasks import Refused, Table, Task, Values, kept_as, measured
-from hindcast.conformance.vectors import Declined, Json, Vector, join_of, understanding
+from hindcast.conformance.tasks import Table, Task, Values, kept_as, measured
+from hindcast.conformance.vectors import Declined, Json, Refused, Vector, join_of, understanding
 from hindcast.emits import (
     aggregates,
     buffer,
@@ -188,7 +189,21 @@ def _windowed_aggregate(task: Task) -> Json:
 
 
 def windows_of(spec: Mapping[str, Json]) -> Windows:
-    """A kind of windows, with its lengths."""
+    """Return a kind of windows, with its lengths; Refused if their store would not retain what they need."""
+    windows = _windows_of(spec)
+    needed, retention = replace(windows, retention=None).store_retention, spec.get("storeRetentionMs")
+    if retention is not None and retention < needed:
+        store, reason, lengths = _TOO_SHORT[spec["kind"]]
+        told = ", ".join(f"{name}=[{spec[field]}]" for name, field in (*lengths, ("grace", "graceMs")))
+        message = (
+            f"The retention period of the {store} must be no smaller than {reason} plus the grace period. "
+            f"Got {told}, retention=[{retention}]"
+        )
+        raise Refused("java.lang.IllegalArgumentException", message)
+    return windows
+
+
+def _windows_of(spec: Mapping[str, Json]) -> TimeWindows | SlidingWindows | SessionWindows:
     grace, retention = spec["graceMs"], spec.get("storeRetentionMs")
     match spec["kind"]:
         case "tumbling":
@@ -243,6 +258,27 @@ _NULL_KEY = {
     "message": "key cannot be null",
     "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
 }
+_OF_SIZE = (
+    "window store KSTREAM-AGGREGATE-STATE-STORE-0000000002",
+    "its window size",
+    (("size", "sizeMs"),),
+)
+_TOO_SHORT = {
+    "tumbling": _OF_SIZE,
+    "hopping": _OF_SIZE,
+    "sliding": (
+        "window store KSTREAM-AGGREGATE-STATE-STORE-0000000001",
+        "2 * time difference",
+        (("time difference", "timeDifferenceMs"),),
+    ),
+    "session": (
+        "session store KSTREAM-AGGREGATE-STATE-STORE-0000000002",
+        "the session inactivity gap",
+        (("gap", "inactivityGapMs"),),
+    ),
+}
+"""By the kind of windows: what Kafka Streams calls their store, what that has to retain, and lengths that it names."""
+
 _NOT_VERSIONED = "KTable must be versioned to use a grace period in a stream table join."
 _OPERATORS: Mapping[str, Callable[[Task], Json]] = {
     "table_transform": _table_transform,

@@ -39,6 +39,14 @@ class Declined(Exception):  # noqa: N818 - a finding, not a fault
     """Why a vector is not run."""
 
 
+class Refused(Exception):  # noqa: N818  # a finding, not a fault
+    """What Kafka Streams answers instead: `phase`, and the class and message of its exception."""
+
+    def __init__(self, name: str, message: str, **more: Json) -> None:
+        super().__init__(message)
+        self.error = {"phase": "build", "class": name, "message": message, **more}
+
+
 @contextmanager
 def understanding() -> Iterator[None]:
     """Declines an operation that lacks what is read from it, or has something else there."""

@@ -59,8 +59,12 @@ class Expectation(Model):
 AGING = "expect_table_to_be_fresh"
 """The rule that can fail though nothing at all has happened."""
 
+TIES = "expect_ties_to_be_ordered"
+"""The rule that can fail though no row changes: the record that loses a tie changes none."""
+
 _BEYOND = (
     AGING,
+    TIES,
     "expect_offsets_to_be_conserved",
     "expect_share_of_records_to_be_at_most",
     "expect_share_of_unmatched_to_be_at_most",

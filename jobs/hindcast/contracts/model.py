@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from hindcast.contracts.expectation import Expectation
+from hindcast.contracts.routes import Routes
 from hindcast.contracts.topic import Input, Topic
 from hindcast.contracts.types import Flag, Model, Moment, Name
 from hindcast.contracts.view import View
@@ -41,12 +42,22 @@ class Contract(Model):
         A field with its default is as if left out: a new version of Hindcast with new fields changes no contract. How
         long history is kept is no part of it, nor is `widen`: they change no answer.
         """
-        kept: dict[str, Any] = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
-        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True, exclude=kept), sort_keys=True)
+        text = json.dumps(self._dump("json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def hashed_fields(self) -> dict[str, Any]:
+        """Return the fields that decide about `hash`, as Python's objects."""
+        return self._dump("python")
+
+    def _dump(self, mode: Literal["json", "python"]) -> dict[str, Any]:
+        kept: dict[str, Any] = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
+        return self.model_dump(mode=mode, exclude_defaults=True, exclude=kept)
+
     def definition(self, name: str) -> str:
-        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it."""
+        """What a view is computed by, as 16 hex digits: it and all it is made of, without what guards or hides it; and
+        that its records are processed depth first, if they are.
+        """
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
@@ -57,6 +68,8 @@ class Contract(Model):
             for n in parts
             if n in upstream
         }
+        if name in Routes(self).depth_first:
+            told["depth first"] = {}
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @property

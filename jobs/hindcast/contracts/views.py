@@ -209,7 +209,15 @@ def _join(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     if join is None or view.second is None:
         return
     if view.first == view.second:
-        yield Complaint(("join",), f"{view.first} is joined to itself", "make a view of it first and join that")
+        found = f"{view.first} is joined to itself"
+        if view.semantics == "kafka":
+            mend = (
+                "make a view of it first and join that; each record then comes out twice, as in Kafka Streams "
+                "(docs/kafka-parity.md, Several paths)"
+            )
+            yield Complaint(("join",), found, mend)
+        else:
+            yield Complaint(("join",), found, "make a view of it first and join that")
     first, second = known[view.first], known[view.second]
     wanted = list(second.key.values())
     if join.on is None:

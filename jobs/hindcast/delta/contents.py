@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import Dataset
@@ -13,7 +16,8 @@ from pyspark.sql import functions as F
 
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
-from hindcast.delta.tables import VECTORS, WIDENING, Table, older, opened, spark_schema
+from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
+from hindcast.errors import TableError
 
 
 def believed(spark: SparkSession, table: Table) -> DataFrame:
@@ -40,7 +44,10 @@ def stored(spark: SparkSession, table: Table, found: DeltaTable | None = None) -
     found = found or opened(table)
     paths = listing.small(found) if found is not None else None
     if found is None or paths is None:
-        return spark.read.format("delta").load(table.path)
+        reader = spark.read.format("delta")
+        if found is not None and PINNED.get() is not None:
+            reader = reader.option("versionAsOf", found.version())
+        return reader.load(table.path)
     return listing.rows(spark, found, spark_schema(found), paths)
 
 
@@ -60,6 +67,19 @@ def dataset(found: DeltaTable) -> Dataset:
     place = found.table_uri.removeprefix("file://")
     own = None if "://" in place else SubTreeFileSystem(unquote(place), LocalFileSystem())
     return found.to_pyarrow_dataset(filesystem=own)
+
+
+@contextmanager
+def refusing_broken_files(table: Table) -> Iterator[None]:
+    """Raise TableError where a data file that the block reads is gone, or is not as it was written."""
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
+        text = str(error).partition("\n")[0]
+        if isinstance(error, duckdb.Error) and "file" not in text.lower():
+            raise
+        mend = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
+        raise TableError(f"a data file cannot be read: {text}", where=table.path, mend=mend) from None
 
 
 def arrow(found: DeltaTable) -> Dataset | pa.RecordBatchReader:

@@ -107,7 +107,7 @@ def _transact(
 
 @contextmanager
 def _told(table: Table) -> Iterator[None]:
-    """A full disk is told as what it is."""
+    """A full disk, and one that is read-only, is told as what it is."""
     try:
         yield
     except (DeltaError, OSError) as error:

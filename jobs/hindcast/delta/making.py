@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -40,12 +42,14 @@ _COMPARED = (NumericType, StringType, DatetimeType)
 
 
 def ensure(table: Table, schema: StructType) -> DeltaTable:
-    """The table, made if it is not there; TableError where it cannot have the columns of `schema` (`fit`).
+    """The table, made if it is not there; TableError where it cannot have the columns of `schema` (`fit`), and
+    PlatformError where nothing can be written (`refuse_read_only`).
 
     A table of our own takes new columns at once, without Spark; of a topic's or view's table `evolution.ensure` sees to
     it.
     """
     found = opened(table)
+    refuse_read_only(table)
     if found is None:
         _room(table)
         partitions = ["_belief"] if "_belief" in schema.names else ["bucket"] if table.kind == "kept" else None
@@ -161,19 +165,45 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def unwritten(error: Exception, where: str) -> HindcastError:
-    """What a failed write is told as: a full disk as what it is."""
+    """What a failed write is told as: a full disk, a file system that is read-only, and missing rights as such."""
     text = str(error)
     if "No space left on device" in text or "os error 28" in text:
         return PlatformError("the disk is full", where=where, mend="free some room and retry the run")
+    if re.search(r"Permission denied|Read-only file system|os error (13|30)\b", text):
+        return PlatformError(_READ_ONLY, where=where, mend=_WRITABLE)
     return TableError(f"cannot be written: {text}", where=where, mend="check the path and its rights")
+
+
+def refuse_read_only(table: Table) -> None:
+    """Raise PlatformError where this user cannot write into the folder of a table and its log.
+
+    An object store is not asked.
+    """
+    if "://" in table.path:
+        return
+    folder, log = _existing(Path(table.path)), Path(table.path, "_delta_log")
+    for place in (folder, *([log] if log.exists() else [])):
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PlatformError(_READ_ONLY, where=str(place), mend=_WRITABLE)
+
+
+_READ_ONLY = "this user cannot write here: the warehouse is read-only, or belongs to another user"
+_WRITABLE = (
+    "give this user, and the one that Spark runs as, the right to write there, then retry the run; what was published "
+    "before can be read"
+)
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that is there."""
+    return next(p for p in [path, *path.parents] if p.exists())
 
 
 def _room(table: Table) -> None:
     """A full disk is told before the first byte, where the disk is ours to ask."""
     if "://" in table.path:
         return
-    folder = next(p for p in [Path(table.path), *Path(table.path).parents] if p.exists())
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(_existing(Path(table.path))).free
     if free < _NEEDED:
         raise TableError(
             f"the disk has only {free >> 20} MB left", where=table.path, mend="free some room; nothing was written"

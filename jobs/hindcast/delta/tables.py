@@ -18,6 +18,8 @@ Columns that begin with _ are lineage and layout: they are not part of what a ro
 from __future__ import annotations
 
 import json
+import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -136,19 +138,33 @@ def fates(warehouse: str, pipeline: str, topic: str) -> Table:
     return Table(warehouse, pipeline, f"fates/{topic}", "log")
 
 
-def opened(table: Table) -> DeltaTable | None:
-    """The table as it stands, None where there is none yet.
+PINNED: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("PINNED", default=None)
+"""Inside a block that reads every table in one version (pinning.py): by path, each table as it was opened first."""
 
-    Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format.
+
+def opened(table: Table) -> DeltaTable | None:
+    """The table as it stands, or in the version that is pinned; None where there is none yet.
+
+    Raises TableError for a folder that is not ours: no Delta table, another's, or of another store format. A folder
+    with nothing but a log without commits is of a table that is being made: it is not there yet.
     """
+    pinned = PINNED.get()
+    if pinned is None:
+        return _open_latest(table)
+    if table.path not in pinned:
+        pinned[table.path] = _open_latest(table)
+    return pinned[table.path]
+
+
+def _open_latest(table: Table) -> DeltaTable | None:
     folder = None if "://" in table.path else Path(table.path)
     if folder and folder.exists() and not folder.is_dir():
         raise TableError("is a file, not a Delta table", where=table.path, mend=_ELSEWHERE)
     try:
         found = DeltaTable(table.path)
     except TableNotFoundError:
-        if folder and folder.exists() and any(folder.iterdir()):
-            raise TableError("is not a Delta table", where=table.path, mend=_ELSEWHERE) from None
+        if folder is not None:
+            _refuse_other_content(folder)
         return None
     except (DeltaError, OSError) as error:
         raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
@@ -164,6 +180,21 @@ def opened(table: Table) -> DeltaTable | None:
             mend="use a newer Hindcast",
         )
     return found
+
+
+def _refuse_other_content(folder: Path) -> None:
+    """Raise TableError for a place without a Delta table in which none can be made: a file, or a folder of others."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    if not place.is_dir():
+        raise TableError("is not a folder, so there can be no table in it", where=str(place), mend=_ELSEWHERE)
+    inside = {path.name for path in folder.iterdir()} if place == folder else set()
+    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
+    if inside - {"_delta_log"} or any(map(_COMMITTED.fullmatch, log)):
+        raise TableError("is not a Delta table", where=str(folder), mend=_ELSEWHERE)
+
+
+_COMMITTED = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
+"""Files in Delta's log that there are since a commit. One that is being made has another name."""
 
 
 def columns(table: Table, found: DeltaTable | None = None, known: datetime | None = None) -> list[str]:
@@ -262,11 +293,25 @@ def notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
     """What each run's commit noted, by the run's number, newest first."""
     found = opened(table)
     kept: dict[int, dict[str, Any]] = {}
-    for commit in found.history(limit) if found is not None else []:
+    for commit in _read_commits(found, limit) if found is not None else []:
         note = json.loads(commit.get("userMetadata") or "{}")
         if "run" in note:
             kept.setdefault(note["run"], note)
     return kept
+
+
+def _read_commits(found: DeltaTable, limit: int) -> list[dict[str, Any]]:
+    """Return the last commits to a table, newest first; of a pinned one none that came later.
+
+    delta-rs has these besides, first, and gives them the numbers of others.
+    """
+    if PINNED.get() is None:
+        return found.history(limit)
+    while True:
+        later = DeltaTable(found.table_uri).version() - found.version()
+        commits = found.history(limit)
+        if DeltaTable(found.table_uri).version() == found.version() + later:
+            return commits[later:]
 
 
 MOMENT = pa.timestamp("us", "UTC")

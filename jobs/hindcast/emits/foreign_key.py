@@ -24,6 +24,16 @@ class Subscriptions(NamedTuple):
     value: Integers
 
 
+class Content(NamedTuple):
+    """What tells whether a left row is another one by the time that an answer for it comes, of each row: the record
+    that is behind it, how many repartition topics it came through, and a hash of its value.
+    """
+
+    root: Integers
+    hops: Integers
+    hash: Integers
+
+
 def nobody() -> Subscriptions:
     """No left row names any right key."""
     return Subscriptions(*(np.empty(0, np.int64) for _ in range(3)))
@@ -36,8 +46,12 @@ def foreign_key(
     how: Literal["inner", "left"],
     kept: Subscriptions,
     home: Integers,
+    content: Content | None = None,
 ) -> tuple[Joined, Subscriptions]:
     """What the changes of two tables make of their join; out of order ones trigger nothing.
+
+    `content` of both tables' rows, where one record can change both: an answer for a left row that has changed since is
+    then left out.
 
     `named`: the right key that each value names, NOTHING for none; keys of both tables have codes of one coding, of
     which there are `keys`. A right record gives a result for each left row that names its key, in the order of the
@@ -57,6 +71,14 @@ def foreign_key(
     joins_now, leaves, is_kept = np.split(place, (len(new), 2 * len(new)))
     subscribed, holds = taken_at(len(places.time), is_kept), np.full(len(places.time), NOTHING)
     holds[is_kept] = kept.value
+    if content is None:
+        # Each has a root of its own.
+        roots = np.arange(len(lefts.order) + len(rights.order))
+        hops = np.zeros(len(roots), np.int64)
+        hashes = np.empty(0, np.int64)
+    else:
+        roots, hops = (np.concatenate((of[lefts.order], of[rights.order])) for of in (content.root, content.hops))
+        hashes = content.hash
     rows = _emit(
         np.stack((lefts.order, lefts.key, lefts.value, lefts.before, lefts.time, joins_now, leaves), 1),
         np.stack((*found, left_behind[1]), 1),
@@ -65,6 +87,9 @@ def foreign_key(
         subscribed,
         holds,
         how == "left",
+        roots,
+        hops,
+        hashes,
     )
     left_over = np.flatnonzero(subscribed[len(subscribed) // 2 :])
     names = np.searchsorted(places.first, left_over, side="right") - 1
@@ -80,6 +105,9 @@ def _emit(
     subscribed: Booleans,
     holds: Integers,
     outer: bool,
+    roots: Integers,
+    hops: Integers,
+    hashes: Integers,
 ) -> Integers:
     """Rows of cause, key, left, right, time."""
     out, used = np.empty((len(lefts) + 16, 5), np.int64), 0
@@ -89,16 +117,20 @@ def _emit(
             order, key, value, time = rights[m]
             end = places.first[key + 1]
             place = at_or_above(subscribed, places.first[key])
+            root, hop = roots[len(lefts) + m], hops[len(lefts) + m]
             while NOTHING < place < end:
-                out = room(out, used)
-                there = holds[place] if value != NOTHING or outer else NOTHING
-                out[used] = order, places.time[place], there, value, time
-                used += 1
+                # The answer goes to the left row through one topic; the left row's way here has one as well.
+                if not _has_changed(lefts, roots, hops, hashes, n, root, hop + 1, places.time[place], holds[place]):
+                    out = room(out, used)
+                    there = holds[place] if value != NOTHING or outer else NOTHING
+                    out[used] = order, places.time[place], there, value, time
+                    used += 1
                 place = at_or_above(subscribed, place + 1)
             m += 1
         if n == len(lefts):
             break
         order, key, value, before, time, joins_now, leaves = lefts[n]
+        stays = not _has_changed(lefts, roots, hops, hashes, n + 1, roots[n], hops[n], key, value)
         other, other_time, left_behind_time = found[n]
         if leaves != NOTHING and leaves != joins_now:
             leave(subscribed, leaves)
@@ -115,8 +147,31 @@ def _emit(
         else:
             told, value = moved, NOTHING
             at = max(time, left_behind_time)
-        if told:
+        if told and stays:
             out = room(out, used)
             out[used] = order, key, value, other, at
             used += 1
     return out[:used]
+
+
+@compiled
+def _has_changed(
+    lefts: Integers,
+    roots: Integers,
+    hops: Integers,
+    hashes: Integers,
+    first: int,
+    root: int,
+    hop: int,
+    key: int,
+    value: int,
+) -> bool:
+    """Whether a record changes the left row of a key, from the number `first` on, which has `value` so far."""
+    changed = False
+    for n in range(first, len(lefts)):
+        if roots[n] != root:
+            break
+        if lefts[n, 1] == key and hops[n] <= hop:
+            new = lefts[n, 2]
+            changed = new != value if new == NOTHING or value == NOTHING else hashes[new] != hashes[value]
+    return bool(changed)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from hindcast.compiled import NOTHING
 from hindcast.emits.closing import Emit
+from hindcast.emits.depth import Way
 from hindcast.emits.rows import Rows
 from hindcast.emits.stream_stream import Window
 from hindcast.emits.versioned import UNLIMITED
@@ -40,7 +41,8 @@ class Form:
     """What a view is, as far as its task has to know. `stores`: of each input that is a table, by its side.
 
     `filters`: it has a condition (on a table, of its first input). `result`: the store that its results are put in.
-    `measures`: the functions of an aggregate, each of the argument of its number.
+    `measures`: the functions of an aggregate, each of the argument of its number. `ways`: how the records of each input
+    come into a view that is processed depth first; none of any other. `tells`: what it emits tells what was before.
     """
 
     operator: Literal["stream", "table", "stream_table", "table_table", "foreign_key", "pairs", "aggregate", "windows"]
@@ -54,12 +56,15 @@ class Form:
     windows: Windows | None = None
     emit: Emit = Emit.UPDATE
     measures: tuple[str, ...] = ()
+    ways: tuple[Way, ...] = ()
+    tells: bool = False
 
 
 class Out(NamedTuple):
     """What is emitted, in order: the rows that caused it and that its sides are taken from, or its measures.
 
-    `headers`: the row whose headers it has, NOTHING for none; of None, the one that caused it.
+    `headers`: the row whose headers it has, NOTHING for none; of None, the one that caused it. `before_first` and
+    `before_second`: the rows that the sides of what was before are taken from.
     """
 
     cause: Integers
@@ -72,6 +77,8 @@ class Out(NamedTuple):
     end: Integers | None = None
     measures: pa.Array | None = None
     headers: Integers | None = None
+    before_first: Integers | None = None
+    before_second: Integers | None = None
 
 
 def kept_of(rows: Rows, part: str, partition: int) -> Integers:

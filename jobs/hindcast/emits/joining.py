@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from hindcast.compiled import NOTHING
 from hindcast.emits import buffer, foreign_key, stream_stream, stream_table, table_table, tables, time_limit
+from hindcast.emits.depth import Turns, find_from
 from hindcast.emits.form import Form, Out, clock_of, kept_of, merged
 from hindcast.emits.records import Records
 from hindcast.emits.rows import Rows
@@ -30,7 +31,10 @@ def table(form: Form, rows: Rows, side: int, asks: int) -> tuple[Side, list[pa.T
     kept = Kept(rows.versions(f"store {side}", f"reached {side}"), store.bound)
     given = rows.records(side)
     given = given[rows.key[given] != NOTHING]
-    changes, stored = tables.source(given, rows.key[given], rows.time[given], rows.value[given], kept, rows.home)
+    puts = find_from(rows.column("order"), given, form.ways[side].put) if form.ways else given
+    changes, stored = tables.source(given, rows.key[given], rows.time[given], rows.value[given], kept, rows.home, puts)
+    if form.ways and form.ways[side].tells:
+        changes = changes._replace(before=rows.before(changes.order))
     if form.filters or not rows.passes[given].all():
         leaves_out = tables.leaves_out(
             [Step(True, False)], source_materialized=True, versioned=[store.versioned], asks=asks
@@ -61,7 +65,8 @@ def table_alone(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     it = side.changes
     if form.suppress is not None:
         return _suppressed(form, rows, it, kept)
-    return Out(it.order, it.key, it.value, np.full(len(it.key), NOTHING), it.time, it.value == NOTHING), kept
+    nothing, before = np.full(len(it.key), NOTHING), it.before if form.tells else None
+    return Out(it.order, it.key, it.value, nothing, it.time, it.value == NOTHING, before_first=before), kept
 
 
 def _suppressed(form: Form, rows: Rows, changes: Changes, kept: list[pa.Table]) -> tuple[Out, list[pa.Table]]:
@@ -134,9 +139,14 @@ def tables_by_foreign_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
     right, more = table(form, rows, 1, INSISTS)
     held = rows.kept("subscribed")
     before = foreign_key.Subscriptions(rows.other[held], rows.key[held], held)
-    joined, left_over = foreign_key.foreign_key(left.changes, right, rows.other, form.how, before, rows.home)
+    content, hashes = None, np.empty(0, np.int64)
+    if form.ways:
+        turns, hashes = Turns.read(rows.column("order")), rows.integers("start")
+        content = foreign_key.Content(turns.root, turns.steps[:, 0], hashes)
+    joined, left_over = foreign_key.foreign_key(left.changes, right, rows.other, form.how, before, rows.home, content)
     row = left_over.value
-    more.append(rows.left("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row]))
+    kept_hashes = {"start": hashes[row]} if form.ways else {}
+    more.append(rows.left("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row], **kept_hashes))
     return _joined(form, rows, joined, [*kept, *more])
 
 
@@ -149,10 +159,11 @@ def _joined(form: Form, rows: Rows, joined: table_table.Joined, kept: list[pa.Ta
         changes = Changes(joined.cause, joined.key, number, nothing, joined.time, nothing == NOTHING)
         store = Kept(empty(rows.partitions)._replace(reached=rows.reached("reached result")), form.result.bound)
         passed, stored = tables.materialized(changes, store, rows.home)
-        joined = table_table.Joined(*(column[passed.value] for column in joined))
+        joined = table_table.Joined(*(None if column is None else column[passed.value] for column in joined))
         kept = [*kept, rows.clock("reached result", stored.left.reached)]
     tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
-    return Out(joined.cause, joined.key, joined.left, joined.right, joined.time, tombstone), kept
+    before = {"before_first": joined.left_before, "before_second": joined.right_before} if form.tells else {}
+    return Out(joined.cause, joined.key, joined.left, joined.right, joined.time, tombstone, **before), kept
 
 
 def streams(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:

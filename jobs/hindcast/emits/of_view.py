@@ -7,8 +7,10 @@ from typing import Literal
 
 from hindcast.contracts import Contract, Join, View, Window, shapes
 from hindcast.contracts.expressions import aggregate
+from hindcast.contracts.routes import Routes
 from hindcast.contracts.shapes import scope
 from hindcast.emits.closing import Emit
+from hindcast.emits.depth import Way
 from hindcast.emits.form import Form, Store
 from hindcast.emits.session_windows import SessionWindows
 from hindcast.emits.sliding_windows import SlidingWindows
@@ -36,6 +38,8 @@ def form(contract: Contract, name: str) -> Form:
         windows=_windows(it.window) if it.window is not None else None,
         emit=Emit(it.window.emit) if it.window is not None else Emit.UPDATE,
         measures=tuple(measured(it, contract)),
+        ways=_ways(contract, name),
+        tells=name in Routes(contract).telling,
     )
 
 
@@ -62,6 +66,20 @@ def measured(it: View, contract: Contract) -> list[str]:
     names = scope(it, shapes(contract))
     told = [aggregate(text, names) for text in (it.aggregate or {}).values()]
     return ["rows" if (function, argument) == ("count", "1") else function for function, argument in told]
+
+
+def _ways(contract: Contract, name: str) -> tuple[Way, ...]:
+    """How the records of its inputs come into a view, if it is processed depth first."""
+    routes = Routes(contract)
+    if name not in routes.depth_first:
+        return ()
+    numbers, found = {topic: number for number, topic in enumerate(contract.topics)}, []
+    for side, source in enumerate(contract.views[name].inputs):
+        its = None
+        if source not in routes.depth_first:
+            its = {(numbers[topic], length): route for (topic, length), route in routes.of(source).items()}
+        found.append(Way(routes.edge(name, side), routes.put(source), source in routes.telling, its))
+    return tuple(found)
 
 
 def _store(versioned: bool, retention: timedelta | None) -> Store:

@@ -2,13 +2,16 @@
 
 Records are what an input gives: `key` (struct or null), `value` (struct with the key's columns, or null), `timestamp`,
 `partition`, `id` (the key's bytes), `order` (order.processing), `passes` (false: the input has a value that does not
-pass its own condition), `headers` (as the log has them), `_partition` and `_offset` (where it stands in its topic).
+pass its own condition), `headers` (as the log has them), `_partition` and `_offset` (where it stands in its topic); of
+an input that tells what was before each change, `before` (like `value`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,25 +20,50 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from hindcast.contracts import Contract, View, shapes
 from hindcast.contracts.expressions import resolve
+from hindcast.contracts.routes import Routes
 from hindcast.contracts.shapes import PERIODS, resolved, scope, selected
 from hindcast.corrected import aggregates, derive
 from hindcast.delta.emitted import PLACE, PLACES
 from hindcast.emits import measures, murmur2, of_view
+from hindcast.emits.depth import BEFORE
 from hindcast.emits.task import batches
 from hindcast.formats import primitive
 
 
 def given(contract: Contract, name: str, records: Mapping[str, DataFrame], partitions: Mapping[str, int]) -> DataFrame:
     """The rows of a view's tasks. `records`: of each input; `partitions`: how many each has."""
-    it = contract.views[name]
-    sides = [_side(contract, name, side, records[i], partitions[it.inputs[-1]]) for side, i in enumerate(it.inputs)]
+    it, routes = contract.views[name], Routes(contract)
+    sides = [
+        _side(contract, name, side, some, partitions[it.inputs[-1]], part)
+        for side, i in enumerate(it.inputs)
+        for part, some in _parts(records[i])
+    ]
     rows = sides[0]
     for more in sides[1:]:
         rows = rows.unionByName(more, allowMissingColumns=True)
+    if name in routes.telling:
+        there = [side for side in ("first", "second") if side in rows.columns]
+        rows = rows.withColumns({f"before_{side}": F.lit(None).cast(rows.schema[side].dataType) for side in there})
     if it.aggregate is not None:
         rows = rows.withColumn("measures", F.lit(None).cast(_measured(contract, it, rows.schema)))
-    used = [column for column in _COLUMNS if of_view.operator(it) in _ONLY.get(column, (of_view.operator(it),))]
+    operator = of_view.operator(it)
+    used = [column for column in _COLUMNS if operator in _ONLY.get(column, (operator,))]
+    if _is_hashed(contract, name):
+        used.append("start")
     return rows.select(*(column for column in used if column in rows.columns))
+
+
+def _is_hashed(contract: Contract, name: str) -> bool:
+    """Whether the rows of a view have a hash of their value in `start`, by which it is seen that a row has changed."""
+    return of_view.operator(contract.views[name]) == "foreign_key" and name in Routes(contract).depth_first
+
+
+def _parts(records: DataFrame) -> list[tuple[str | None, DataFrame]]:
+    """Records, and what was before them where they tell that: each part with its name."""
+    if "before" not in records.columns:
+        return [(None, records)]
+    before = {"value": F.col("before"), "passes": F.lit(True)}
+    return [(None, records), (BEFORE, records.where("before IS NOT NULL").withColumns(before))]
 
 
 def processed(contract: Contract, name: str, rows: DataFrame, partitions: int) -> DataFrame:
@@ -50,16 +78,23 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
     it, known = contract.views[name], shapes(contract)
     shape = known[name]
     picked = rows.select(F.struct("*").alias("_row"))
+    tells = name in Routes(contract).telling
     if it.aggregate is not None:
         picked = picked.select("_row", F.struct("_row.key.*", *_whole(contract, it)).alias("_own"))
     else:
-        sides = zip(it.inputs, ("first", "second"), strict=False)
+        sides = list(zip(it.inputs, ("first", "second"), strict=False))
         key = F.struct(*(F.col(f"_row.first.{c}").alias(c) for c in known[it.first].key))
         key = F.col("_row.key") if "key" in rows.columns else key
         picked = picked.select("_row", key.alias("key"), *(F.col(f"_row.{side}").alias(i) for i, side in sides))
         if it.where is not None and it.join is not None:
             picked = picked.where(F.expr(resolve(it.where, scope(it, known))))
-        picked = picked.select("_row", F.struct(*derive.chosen(it, known)).alias("_own"))
+        picked = picked.select("_row", "key", F.struct(*derive.chosen(it, known)).alias("_own"))
+        if tells:
+            before = [F.col(f"_row.before_{side}").alias(i) for i, side in sides]
+            there = [F.col(f"_row.before_{side}").isNotNull() for _, side in sides]
+            picked = picked.select("_row", "_own", "key", *before, reduce(or_, there).alias("_there"))
+            old = F.when(F.col("_there"), F.struct(*derive.chosen(it, known)))
+            picked = picked.select("_row", "_own", old.alias("_before"))
     there = F.col("_row.put")
     keys, columns = list(shape.key), list(shape.value)
     return picked.select(
@@ -75,6 +110,7 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         ),
         F.col("_row.headers").alias("headers"),
         (~there).alias("_tombstone"),
+        *(["_before"] if tells else []),
         F.col("_row.passes").alias("_filtered"),
         F.col("_row.order").alias("_order"),
         F.element_at(F.array(*(F.lit(t) for t in contract.topics)), F.col("_row.order.topic") + 1).alias("_causeTopic"),
@@ -132,6 +168,8 @@ _COLUMNS = (
     "second",
     "numbers",
     "measures",
+    "before_first",
+    "before_second",
 )
 
 
@@ -146,8 +184,10 @@ def _used(contract: Contract, name: str, side: int) -> list[Column]:
     return [*(F.col(f"value.{c}").alias(c) for c in names or [*known[source].columns][:1]), *(PLACE if placed else ())]
 
 
-def _side(contract: Contract, name: str, side: int, records: DataFrame, count: int) -> DataFrame:
-    """The new records of an input as rows of a task (emits.rows)."""
+def _side(
+    contract: Contract, name: str, side: int, records: DataFrame, count: int, part: str | None = None
+) -> DataFrame:
+    """The new records of an input as rows of a task (emits.rows), or what is a `part` of them."""
     it, known = contract.views[name], shapes(contract)
     source = it.inputs[side]
     named, sent = F.lit(None).cast("binary"), F.lit(None).cast("int")
@@ -184,14 +224,14 @@ def _side(contract: Contract, name: str, side: int, records: DataFrame, count: i
         arguments = [measure.argument for measure in derive.measures(it, known).values()]
         numbers = {"numbers": F.struct(*(argument.alias(f"m{n}") for n, argument in enumerate(arguments)))}
     return records.select(
-        F.lit(None).cast("string").alias("part"),
+        F.lit(part).cast("string").alias("part"),
         F.lit(side).alias("side"),
         F.col("partition"),
         F.col("id"),
         named.alias("other"),
         sent.alias("home"),
         F.unix_millis("timestamp").alias("time"),
-        F.lit(None).cast("long").alias("start"),
+        (F.xxhash64("value") if _is_hashed(contract, name) else F.lit(None).cast("long")).alias("start"),
         F.lit(None).cast("long").alias("end"),
         (F.col("value").isNotNull() | ~F.col("passes")).alias("put"),
         passes.alias("passes"),

@@ -13,6 +13,7 @@ A row is a record that the operator is given, or something that an earlier run h
 | n | of what is kept: what its part says it is |
 | order | the place of the record in processing order: struct<run, reached, topic, partition, offset, turn> |
 | key, first, second | structs: the key of its results, the value of either side |
+| before_first, before_second | structs: of what is emitted, the same of what was before it |
 | headers | list of structs: the headers of the record, of what waits those that it will come out with; null: none |
 | numbers, measures | structs: what is aggregated; the parts of an aggregate that is kept |
 
@@ -31,12 +32,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.compiled import NOTHING
+from hindcast.emits.depth import BEFORE
 from hindcast.emits.versioned import Versions
 
 if TYPE_CHECKING:
     from hindcast.compiled import Booleans, Integers
 
-STRUCTS = ("order", "key", "first", "second", "numbers", "measures")
+STRUCTS = ("order", "key", "first", "second", "before_first", "before_second", "numbers", "measures")
 
 
 class Rows:
@@ -129,6 +131,11 @@ class Rows:
     def present(self) -> list[int]:
         """The partitions that rows are of; the first one if there are no rows."""
         return np.unique(self.partition).tolist() or [0]
+
+    def before(self, rows: Integers) -> Integers:
+        """For each record the number of the row that was before it; NOTHING if there was none."""
+        told = np.append(self.is_part(BEFORE), False)[rows + 1]
+        return np.where(told, rows + 1, NOTHING)
 
     def reached(self, part: str) -> Integers:
         """A number of each partition that is kept, NOTHING where there is none."""

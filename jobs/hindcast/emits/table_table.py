@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Joined(NamedTuple):
     """What a join of tables emits, in order: a pair of values, of which one may be NOTHING, or twice NOTHING for a
-    tombstone.
+    tombstone. And the pair that it tells to have been before: the side that changes as it was, the other as it is.
     """
 
     cause: Integers
@@ -23,6 +23,8 @@ class Joined(NamedTuple):
     left: Integers
     right: Integers
     time: Integers
+    left_before: Integers | None = None
+    right_before: Integers | None = None
 
 
 def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"], home: Integers) -> Joined:
@@ -43,8 +45,10 @@ def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"],
     told = (other != NOTHING) | (alone & ((own != NOTHING) | (before != NOTHING)))
     # A row that is gone leaves the other side's where the join keeps that.
     survives = {"inner": np.zeros(len(order), np.bool_), "left": ~of_left, "outer": True}[how]
-    ended = (own == NOTHING) & ~(survives & (other != NOTHING))
+    is_nothing_alone = ~(survives & (other != NOTHING))
+    ended, absent = (own == NOTHING) & is_nothing_alone, (before == NOTHING) & is_nothing_alone
     pair = [np.where(ended, NOTHING, column) for column in (own, other)]
+    pair_before = [np.where(absent, NOTHING, column) for column in (before, other)]
     merged = np.flatnonzero(told)[np.argsort(order[told], kind="stable")]
     return Joined(
         order[merged],
@@ -52,4 +56,6 @@ def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"],
         np.where(of_left, pair[0], pair[1])[merged],
         np.where(of_left, pair[1], pair[0])[merged],
         np.maximum(at, since)[merged],
+        np.where(of_left, pair_before[0], pair_before[1])[merged],
+        np.where(of_left, pair_before[1], pair_before[0])[merged],
     )

@@ -65,26 +65,37 @@ class Side(NamedTuple):
 
 
 def source(
-    order: Integers, key: Integers, time: Integers, value: Integers, kept: Kept, home: Integers
+    order: Integers,
+    key: Integers,
+    time: Integers,
+    value: Integers,
+    kept: Kept,
+    home: Integers,
+    puts: Integers | None = None,
 ) -> tuple[Changes, Stored]:
-    """The table of a topic's records; keys are never null. What its store rejects is not passed on."""
+    """The table of a topic's records; keys are never null. What its store rejects is not passed on. `puts` as below."""
     changes = Changes(order, key, value, np.full(len(key), NOTHING), time, np.ones(len(key), np.bool_))
-    return materialized(changes, kept, home)
+    return materialized(changes, kept, home, puts=puts)
 
 
 def materialized(
-    changes: Changes, kept: Kept, home: Integers, *, unless_absent: bool = False
+    changes: Changes, kept: Kept, home: Integers, *, unless_absent: bool = False, puts: Integers | None = None
 ) -> tuple[Changes, Stored]:
     """Changes as a store passes them on that they are put in: the value before is its own, and so is what is latest.
 
-    `unless_absent`: tombstones for keys without a row are left out, and not put (`filtered`).
+    `unless_absent`: tombstones for keys without a row are left out, and not put (`filtered`). `puts`: the places from
+    which look-ups find the changes, if these are not their own.
     """
     what = np.full(len(changes.key), PUT_UNLESS_ABSENT if unless_absent else PUT)
-    questions = Asked(what, changes.key, changes.time, changes.value)
-    code, before, _, left = stores.answer(kept.versions, questions, home, kept.retention)
+    order = changes.order if puts is None else puts
+    ascending = np.argsort(order, kind="stable")
+    questions = Asked(*(column[ascending] for column in (what, changes.key, changes.time, changes.value)))
+    answered = stores.answer(kept.versions, questions, home, kept.retention)
+    code, before = np.empty_like(answered.code), np.empty_like(answered.value)
+    code[ascending], before[ascending] = answered.code, answered.value
     passed = (code != REJECTED) & (code != LEFT_OUT)
     stored = changes._replace(before=before, latest=code < 0).where(passed)
-    return stored, Stored(changes.order, questions, kept, left)
+    return stored, Stored(order[ascending], questions, kept, answered.kept)
 
 
 def filtered(changes: Changes, passing: Booleans, *, leaves_out: bool) -> Changes:

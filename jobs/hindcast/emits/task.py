@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from hindcast.compiled import NOTHING
 from hindcast.emits import aggregating, joining
+from hindcast.emits.depth import sort_by_place
 from hindcast.emits.form import Form, Out
 from hindcast.emits.rows import Rows
 
@@ -23,7 +24,7 @@ def process(form: Form, table: pa.Table) -> pa.Table:
     A tombstone `passes` if it is a value that does not pass the view's condition: a store has it. Raises ValueError,
     its text beginning with NULL_KEY, for the record on which Kafka Streams fails.
     """
-    rows = Rows(table)
+    rows = Rows(sort_by_place(table, form.ways) if form.ways else table)
     emitted, kept = _OPERATORS[form.operator](form, rows)
     return pa.concat_tables([*_emitted(form, rows, emitted), *kept])
 
@@ -41,6 +42,9 @@ def _emitted(form: Form, rows: Rows, out: Out) -> list[pa.Table]:
     more: dict[str, Any] = {} if out.measures is None else {"measures": out.measures}
     if out.start is not None:
         more |= {"start": out.start, "end": out.end}
+    for side, before in (("first", out.before_first), ("second", out.before_second)):
+        if before is not None and side in rows.table.column_names:
+            more[f"before_{side}"] = rows.column(side).take(pa.array(before, mask=before == NOTHING))
     filtered = out.tombstone & rows.put[out.cause] & (form.operator == "table")
     named = rows.column("other" if grouped else "id").take(pa.array(key, mask=key == NOTHING))
     number, reached = _numbered(partition, rows.reached("emitted"))

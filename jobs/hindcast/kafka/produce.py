@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from hindcast.errors import TopicError
 from hindcast.kafka import refusals
+from hindcast.kafka.partitioning import PARTITIONERS
 from hindcast.kafka.security import Security, client, security
 from hindcast.kafka.topics import TIMEOUT, millis
+from hindcast.words import counted
 
 
 class Record(NamedTuple):
@@ -59,20 +61,39 @@ def create(
             time.sleep(0.05)
 
 
-def send(servers: str, topic: str, records: Iterable[Record], how: Security | None = None) -> int:
-    """Sends records in order and waits until the broker has them all; returns how many. `how`: as `create` has it."""
+def send(
+    servers: str,
+    topic: str,
+    records: Iterable[Record],
+    how: Security | None = None,
+    *,
+    partitioner: str = "murmur2",
+    partition: int | None = None,
+    placed: dict[bytes, set[int]] | None = None,
+) -> int:
+    """Sends records in order and waits until the broker has them all; returns how many. `how`: as `create` has it.
+
+    To the partition that a `partitioner` (`partitioning.PARTITIONERS`) gives their keys, as Java clients do if none is
+    named; or all to one `partition`. `placed` is filled with the partitions that each key went to.
+    """
     problems: list[KafkaError] = []
 
-    def note(error: KafkaError | None, _: Any) -> None:
+    def note(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             problems.append(error)
+        elif placed is not None and isinstance(key := message.key(), bytes):
+            placed.setdefault(key, set()).add(message.partition() or 0)
 
     how, heard = how or security(servers), refusals.Heard()
     config = {**client(servers, how), "error_cb": heard, "linger.ms": 20, "message.timeout.ms": 30_000}
-    config |= {"partitioner": "murmur2_random"}  # as Java clients do; librdkafka would take another hash
-    reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": True}
+    config |= {"partitioner": PARTITIONERS[partitioner]}
+    reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": placed is None}
     producer = refusals.connected(Producer, {**config, **reported}, how)
     _greet(producer, heard, servers, topic, how)
+    target = _ANY if partition is None else partition
+    if partition is not None and not 0 <= partition < _count_partitions(producer, topic):
+        mend = f"it has {counted(_count_partitions(producer, topic), 'partition')}, numbered from 0"
+        raise TopicError(f"there is no partition {partition}; nothing was sent", where=f"topic {topic}", mend=mend)
     sent = 0
     for record in records:
         stamp = millis(record.timestamp) if isinstance(record.timestamp, datetime) else record.timestamp or 0
@@ -81,7 +102,7 @@ def send(servers: str, topic: str, records: Iterable[Record], how: Security | No
         while True:
             try:
                 headers = list(record.headers)
-                producer.produce(topic, record.value, record.key, on_delivery=note, timestamp=stamp, headers=headers)
+                producer.produce(topic, record.value, record.key, target, note, timestamp=stamp, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -101,6 +122,10 @@ def send(servers: str, topic: str, records: Iterable[Record], how: Security | No
     return sent
 
 
+def _count_partitions(producer: Producer, topic: str) -> int:
+    return len(producer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
+
+
 def _greet(connected: Any, heard: refusals.Heard, servers: str, topic: str | None, how: Security) -> None:
     try:
         refusals.greet(connected, heard, servers, topic, how, TIMEOUT)
@@ -109,6 +134,8 @@ def _greet(connected: Any, heard: refusals.Heard, servers: str, topic: str | Non
         raise TopicError(error.args[0].str(), where=where, mend=_UP) from None
 
 
+_ANY = -1
+"""For the client: the partition that the partitioner gives."""
 _EPOCH = "date it a millisecond later; the client takes the epoch itself for `now`"
 _NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _UP = "is a broker up? (make up, or set HINDCAST_KAFKA)"

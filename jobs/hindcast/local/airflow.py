@@ -156,6 +156,8 @@ def environment(now: Settings) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(now.root / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(now.root / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "hindcast.local.database.CONNECT",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "hindcast.local.database.CONNECT",
         "AIRFLOW__CORE__EXECUTOR": "hindcast.local.executor.PreloadedExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(max(8, os.cpu_count() or 1)),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": now.users,

@@ -10,8 +10,8 @@ from hindcast.contracts import Contract, load, paths
 from hindcast.errors import ContractError, UnknownError, nearest
 from hindcast.settings import settings
 
-RELEASE = "__release"
-"""What the DAG that asks a person adds to its pipeline's name."""
+SUFFIXES = ("__release", "__preview")
+"""What the DAGs that ask a person, and preview, add to their pipeline's name."""
 
 
 def contract(pipeline: str, readable: Collection[str]) -> Contract:
@@ -50,7 +50,8 @@ def listed(readable: Collection[str]) -> dict[str, str]:
 
 def pipeline_of(dag_id: str) -> str:
     """The pipeline that a DAG belongs to."""
-    return dag_id.removesuffix(RELEASE)
+    suffix = next((it for it in SUFFIXES if dag_id.endswith(it)), "")
+    return dag_id.removesuffix(suffix)
 
 
 @lru_cache(maxsize=512)

@@ -30,7 +30,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from hindcast import clock
 from hindcast.delta.attempts import repeatable
-from hindcast.delta.contents import dataset
+from hindcast.delta.contents import dataset, refusing_broken_files
 from hindcast.delta.making import arrow_schema, ensure, unwritten
 from hindcast.delta.tables import Table, opened
 from hindcast.errors import TableError
@@ -100,8 +100,7 @@ def runs(warehouse: str, pipeline: str) -> list[Run]:
 
 def planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
     """Return the runs of a pipeline that have a plan, and the numbers of those that have none, both oldest first."""
-    found = opened(table(warehouse, pipeline))
-    rows = _rows(found, [field.name for field in SCHEMA.fields]) if found is not None else []
+    rows = _read(warehouse, pipeline, _ARROW.names)
     told: dict[int, Run] = {}
     unplanned = []
     for row in sorted(rows, key=lambda row: _entry(row).order):
@@ -118,8 +117,7 @@ def planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
 
 def damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
     """Return the numbers of the runs whose entries contradict each other, each with what is wrong, in words."""
-    found = opened(table(warehouse, pipeline))
-    wrong = contradictions(_entries(found)) if found is not None else {}
+    wrong = contradictions(map(_entry, _read(warehouse, pipeline, _OF_ENTRIES)))
     return [(run, f"run {run} was entered as {', then '.join(states)}") for run, states in wrong.items()]
 
 
@@ -128,8 +126,7 @@ def history(warehouse: str, pipeline: str, number: int) -> list[Run]:
 
     Empty if its plan is not in the journal.
     """
-    found = opened(table(warehouse, pipeline))
-    rows = _rows(found, [field.name for field in SCHEMA.fields]) if found is not None else []
+    rows = _read(warehouse, pipeline, _ARROW.names)
     own = sorted((row for row in rows if row["run"] == number), key=lambda row: _entry(row).order)
     if not own or own[0]["entry"] != "planned":
         return []
@@ -213,11 +210,22 @@ def _commit(
 
 def _entries(found: DeltaTable) -> list[Entry]:
     """The entries of the journal without their details, in no order."""
-    return [_entry(row) for row in _rows(found, ("run", "entry", "at", "sequence"))]
+    return [_entry(row) for row in _rows(found, _OF_ENTRIES)]
+
+
+_OF_ENTRIES = ("run", "entry", "at", "sequence")
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
     return Entry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
+
+
+def _read(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of the journal, none where there is no journal yet; TableError where a file of it is broken."""
+    place = table(warehouse, pipeline)
+    found = opened(place)
+    with refusing_broken_files(place):
+        return _rows(found, columns) if found is not None else []
 
 
 def _rows(found: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from hindcast.delta.tables import located, published
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.kafka import gaps, members
 from hindcast.kafka.topics import Cluster, Offsets, bounded, continued, made_anew
-from hindcast.planning import inputs, journal
+from hindcast.planning import definitions, inputs, journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.settings import settings
@@ -67,7 +67,7 @@ def plan(
     if instead:
         nothing = {name: share.of_nothing() for name, share in made.topics.items()}
         made = replace(made, run=made.first, numbers=1, topics=nothing, **instead)
-    made = replace(made, reason=reason)
+    made = replace(made, reason=reason, definition=definitions.list_unkept(past, contract))
     journal.write(warehouse, Run(made.run, run_id, made.known_at, "planned", made.as_json(), made.as_json()))
     return made
 

@@ -112,7 +112,7 @@ class Share:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings", "ahead")
+_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings", "ahead", "definition")
 """Fields of a plan that the journal has where they say something."""
 
 
@@ -129,7 +129,8 @@ class Plan:
     such a run brings none.
     `ahead`: its known-at is more than an hour ahead of the clock that planned it, and a person has consented to that.
     `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
-    (`Topic.decoding`).
+    (`Topic.decoding`). `definition`: the contract's fields, each with its text, where no plan before has them
+    (definitions.py).
     """
 
     pipeline: str
@@ -149,6 +150,7 @@ class Plan:
     numbers: int = 1
     forgets: dict[str, Any] = field(default_factory=dict)
     ahead: bool = False
+    definition: list[list[str]] = field(default_factory=list)
 
     @property
     def first(self) -> int:
@@ -209,6 +211,7 @@ class Plan:
             numbers=told.get("numbers", 1),
             forgets=told.get("forgets", {}),
             ahead=told.get("ahead", False),
+            definition=told.get("definition", []),
         )
 
 

@@ -27,7 +27,8 @@ class Candidate:
 
     `change`: flat rows with `change`, open or close (plane.changes), kept in memory by the caller; `opened` and
     `closed`: how many of each. `previewed`: of a preview the tables as they would be, by name; it has brought no
-    records, so that nothing can be told of these.
+    records, so that nothing can be told of these. `ties`: of a topic's table the records that came, and whether they
+    tie (tie_counts.flatten).
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Candidate:
         opened: int,
         closed: int,
         previewed: Mapping[str, DataFrame] | None = None,
+        ties: DataFrame | None = None,
     ) -> None:
         self.contract, self.todo, self.name, self.change = contract, todo, name, change
-        self.opened, self.closed, self._previewed = opened, closed, previewed
+        self.opened, self.closed, self._previewed, self._ties = opened, closed, previewed, ties
         self.table = inputs.located(contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
@@ -72,6 +74,8 @@ class Candidate:
                 return not self.opened + self.closed
             case "records" | "unpublished" | "events" if self._previewed is not None:
                 return True
+            case "ties":
+                return self._ties is None
             case "records":
                 return self.name not in self.contract.topics or not self.todo.topics[self.name].parts
             case "unpublished":
@@ -87,6 +91,7 @@ class Candidate:
         - plane: those near the change that are believed now, and what would be opened
         - table: all rows as they would be
         - records: the run's rows of the topic's log; unpublished: those of earlier runs too that could not publish
+        - ties: the topic's records that came, and whether they tie
         - events: the stream's events since the last completed run, and whether they have `matched` (stream-table joins)
         """
         if which not in self._rows:
@@ -152,13 +157,17 @@ class Candidate:
     def without(self, rows: DataFrame) -> Candidate:
         """What is left where some rows of the change are held back."""
         alike = (*self.table.identity, "change")
-        return self.replaced(without(self.change, rows, alike).persist())
+        return self.replaced(without(self.change, rows, alike).persist(), rows, self.table.key)
 
-    def replaced(self, change: DataFrame) -> Candidate:
-        """Return the candidate of another change of the same table, which is kept in memory by the caller."""
+    def replaced(self, change: DataFrame, held: DataFrame, by: Sequence[str]) -> Candidate:
+        """Return the candidate of another change of the same table, which is kept in memory by the caller.
+
+        What is `held` does not tie with anything: records that are like it in some columns.
+        """
+        ties = None if self._ties is None else without(self._ties, held.select(*by), by)
         row = change.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
-        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed)
+        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed, ties)
 
     def _made(self, which: str) -> DataFrame:
         opened = self._opened()
@@ -176,6 +185,8 @@ class Candidate:
                 return self._records().where(F.col("run") == self.todo.run)
             case "unpublished":
                 return self._records()
+            case "ties" if self._ties is not None:
+                return self._ties.withColumn("systemFrom", F.lit(self.todo.known_at))
             case _:
                 return self._events()
 

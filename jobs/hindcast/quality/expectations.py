@@ -86,7 +86,7 @@ def facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
     """What a rule of ours may ask about the table that it guards, as far as the contract tells it."""
     shape = shapes(contract)[name]
     periods = PERIODS[shape.kind]
-    told: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1]}
+    told: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
     other = gate.kwargs.get("table")
     if isinstance(other, str) and (referred := shapes(contract).get(other)):
         told |= {"found_in": other, "found_key": list(referred.key)}
@@ -122,6 +122,8 @@ def _misplaced(contract: Contract, name: str, gate: Expectation, found: Any) -> 
     """What is wrong with a gate on this table, and what would do; None if nothing is."""
     about, kind = getattr(found, "about", None), shapes(contract)[name].kind
     view = contract.views.get(name)
+    if gate.on_failure == "quarantine" and about == "ties":
+        return "a record that loses a tie changes nothing that could be held back", "write stop or warn"
     if gate.on_failure == "quarantine" and not row_by_row(found):
         return "on_failure: quarantine needs failing rows, and this judges all rows together", "write stop or warn"
     if gate.rows == "table" and gate.on_failure == "quarantine":
@@ -137,6 +139,8 @@ def _misplaced(contract: Contract, name: str, gate: Expectation, found: Any) -> 
         return f"{name} holds {kind}, not periods of keys", "use it on a table of versions"
     if about in ("records", "unpublished") and name not in contract.topics:
         return "it judges the records of a topic, this is a view", "move it to a topic"
+    if about == "ties" and (name not in contract.topics or contract.topics[name].read != "table"):
+        return "it judges the records of a topic that is read as a table", "move it to such a topic"
     if about == "events" and not (view and view.stream and view.join and view.join.table):
         return "it judges the events of a stream that is joined with a table", "use it on such a view"
     if "found_in" in asked:
@@ -197,5 +201,5 @@ def _parameters(found: Any) -> list[str]:
 
 
 _GALLERY = "docs/quality.md lists our rules with their parameters, Great Expectations' gallery its own"
-_TOLD = ("key", "start", "end", "found_in", "found_key")
+_TOLD = ("key", "start", "end", "finish", "found_in", "found_key")
 """Parameters of our rules that `facts` gives."""

@@ -120,7 +120,9 @@ def released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
     if release is None:
         return waiting.where("false")
     looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
-    return waiting.where(looked_at & F.col("key").isin(release["keys"]))
+    # Rows, not literals: a person may release very many keys.
+    keys = waiting.sparkSession.createDataFrame([[key] for key in release["keys"]], "key string").distinct()
+    return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
 
 
 def _waiting(candidate: Candidate) -> DataFrame | None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,7 +40,7 @@ from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import contents, making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
-from hindcast.planning import journal
+from hindcast.planning import journal, notices
 
 SCHEMA = StructType(
     [
@@ -223,19 +224,25 @@ def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list
 
     RunError if nothing is held of one of them; without texts all that are held, RunError if none is.
     """
-    there = {row["key"] for row in held(warehouse, pipeline).to_pylist() if row["table"] == name}
+    rows = held(warehouse, pipeline)
+    there = set(rows.filter(pc.equal(rows.column("table"), name)).column("key").to_pylist())
     mend = f"hindcast failing {pipeline} --held lists what is held"
     if not there:
         raise RunError("nothing is held back", where=f"{pipeline}.{name}", mend=mend)
-    found = {text: [key for key in there if _names(text, key)] for text in told}
+    texts: dict[str, list[str]] = {}
+    for key in there if told else ():
+        for text in _texts_of(key):
+            texts.setdefault(text, []).append(key)
+    found = {text: texts.get(text, []) for text in told}
     if missing := [text for text, keys in found.items() if not keys]:
         raise RunError(f"nothing is held of {', '.join(missing)}", where=f"{pipeline}.{name}", mend=mend)
     return sorted({key for keys in found.values() for key in keys} if told else there)
 
 
-def _names(text: str, key: str) -> bool:
-    values = list(json.loads(key).values())
-    return text == key or (len(values) == 1 and text == str(values[0])) or text == json.dumps(json.loads(key))
+def _texts_of(key: str) -> set[str]:
+    """Return the texts that name a key (JSON): itself, however it is spaced, and the text of its one column."""
+    columns = json.loads(key)
+    return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}
 
 
 def masked(contract: Contract, rows: pa.Table) -> pa.Table:
@@ -250,15 +257,16 @@ def masked(contract: Contract, rows: pa.Table) -> pa.Table:
 
 def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
     """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
-    now = datetime.now(UTC)
+    now, wanted = datetime.now(UTC), set(keys)
     rows = [
         {**row, "at": now, "entry": "rejected", "by": by}
         for row in _held_units(warehouse, pipeline, None)
-        if row["table"] == name and row["key"] in keys
+        if row["table"] == name and row["key"] in wanted
     ]
     found = making.ensure(table(warehouse, pipeline), SCHEMA)
     try:
-        write_deltalake(found, pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA)), mode="append")
+        with notices.posted(warehouse, pipeline, "a rejection"):
+            write_deltalake(found, pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA)), mode="append")
     except (DeltaError, OSError) as error:
         raise making.unwritten(error, table(warehouse, pipeline).path) from None
 

@@ -72,7 +72,7 @@ def sifted_records(
             held = more if held is None else held.unionByName(more).localCheckpoint()
             change = records.derive(held.select(*RECORD).distinct()).persist()
             _close(passed, candidate)
-            passed = candidate.replaced(change)
+            passed = candidate.replaced(change, held, RECORD)
             again = gates.check(passed, expected)
             failing = [v for v in again if v.holds]
             verdicts = [v if v.holds else anew for v, anew in zip(verdicts, again, strict=True)]

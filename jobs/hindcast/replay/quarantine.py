@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.contracts import Contract
 from hindcast.delta import contents, tables
@@ -32,6 +33,11 @@ def listed(warehouse: str, contract: Contract, topic: str | None = None, *, ever
     `everything`: also those that are not refused any more; `now` is `requeued` or `accepted` then. `topic` is a name of
     the contract. Of topics with sensitive columns neither keys nor reasons are shown.
     """
+    return shown(contract, selected(warehouse, contract, topic, everything=everything))
+
+
+def selected(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
+    """Return what `listed` lists, with keys as bytes and nothing hidden."""
     found = tables.opened(logs.quarantine(warehouse, contract.pipeline))
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
@@ -53,13 +59,19 @@ def listed(warehouse: str, contract: Contract, topic: str | None = None, *, ever
         else:
             engine.register("refused", contents.dataset(found))
         rows = engine.sql(_LISTED).to_arrow_table()
+    if not everything:
+        rows = rows.filter(pc.equal(rows.column("now"), "refused"))
+    if topic is None:
+        return rows
+    own = [kafka for kafka in rows.column("topic").unique().to_pylist() if contract.entry(kafka) == topic]
+    return rows.filter(pc.is_in(rows.column("topic"), pa.array(own, pa.string())))
+
+
+def shown(contract: Contract, rows: pa.Table) -> pa.Table:
+    """Return rows of `selected` as `listed` has them."""
     names = {kafka: contract.entry(kafka) for kafka in rows.column("topic").unique().to_pylist()}
-    wanted = [
-        row
-        for row in rows.to_pylist()
-        if (everything or row["now"] == "refused") and topic in (None, names.get(row["topic"]))
-    ]
-    return pa.Table.from_pylist([_shown(contract, names.get(row["topic"]), row) for row in wanted], schema=_SCHEMA)
+    told = [_shown(contract, names.get(row["topic"]), row) for row in rows.to_pylist()]
+    return pa.Table.from_pylist(told, schema=_SCHEMA)
 
 
 def _shown(contract: Contract, name: str | None, row: dict[str, object]) -> dict[str, object]:

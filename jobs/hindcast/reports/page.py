@@ -21,9 +21,10 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast.planning import definitions
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
-from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, text_of_overdue
+from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, of_ties, text_of_overdue
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -66,6 +67,7 @@ def html(report: dict[str, Any]) -> str:
     others = [table for table in tables if not table.news and table.name not in unpublished]
     page = _template().render(
         report=told,
+        contract=definitions.list_lines(told.get("contract")),
         given_up=[given_up.text(it) for it in told.get("givenUp", [])],
         verdict=verdict(told),
         topics=[topic for topic in topics if topic.news],
@@ -220,6 +222,7 @@ def _topics(report: dict[str, Any]) -> list[Topic]:
             f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
             f"{topic.get('beforeHorizon') or 0:,} dated before the horizon": topic.get("beforeHorizon"),
             f"of earlier records by the contract as it is now: {anew}": anew,
+            **dict.fromkeys(of_ties(topic), True),
             f"requeued: {again or 'none'}": "requeued" in topic,
             f"{still:,} still malformed": still,
             f"{counted(quiet, 'partition')} brought nothing new": quiet,

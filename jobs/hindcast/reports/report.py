@@ -9,6 +9,7 @@ from typing import Any
 
 from hindcast import horizon
 from hindcast.contracts import Contract, shapes
+from hindcast.contracts.definition import list_fields
 from hindcast.contracts.sensitive import sensitive
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
@@ -16,7 +17,7 @@ from hindcast.delta.making import LOCKED_OUT
 from hindcast.delta.tables import Table
 from hindcast.errors import RunError
 from hindcast.kafka import members
-from hindcast.planning import journal
+from hindcast.planning import definitions, journal
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import holds, verdicts
@@ -24,6 +25,7 @@ from hindcast.quality.expectations import named
 from hindcast.quality.overdue import read_overdue
 from hindcast.replay import ledger, requeue
 from hindcast.reports import given_up
+from hindcast.words import counted
 
 
 def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> dict[str, Any]:
@@ -75,6 +77,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         if name not in plan.without and (widened := tables.read_widening(located, plan.known_at)):
             changed[name]["widened"] = widened
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
+        if name in topics and (counts := changed[name].pop("ties", None)):
+            topics[name]["ties"] = _located(contract.kafka_topic(name), plan.topics[name], counts)
         if name in held:
             changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
         if name not in contract.views:
@@ -95,11 +99,26 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **{name: told for name in ("only", "reason", "forgets") if (told := getattr(plan, name))},
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
+        **({"contract": told} if (told := _describe_contract(warehouse, contract, plan)) else {}),
         **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
         "again": _again(contract, plan),
     }
+
+
+def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any] | None:
+    """Return what the contract that a run was planned by says otherwise than that of the run before."""
+    past = journal.runs(warehouse, contract.pipeline)
+    fields = list_fields(contract) if contract.hash == plan.contract else definitions.find_fields(past, plan.contract)
+    return definitions.describe_change([run for run in past if run.number < plan.run], plan.contract, fields)
+
+
+def _located(kafka: str, share: Share, counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the ties that a commit noted with their places in words."""
+    places = {side: counts[side] for side in ("loser", "winner") if side in counts}
+    words = {s: f"{members.place(kafka, share.members, p)}, offset {offset}" for s, (p, offset) in places.items()}
+    return counts | words
 
 
 def _again(contract: Contract, plan: Plan) -> str:
@@ -228,6 +247,7 @@ def text(report: dict[str, Any]) -> str:
     lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
     if told := report.get("forgets"):
         lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
+    lines += [*of_contract, ""] if (of_contract := definitions.list_lines(report.get("contract"))) else []
     lines += [f"stopped: {report['found']}", ""] if "found" in report else []
     lines += [line for it in report.get("givenUp", []) for line in (given_up.text(it), "")]
     for name, topic in report["topics"].items():
@@ -243,6 +263,7 @@ def text(report: dict[str, Any]) -> str:
         anew = ", ".join(f"{n:,} {fate}" for fate, n in topic.get("decidedAnew", {}).items() if n)
         again = f"; of earlier records by the contract as it is now: {anew}" if anew else ""
         lines.append(f"  {name:<20} {topic['offsets']:>10,} offsets: {told}{late}{without}{again}")
+        lines += [f"  {'':<20}   {line}" for line in of_ties(topic)]
         if "requeued" in topic:
             lines.append(f"  {'':<20}   requeued: {requeue.text(topic)}")
     lines.append("")
@@ -293,6 +314,27 @@ def _changed(table: dict[str, Any]) -> str:
     left_out = ", ".join(f"{new[kind]:,} {words}" for kind, words in LEFT_OUT.items() if new.get(kind, 0) > 0)
     parts = [" ".join(filter(None, (changed, by))), f"left out: {left_out}" if left_out else "", *of_emitted(table)]
     return "; ".join(filter(None, parts))
+
+
+def of_ties(topic: dict[str, Any]) -> list[str]:
+    """Return what is to be known of ties and of keys in several partitions (corrected/ties.py), as lines."""
+    counts, lines = topic.get("ties", {}), []
+    if n := counts.get("scattered"):
+        keys = "1 key is" if n == 1 else f"{n:,} keys are"
+        lines.append(
+            f"warning: {keys} in more than one partition: producers use different partitioners ({_PARTITIONS})"
+        )
+    if n := counts.get("lost"):
+        which = "it" if n == 1 else "the first"
+        lost = f"warning: {counted(n, 'record')} lost a tie to a larger partition number, whichever was sent later"
+        lines.append(f"{lost}; {which}: {counts['loser']}, to {counts['winner']}")
+    if n := counts.get("replaced"):
+        told = "1 record was replaced" if n == 1 else f"{n:,} records were replaced"
+        lines.append(f"{told} at the same timestamp by a later one of this run, and never seen")
+    return lines
+
+
+_PARTITIONS = "docs/howto/late-correction.md"
 
 
 def of_columns(table: dict[str, Any]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Fresh runs go ahead of backfills: for a slot of Airflow's, and for their pipeline, whose runs are serialised."""
+"""Fresh runs go ahead of backfills: for a slot of Airflow's, and for their pipeline, whose runs are serialised.
+
+What a person has approved goes ahead of both.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,11 @@ def gives_way(run_id: str, waiting: Mapping[str, str | None]) -> str | None:
         if state in WAITING and not other.startswith(BACKFILL) and own and (_moment(other) or own) > own
     )
     return next(fresh, None)
+
+
+def find_waiting(states: Mapping[str, str | None]) -> str | None:
+    """Return the first run whose task will begin by itself or has not ended, given the task's states; None if none."""
+    return next((run for run, state in states.items() if state in WAITING), None)
 
 
 def _moment(run_id: str) -> datetime | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,33 +35,57 @@ class Asked(NamedTuple):
 FORM = ("replay", "until", "only", "preview", "reason")
 """The fields of the form by which a person triggers a run (dags/pipelines.py); their names in a run's `conf`."""
 
+PREVIEW_FORM = ("until", "only")
+"""Those of them by which a person triggers a preview alone."""
+
 
 def asked(context: Context, now: datetime) -> Asked:
     """What the form, the interval and the events that have started a run ask for; AskedError if that makes no sense."""
     from hindcast.scheduling import assets
 
     params, dag = context["params"], context["dag_run"].dag_id
-    for name in params:
-        if name not in FORM:
-            raise AskedError(f"the form has no field '{name}'", where=dag, mend=nearest(name, FORM))
+    _refuse_other_fields(params, FORM, dag)
     start, end = _plain(context.get("data_interval_start")), _plain(context.get("data_interval_end"))
     if start and end and end < start:
         found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
         raise AskedError(found, where=dag, mend="trigger it with an end that is later, or with an empty logical date")
-    try:
-        until = datetime.fromisoformat(params["until"]) if params["until"] else None
-    except ValueError as error:
-        raise AskedError(f"until is '{params['until']}': {error}", where=dag, mend="write 2026-01-31T06:00") from None
-    until = until and (until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC))
+    until = _read_until(params["until"], dag)
     if until and params["replay"] == "everything":
         mend = "leave one of the two out: `until`, or replay: everything"
         raise AskedError(f"everything is asked for, and only what is dated before {until}", where=dag, mend=mend)
     asked_for = until or (end if params["replay"] == "interval" else None)
+    _refuse_future(asked_for, now, dag)
+    events = [event for some in (context.get("triggering_asset_events") or {}).values() for event in some]
+    return Asked(asked_for, params["only"], params["reason"] or assets.reason(events))
+
+
+def check_preview(context: Context) -> None:
+    """Fail the task of a preview whose form makes no sense."""
+    params, dag = context["params"], context["dag_run"].dag_id
+    with _failing_for_good():
+        _refuse_other_fields(params, PREVIEW_FORM, dag)
+        _refuse_future(_read_until(params["until"], dag), datetime.now(UTC), dag)
+
+
+def _refuse_other_fields(params: Iterable[str], form: tuple[str, ...], dag: str) -> None:
+    for name in params:
+        if name not in form:
+            raise AskedError(f"the form has no field '{name}'", where=dag, mend=nearest(name, form))
+
+
+def _read_until(text: str | None, dag: str) -> datetime | None:
+    """Return the moment in the field `until`, which is UTC if it names no other zone."""
+    try:
+        until = datetime.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise AskedError(f"until is '{text}': {error}", where=dag, mend="write 2026-01-31T06:00") from None
+    return until and (until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC))
+
+
+def _refuse_future(asked_for: datetime | None, now: datetime, dag: str) -> None:
     if asked_for and asked_for > now + AHEAD:
         found = f"records up to {asked_for.isoformat()} are asked for; it is {now.isoformat(timespec='seconds')} now"
         raise AskedError(found, where=dag, mend="ask for a moment that has passed, or for everything there is")
-    events = [event for some in (context.get("triggering_asset_events") or {}).values() for event in some]
-    return Asked(asked_for, params["only"], params["reason"] or assets.reason(events))
 
 
 def plan(pipeline: str, **context: Any) -> PokeReturnValue:
@@ -70,14 +94,15 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     Skipped, and so is all that follows it, where only a preview was asked for.
 
     Not done while another run of the pipeline is under way: a pipeline's runs are serialised, also those of a backfill
-    beside the schedule, which Airflow starts at the same time. Nor in a backfill while a fresh run waits for its turn.
+    beside the schedule, which Airflow starts at the same time. Nor while something waits for its turn that goes first:
+    an approval, or in a backfill a fresh run.
     """
     from airflow.sdk import PokeReturnValue
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast import runs
     from hindcast.planning import journal
-    from hindcast.scheduling import connections, priority
+    from hindcast.scheduling import connections
     from hindcast.settings import settings
 
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
@@ -89,14 +114,50 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
             ti.xcom_push("until", todo.until.isoformat() if todo.until else "")
             raise AirflowSkipException("only a preview was asked for")
         begun = any(r.run_id == run_id and not r.finished for r in journal.runs(settings().warehouse, pipeline))
-        if dag_run.run_type == "backfill" and not begun and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
-            states = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id])
-            fresh = priority.gives_way(run_id, {run: state.get(ti.task_id) for run, state in states.items()})
-            if fresh:
-                print(f"{fresh} goes first: it is no backfill")
-                return PokeReturnValue(is_done=False)
+        if not begun and (first := _goes_first(ti, dag_run.run_type, run_id)):
+            print(first)
+            return PokeReturnValue(is_done=False)
         try:
             number = runs.plan(pipeline, run_id, *todo)
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=number)
+
+
+def _goes_first(ti: Any, run_type: str, run_id: str) -> str | None:
+    """Return what waits for its turn and goes before a run that has not been planned yet, in words; None if nothing."""
+    from hindcast.scheduling import priority
+
+    release = f"{ti.dag_id}__release"
+    if ti.get_dr_count(release, states=["running"]):
+        states = ti.get_task_states(release, task_ids=["plan"])
+        waiting = priority.find_waiting({run: state.get("plan") for run, state in states.items()})
+        if waiting and not ti.get_dag(release).is_paused:
+            return f"{waiting} goes first: a person has approved it"
+    if run_type == "backfill" and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
+        states = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id])
+        fresh = priority.gives_way(run_id, {run: state.get(ti.task_id) for run, state in states.items()})
+        if fresh:
+            return f"{fresh} goes first: it is no backfill"
+    return None
+
+
+def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
+    """Store the plan of a release of that name, as a sensor: done with its number.
+
+    Not done while another run of the pipeline is under way; none is begun after that before this one (`plan`).
+    """
+    from airflow.sdk import PokeReturnValue
+
+    from hindcast import runs
+    from hindcast.scheduling import connections
+
+    with _failing_for_good():
+        connections.use()
+        keys = _chosen(pipeline, until, labels)
+        try:
+            number = runs.plan_release(pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -139,11 +200,13 @@ def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, 
 def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
     """Says what a run would change, up to a moment or about a table alone (empty: all); writes nothing."""
     with _failing_for_good():
+        from hindcast import read
         from hindcast.building import preview as previews
         from hindcast.scheduling import connections
+        from hindcast.settings import settings
 
         connections.use()
-        end = datetime.fromisoformat(until) if until else None
+        end = read.moment_of(settings().warehouse, pipeline, until) if until else None
         print(previews.text(previews.preview(spark, pipeline, end, only or None)))
 
 
@@ -219,7 +282,7 @@ def held(pipeline: str) -> dict[str, Any]:
 
 
 def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: SparkSession) -> None:
-    """Publishes what a person has approved, in a run of that name; waits by retries while another run is under way."""
+    """Publishes what a person has approved, in a run of that name, which is planned."""
     with _failing_for_good():
         from hindcast import runs
         from hindcast.reports import report

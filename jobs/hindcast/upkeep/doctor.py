@@ -214,12 +214,23 @@ def _places(now: Settings) -> Iterator[Line]:
         except OSError as error:
             yield Line(what, "failed", f"{place} cannot be written: {error.strerror}", variable)
             continue
+        closed = next(_closed(folder), None) if what == "warehouse" and folder == Path(place) else None
+        if closed is not None:
+            mend = "give this user the right to write there: runs fail at it"
+            yield Line(what, "failed", f"{closed} cannot be written", mend)
+            continue
         elsewhere = what == "var" or not folder.is_relative_to(now.var)
         if elsewhere and folder == Path(place) and private.is_open(folder, now.umask):
             yield _open_to_others(what, folder, now)
         found = f"{place}: {free / (1 << 30):,.1f} GiB free"
         state: State = "failed" if free < FULL else "warning" if free < LOW else "ok"
         yield Line(what, state, found, "" if state == "ok" else f"make some room, or {variable}")
+
+
+def _closed(warehouse: Path) -> Iterator[Path]:
+    """Yield the folders of tables, and of their logs, into which this user cannot write."""
+    for log in (log for depth in ("*/*", "*/*/*", "*/*/*/*") for log in warehouse.glob(f"{depth}/_delta_log")):
+        yield from (place for place in (log.parent, log) if not os.access(place, os.W_OK | os.X_OK))
 
 
 def _open_to_others(what: str, folder: Path, now: Settings) -> Line:
@@ -301,6 +312,26 @@ def _kafka(now: Settings) -> Iterator[Line]:
                     yield Line("topics", "ok", f"{contract.pipeline}.{name}: {kafka} may be read")
 
 
+def _keys(now: Settings) -> Iterator[Line]:
+    """Whether a table's topic has one key in several partitions: then ties have no order, and corrections can lose."""
+    from hindcast.delta import tables
+    from hindcast.replay.scattered import count_scattered_keys
+
+    mend = "let all producers of the topic use one partitioner (docs/howto/late-correction.md)"
+    found = 0
+    for contract in _loadable(now):
+        for name in (name for name, topic in contract.topics.items() if topic.read == "table"):
+            counts = count_scattered_keys(tables.log(now.warehouse, contract.pipeline, name))
+            found += counts.keys
+            if counts.keys:
+                keys = "1 key is" if counts.keys == 1 else f"{counts.keys:,} keys are"
+                where = "" if counts.all else f", in the newest {counts.records:,} records"
+                line = f"{contract.pipeline}.{name}: {keys} in more than one partition{where}"
+                yield Line("keys", "warning", line, mend)
+    if not found:
+        yield Line("keys", "ok", "each key of a table is in one partition")
+
+
 def _registry(now: Settings) -> Iterator[Line]:
     if not now.schema_registry:
         yield Line("schema registry", "ok", "none is set")
@@ -346,6 +377,7 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Line]]] = {
     "clock": _clock,
     "journals": _journals,
     "kafka": _kafka,
+    "keys": _keys,
     "schema registry": _registry,
     "spark connect": _spark,
     "airflow": _airflow,

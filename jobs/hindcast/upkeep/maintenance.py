@@ -4,7 +4,8 @@
     cluster   files whose times overlap much are sorted by when rows are true: a run looks only at files of its time
     vacuum    files that no version of the last days needs go, and with `HINDCAST_KEEP_REPORTS` old reports
 
-No row changes, and no answer. It is safe beside runs: what conflicts with one is left for the next time.
+No row changes, and no answer. It is safe beside runs: what conflicts with one is left for the next time. Beside a
+forgetting it stops (planning/notices.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,15 +29,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hindcast import show
+from hindcast.building import inventory
 from hindcast.contracts import Contract, keep
 from hindcast.contracts.shapes import PERIODS
 from hindcast.delta import attempts, contents, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.errors import HindcastError
-from hindcast.planning import journal
+from hindcast.planning import journal, notices
 from hindcast.session import temporarily
 from hindcast.settings import Settings
-from hindcast.upkeep import inventory
 from hindcast.upkeep import retention as trimming
 from hindcast.words import counted
 
@@ -85,12 +87,19 @@ class Maintained:
 def maintain(spark: Spark, now: Settings, contract: Contract, *, dry_run: bool = False) -> Maintained:
     """Maintains the tables of a pipeline, and removes its old reports; with `dry_run` it only says what it would do.
 
-    `spark` is asked for a session only if there is something to do.
+    `spark` is asked for a session only if there is something to do. BusyError while something is being forgotten: what
+    is under way is finished, and no more is begun.
     """
-    told = Maintained(contract.pipeline, retention(now, contract.pipeline))
-    told.trimmed = "" if dry_run else _trimmed(spark, contract)
-    for table in inventory.every(now.warehouse, contract):
-        told.tables.append(_maintained(spark, table, now.time_travel, told.retention, dry_run=dry_run))
+    told, what = Maintained(contract.pipeline, retention(now, contract.pipeline)), "maintenance"
+
+    def session() -> SparkSession:
+        notices.refuse_forgetting(now.warehouse, contract.pipeline, what)
+        return spark()
+
+    with nullcontext() if dry_run else notices.posted(now.warehouse, contract.pipeline, what):
+        told.trimmed = "" if dry_run else _trimmed(session, contract)
+        for table in inventory.every(now.warehouse, contract):
+            told.tables.append(_maintained(session, table, now.time_travel, told.retention, dry_run=dry_run))
     told.reports = _reports(now, contract.pipeline, dry_run=dry_run)
     return told
 
@@ -137,6 +146,7 @@ def _maintained(spark: Spark, table: Table, days: int, kept: timedelta, *, dry_r
     found = DeltaTable(table.path)
     before, disk = _size(found), _on_disk(found)
     done = Done(table.name, (before[0],) * 2, (before[1],) * 2, (disk[1],) * 2)
+
     if lacking := _promise(found, days):
         promise = f"promise versions of {days} days"
         statement = f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({lacking})"

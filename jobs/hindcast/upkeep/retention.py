@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from hindcast.delta import attempts, commits, contents, making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, BusyError
 from hindcast.horizon import Horizon
-from hindcast.planning import inputs, journal
+from hindcast.planning import inputs, journal, notices
 from hindcast.replay import ledger, logs, redating, trimmed
 from hindcast.session import temporarily
 from hindcast.settings import settings
@@ -52,6 +53,12 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
     `slowest`; `quarantine`: how many refused records, by topic. BusyError while a run is under way, AskedError if the
     contract was changed since the last one.
     """
+    with nullcontext() if dry_run else notices.posted(settings().warehouse, contract.pipeline, "trimming"):
+        return _trim(spark, contract, dry_run=dry_run)
+
+
+def _trim(spark: SparkSession, contract: Contract, *, dry_run: bool) -> dict[str, Any]:
+    """Do what `trim` says."""
     warehouse, pipeline = settings().warehouse, contract.pipeline
     last = _last(warehouse, contract)
     told: dict[str, Any] = {"pipeline": pipeline, "knownAt": last.known_at.isoformat() if last else None}

@@ -13,6 +13,7 @@ Both make their query of their other parameters, over one of these batches:
 | table | of the whole table, as they would be | the same |
 | records | of a topic's log, of this run | `partition, offset, offsets, timestamp, streamTime, fate` |
 | unpublished | of a topic's log, since a run has published its table or was completed | the same |
+| ties | of the topic's records that came, each as a row | the same, `_unordered`, `_replaced` (corrected/ties.py) |
 | events | of a joined stream, of this run | `matched` |
 
 Periods are half-open, without an end they last for ever. `key` names the key columns, `start` and `end` those of the

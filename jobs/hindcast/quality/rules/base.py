@@ -29,7 +29,7 @@ WHICH = {
 class Rule(BatchExpectation):
     """A rule whose query is made of its other parameters, which are checked when it is constructed."""
 
-    about: ClassVar[Literal["change", "near", "keys", "plane", "table", "records", "unpublished", "events"]]
+    about: ClassVar[Literal["change", "near", "keys", "plane", "table", "records", "unpublished", "ties", "events"]]
     row_level: ClassVar[bool]
 
     @pydantic.root_validator(pre=True)
@@ -173,11 +173,12 @@ def _is_plan(value: Any) -> bool:
 
 
 _PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("start", "end", "column", "table", "found_in"), (_is_name, "a name, without ${")),
+    **dict.fromkeys(("start", "end", "finish", "column", "table", "found_in"), (_is_name, "a name, without ${")),
     **dict.fromkeys(("key", "column_list", "found_key"), (_are(_is_name, 1), "a list of names, without ${")),
     **dict.fromkeys(("within", "shorter_than"), (_reads(length, 0), "a duration: 30 days, 90 minutes, 500 ms")),
     **dict.fromkeys(("until", "known_at"), (_reads(moment, -math.inf), "a moment: 2026-01-01T00:00:00+00:00")),
     **dict.fromkeys(("share", "at_most"), (lambda value: _is_number(value) and value <= 1, "a number from 0 to 1")),
+    **dict.fromkeys(("also_replaced", "whole_period"), (lambda value: isinstance(value, bool), "true or false")),
     "which": (lambda value: value in list(WHICH), f"one of {', '.join(WHICH)}"),
     "runs": (lambda value: _is_number(value) and isinstance(value, int) and value > 0, "a whole number above 0"),
     "factor": (lambda value: _is_number(value) and value > 1, "a number above 1"),

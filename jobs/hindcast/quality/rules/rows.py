@@ -90,13 +90,31 @@ class ExpectSystemFromToNotRunBackwards(ConditionRule):
         return f"systemFrom IS NULL OR systemFrom > timestamp_micros({moment(self.known_at)})"
 
 
+class ExpectTiesToBeOrdered(ConditionRule):
+    """No record that came has the key and the timestamp of one of another partition that says something else.
+
+    Of such two the one of the larger partition holds, whichever was sent later. With `also_replaced` a record fails too
+    that a later one of its run and partition replaces at its own timestamp: nobody ever sees what it says.
+
+        a @5: 8 at 0/3, 9 at 1/7    ->    both fail, if both have come
+    """
+
+    about = "ties"
+    also_replaced: bool = False
+
+    def condition(self) -> str:
+        return "_unordered OR _replaced" if self.also_replaced else "_unordered"
+
+
 class ExpectForeignKeysToBeFound(RowRule):
     """Every foreign key, one `column` or a `column_list`, is in `table` at the moment its row starts.
 
     `found_in`: a view with that table's rows: `validFrom`, `validTo` and its key columns, `found_key`, in the order of
-    ours. Where one of our columns is null there is no foreign key.
+    ours. Where one of our columns is null there is no foreign key. With `whole_period` the key has to be there from the
+    start of the row to its end, `finish`, without a gap, as the PERIOD foreign keys of SQL:2011 want it; of an event,
+    whose end is its start, at that moment.
 
-        table: curry [0, 5)    ->    curry at 4 is found, curry at 5 fails
+        table: curry [0, 5)    ->    curry at 4 is found, curry at 5 fails; of the whole period [3, 5) is, [3, 6) fails
     """
 
     about = "change"
@@ -106,6 +124,8 @@ class ExpectForeignKeysToBeFound(RowRule):
     found_in: str
     found_key: list[str]
     start: str = "validFrom"
+    finish: str = "validTo"
+    whole_period: bool = False
 
     def sql(self) -> str:
         columns = self.column_list or ([] if self.column is None else [self.column])
@@ -119,5 +139,25 @@ class ExpectForeignKeysToBeFound(RowRule):
         same = " AND ".join(f"{their} = {our}" for their, our in zip(theirs, ours, strict=True))
         start = f"_t.{quoted(self.start)}"
         valid = f"_f.validFrom <= {start} AND (_f.validTo IS NULL OR _f.validTo > {start})"
-        found = f"SELECT 1 FROM {quoted(self.found_in)} AS _f WHERE {same} AND {valid}"
+        view = quoted(self.found_in)
+        if self.whole_period:
+            valid += f" AND (_f.validTo IS NULL OR _f.validTo >= _t.{quoted(self.finish)})"  # null: for ever
+            view = f"({self._spans(columns)})"
+        found = f"SELECT 1 FROM {view} AS _f WHERE {same} AND {valid}"
         return f"SELECT _t.* FROM {{batch}} AS _t WHERE {given} AND NOT EXISTS ({found})"
+
+    def _spans(self, columns: list[str]) -> str:
+        """Return a query of the periods without a gap in which `table` has each of the keys that are asked for."""
+        keys, end = listed(self.found_key), "coalesce(validTo, timestamp_micros(9223372036854775807))"
+        alike = (f"_a.{quoted(our)} = _r.{quoted(their)}" for our, their in zip(columns, self.found_key, strict=True))
+        asked = (
+            f"SELECT _r.* FROM {quoted(self.found_in)} AS _r LEFT SEMI JOIN {{batch}} AS _a ON {' AND '.join(alike)}"
+        )
+        by = f"PARTITION BY {keys} ORDER BY validFrom, {end}"
+        before = f"max({end}) OVER ({by} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+        begun = f"SELECT {keys}, validFrom, validTo, {end} AS _end, {before} AS _before FROM ({asked})"
+        place = f"sum(CASE WHEN _before >= validFrom THEN 0 ELSE 1 END) OVER ({by.replace(end, '_end')})"
+        numbered = f"SELECT *, {place} AS _span FROM ({begun})"
+        last = "CASE WHEN bool_or(validTo IS NULL) THEN NULL ELSE max(validTo) END"
+        ends = f"min(validFrom) AS validFrom, {last} AS validTo"
+        return f"SELECT {keys}, {ends} FROM ({numbered}) GROUP BY {keys}, _span"

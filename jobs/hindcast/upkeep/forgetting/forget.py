@@ -28,9 +28,10 @@ from hindcast.building import counted, emitting
 from hindcast.contracts import Contract
 from hindcast.contracts.load import load_all
 from hindcast.delta import contents, emitted, making, tables
+from hindcast.delta.folder import Folder
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, HindcastError, RunError
-from hindcast.planning import journal, planner
+from hindcast.planning import journal, notices, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds, verdicts
@@ -39,7 +40,6 @@ from hindcast.replay import base, logs
 from hindcast.reports import page
 from hindcast.settings import settings
 from hindcast.upkeep.forgetting import erase, proof, purge, records
-from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.forgetting.lineage import Lineage
 from hindcast.upkeep.forgetting.records import Asked
 from hindcast.upkeep.forgetting.texts import Texts
@@ -70,6 +70,7 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
     run_id = begun.run_id if begun else journal.run_id("forget")
     told = {"topic": what.topic, "sha256": digest}
     todo = planner.plan(now.warehouse, now.kafka, contract, run_id, reason=reason, instead={"forgets": told})
+    notices.wait_for_others(now.warehouse, pipeline)
     step = _Step(spark, contract, what, todo, past)
     step.remove()
     step.purge()

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hindcast.delta.folder import Folder
 from hindcast.upkeep.forgetting import purge
-from hindcast.upkeep.forgetting.folder import Folder
 from hindcast.upkeep.forgetting.texts import pattern
 
 WORDS = (

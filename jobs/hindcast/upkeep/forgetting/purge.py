@@ -7,7 +7,8 @@ of files that are gone are taken out of the log. Commits stay in it: who wrote w
 identifier. Versions before this one can be listed and not read any more.
 
 Nobody else may write to the table meanwhile: what is being written belongs to no version yet, and is deleted. A run is
-alone with the tables of its pipeline. It can be repeated, and finishes what was begun.
+alone with the tables of its pipeline, and a forgetting has waited for those who rewrite files beside runs
+(planning/notices.py). It can be repeated, and finishes what was begun.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from hindcast.delta import tables, widened
+from hindcast.delta.folder import LOG, Folder
 from hindcast.errors import TableError
-from hindcast.upkeep.forgetting.folder import LOG, Folder
 
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")

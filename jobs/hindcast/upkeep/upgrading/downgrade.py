@@ -20,7 +20,7 @@ from hindcast.delta import commits, contents, making, store_formats, tables
 from hindcast.delta.store_formats import FORMATS, PROPERTY, TODAY, UNKNOWN, Older
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, BusyError
-from hindcast.planning import journal
+from hindcast.planning import journal, notices
 from hindcast.upkeep.upgrading.upgrade import DOWNGRADED, of_topic
 
 
@@ -52,19 +52,25 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
             where=table.pipeline,
             mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {table.pipeline}",
         )
+    with notices.posted(table.warehouse, table.pipeline, f"the downgrade of {name}"):
+        return [*_downgraded(spark, table, to, lose=lose), done]
+
+
+def _downgraded(spark: SparkSession, table: Table, to: str, *, lose: bool) -> list[str]:
+    """Mark and rewrite a table; return what it lost, in lines. AskedError if that is more than it may."""
     rows = contents.load(spark, table)
     lost = losses(rows, to)
     if lost and not lose:
         raise AskedError(
             f"the format {to} has no room for {'; '.join(lost)}",
             where=table.path,
-            mend=f"hindcast downgrade {table.pipeline}.{name} --to {to} --lose; log and base keep the records",
+            mend=f"hindcast downgrade {table.pipeline}.{table.name} --to {to} --lose; log and base keep the records",
         )
     micros = rows.agg(F.unix_micros(F.max(F.greatest("systemFrom", "systemTo")))).collect()[0][0]
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros or 0)
     mark(spark, table, Older(to, at), {store_formats.SINCE: at.isoformat()} if lost else {})
     rewrite(contents.load(spark, table), table, to)
-    return [*(f"lost: {it}" for it in lost), done]
+    return [f"lost: {it}" for it in lost]
 
 
 def losses(rows: DataFrame, to: str) -> list[str]:

@@ -30,7 +30,7 @@ from hindcast.delta import contents, in_place, making, store_formats, tables
 from hindcast.delta.store_formats import Older
 from hindcast.delta.tables import Table
 from hindcast.errors import AskedError, TableError, UnknownError, nearest
-from hindcast.planning import journal
+from hindcast.planning import journal, notices
 from hindcast.planning.inputs import located
 from hindcast.settings import settings
 
@@ -67,9 +67,12 @@ def upgrade(spark: SparkSession, contract: Contract, name: str, mode: str) -> li
         return [*told, f"the store format is {store_formats.TODAY}"]
     match mode:
         case "in-place":
-            told.append(f"{fill(spark, table):,} rows brought to today's form where they lie")
+            with notices.posted(table.warehouse, pipeline, f"the upgrade of {name}"):
+                rows = fill(spark, table)
+            told.append(f"{rows:,} rows brought to today's form where they lie")
         case "roll-over":
-            roll_over.build(spark, table)
+            with notices.posted(table.warehouse, pipeline, f"the upgrade of {name}"):
+                roll_over.build(spark, table)
             done = _run(spark, contract, {"table": name, "mode": mode, "step": "end"})
             told.append(f"run {done['run']}: swapped by the table that was built beside")
         case _:
@@ -84,6 +87,7 @@ def fill(spark: SparkSession, table: Table) -> int:
     while left := in_place.pending(spark, table):
         of = -(-left // settings().chunk)
         for number in range(of):
+            notices.refuse_forgetting(table.warehouse, table.pipeline, f"the upgrade of {table.name}")
             in_place.chunk(spark, table, number, of)
         done += left
     adopting.finish(spark, table)

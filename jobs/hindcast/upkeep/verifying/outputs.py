@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import duckdb
 from deltalake import DeltaTable
 
+from hindcast.building import inventory
 from hindcast.contracts import Contract
 from hindcast.delta import tables, widened
 from hindcast.delta.tables import Table
 from hindcast.planning.journal import Run
-from hindcast.upkeep import inventory
 from hindcast.upkeep.verifying.findings import Finding, backup, rederive, restore
 from hindcast.upkeep.verifying.standing import Moments
 from hindcast.words import counted

@@ -19,6 +19,7 @@ from hindcast.contracts import Contract
 from hindcast.delta import making, tables, widened
 from hindcast.delta.tables import Table
 from hindcast.kafka import gaps
+from hindcast.planning import notices
 from hindcast.planning.journal import Run
 from hindcast.replay import logs
 from hindcast.replay import trimmed as counts
@@ -70,6 +71,12 @@ def rebuild(warehouse: str, contract: Contract) -> int:
 
     Of topics that the contract does not have it keeps what is there. What was there before stays in its history.
     """
+    with notices.posted(warehouse, contract.pipeline, "a rebuild of the quarantine"):
+        return _rebuild(warehouse, contract)
+
+
+def _rebuild(warehouse: str, contract: Contract) -> int:
+    """Do what `rebuild` says."""
     quarantine = logs.quarantine(warehouse, contract.pipeline)
     places = {of(warehouse, contract.pipeline, name) for name in contract.topics for of in (tables.log, tables.fates)}
     found = {table: delta for table in (*places, quarantine) if (delta := tables.opened(table)) is not None}

@@ -16,6 +16,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from hindcast.building import inventory
 from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import emitted, tables
@@ -24,7 +25,6 @@ from hindcast.errors import HindcastError, TableError, UnknownError, nearest
 from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.replay import base, logs, trimmed
-from hindcast.upkeep import inventory
 from hindcast.upkeep.verifying import conservation, definition, outputs, rectangles, refused, standing, stored
 from hindcast.upkeep.verifying.findings import Finding, backup
 from hindcast.words import counted

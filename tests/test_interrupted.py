@@ -1,0 +1,162 @@
+"""What a scheduler has under way when it is killed, and backfills that overlap: runs end right, each offset once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from browser import Up, running
+from hindcast import read
+from hindcast.contracts import find
+from hindcast.delta import contents, tables
+from hindcast.errors import PlatformError
+from hindcast.kafka import produce
+from hindcast.kafka.produce import Record
+from hindcast.local import airflow, process, stack
+from hindcast.local.api import Airflow
+from hindcast.planning import journal
+from hindcast.questions import BEGINNING, Question
+from hindcast.upkeep.verifying.verify import verify
+from pipelines import until
+
+DAILY = """
+pipeline: NAME
+schedule: "@daily"
+start: 2099-01-01  # so that only a backfill runs it
+topics:
+  prices:
+    topic: NAME.prices
+    read: table
+    key: {item: string}
+    value: {price: int}
+views:
+  doubled:
+    table: prices
+    select: {price: price * 2}
+"""
+PRICES = [Record(b"curry", b'{"price": %d}' % (7 + day), datetime(2026, 1, day, 12, tzinfo=UTC)) for day in range(1, 6)]
+DAYS = ("2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z")
+
+
+class Patient(Airflow):
+    """Airflow's API, asked again where it does not answer in time: a busy machine is not what is tested."""
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        for _ in range(9 if method == "GET" else 0):
+            try:
+                return super()._call(method, path, body)
+            except PlatformError as error:
+                if "does not answer" not in str(error):
+                    raise
+        return super()._call(method, path, body)
+
+
+NAMES = ("amid_replay", "amid_build", "backfilled")
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder = tmp_path_factory.mktemp("stack")
+    contracts = [folder / f"{name}.yaml" for name in NAMES]
+    for path in contracts:
+        path.write_text(DAILY.replace("NAME", path.stem))
+    with running(folder, *contracts) as started:
+        web = Patient(started.web.url, ("admin", airflow.passwords(started.now)["admin"]))
+        for name in NAMES:
+            produce.create(started.now.kafka, f"{name}.prices")
+            produce.send(started.now.kafka, f"{name}.prices", PRICES)
+            web.unpause(name)
+        yield Up(started.now, web)
+
+
+def kill_scheduler(up: Up) -> None:
+    """Kill the scheduler's own process, and nothing that it has started."""
+    folder = up.now.var / "run"
+    (scheduler,) = (one for one in process.load(folder) if one.name == "airflow-scheduler")
+    os.kill(scheduler.pid, signal.SIGKILL)
+    until(lambda: not process.is_running(scheduler), 30)
+
+
+def state(up: Up, dag: str, run: str, task: str) -> str | None:
+    return next((it["state"] for it in up.web.tasks(dag, run) if it["task_id"] == task), None)
+
+
+def refuse_damage(up: Up, name: str, prices: int) -> None:
+    """Raise unless each offset has its fate once, the view is made of all prices, and `verify` finds nothing."""
+    contract = find(up.now.schemas, name)
+    log = tables.opened(tables.log(up.now.warehouse, name, "prices"))
+    assert log is not None
+    rows = contents.dataset(log).to_table(columns=["offset", "fate"]).to_pylist()
+    assert sorted((row["offset"], row["fate"]) for row in rows) == [(n, "accepted") for n in range(prices)]
+    told = read.query(up.now.warehouse, contract, "doubled", Question(from_time=BEGINNING))
+    assert told["price"].to_pylist() == [2 * (8 + n) for n in range(prices)]
+    assert verify(up.now.warehouse, contract).findings == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "task"), [("amid_replay", "replay.prices"), ("amid_build", "build.doubled")])
+def test_a_run_whose_scheduler_is_killed_ends_when_it_is_started_again(up: Up, name: str, task: str) -> None:
+    run = up.web.trigger(name)
+    until(lambda: state(up, name, run, task) == "running", 300)
+    kill_scheduler(up)
+    assert not stack.is_up(up.now)
+    stack.up(up.now)
+    up.web.wait(name, run, seconds=1200)
+    assert [(it.number, it.state, it.run_id) for it in journal.runs(up.now.warehouse, name)] == [(1, "completed", run)]
+    refuse_damage(up, name, len(PRICES))
+
+
+def begin_backfill(up: Up, name: str, **form: Any) -> int:
+    """Begin a backfill, three days at once; return its id. While its SQLite is busy Airflow refuses: ask once more."""
+    asked = {"dag_id": name, "from_date": DAYS[0], "to_date": DAYS[1], "dag_run_conf": {}, "max_active_runs": 3}
+    for _ in range(60):
+        try:
+            return int(up.web._call("POST", "/api/v2/backfills", {**asked, **form})["id"])
+        except PlatformError as error:
+            if "answers 503" not in str(error):
+                raise
+            time.sleep(2)
+    raise AssertionError("Airflow's database was busy for two minutes")
+
+
+def wait_for_all(up: Up, name: str, seconds: float = 1200) -> dict[str, str]:
+    """Wait until no run of the DAG is under way; return their states."""
+    end = time.monotonic() + seconds
+    while not (states := up.web.runs(name)) or not {*states.values()} <= {"success", "failed"}:
+        assert time.monotonic() < end, states
+        time.sleep(1)
+    return states
+
+
+@pytest.mark.long
+def test_backfills_that_overlap_each_other_and_runs_by_hand(up: Up) -> None:
+    """One beside runs by hand; a second one meanwhile; one that is cancelled amid a run, and one over the same days."""
+    name, warehouse = "backfilled", up.now.warehouse
+    first = begin_backfill(up, name, reprocess_behavior="none")
+    until(lambda: len(journal.runs(warehouse, name)) > 0, 300)
+    by_hand = [up.web.trigger(name), up.web.trigger(name, until="2026-01-02T18:00:00Z")]
+    with pytest.raises(PlatformError, match="409"):
+        begin_backfill(up, name, reprocess_behavior="completed", run_backwards=True)
+    states = wait_for_all(up, name)
+    assert {*states.values()} == {"success"}
+    assert {*by_hand} < {*states}
+    refuse_damage(up, name, len(PRICES))
+
+    runs = len(journal.runs(warehouse, name))
+    second = begin_backfill(up, name, reprocess_behavior="completed", run_backwards=True)
+    assert second != first
+    until(lambda: len(journal.runs(warehouse, name)) > runs, 300)
+    up.web._call("PUT", f"/api/v2/backfills/{second}/cancel")
+    record = Record(b"curry", b'{"price": 13}', datetime(2026, 1, 6, 12, tzinfo=UTC))
+    produce.send(up.now.kafka, f"{name}.prices", [record])
+    up.web.trigger(name)
+    begin_backfill(up, name, reprocess_behavior="completed")
+    wait_for_all(up, name)
+    assert {run.state for run in journal.runs(warehouse, name)} == {"completed"}
+    refuse_damage(up, name, len(PRICES) + 1)

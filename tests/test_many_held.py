@@ -1,0 +1,122 @@
+"""100,000 records that are refused, and as many keys that are held back: what lists and decides stays quick, and lists
+stay short. Seconds are of computing, so that a busy machine does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from fastapi.testclient import TestClient
+
+from hindcast import cli
+from hindcast.delta import making
+from hindcast.pages.access import Access
+from hindcast.pages.app import made
+from hindcast.quality import holds
+from hindcast.replay import logs
+from hindcast.scheduling import steps
+from hindcast.settings import Settings
+from hindcast.upkeep.verifying import refused
+from warehouses import RUNS, shop
+
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The warehouse `shop`, of whose prices so many keys are held, and so many records refused."""
+    with shop(tmp_path_factory.mktemp("shop")) as found:
+        numbers = range(MANY)
+        keys, rows = ([text % n for n in numbers] for text in ('{"item":"i%d"}', '{"item":"i%d","price":0.00}'))
+        place = {"topic": ["shop.prices"] * MANY, "partition": [0] * MANY, "offset": list(numbers)}
+        held = {
+            **place,
+            "run": [1] * MANY,
+            "at": [RUNS[0]] * MANY,
+            "table": ["prices"] * MANY,
+            "key": keys,
+            "row": rows,
+        }
+        held |= {"entry": ["held"] * MANY, "change": ["open"] * MANY, "since": [0] * MANY, "digest": list(numbers)}
+        failing = making.ensure(holds.table(found.warehouse, "shop"), holds.SCHEMA)
+        write_deltalake(failing, fill(held, making.arrow_schema(holds.SCHEMA)), mode="append")
+        quarantine = making.ensure(logs.quarantine(found.warehouse, "shop"), refused.SCHEMA)
+        was = {**place, "run": held["run"], "timestamp": held["at"], "fate": ["malformed"] * MANY}
+        was |= {"key": [b"i%d" % n for n in numbers], "value": [b"{"] * MANY, "reason": ["no JSON"] * MANY}
+        write_deltalake(quarantine, fill(was, pa.schema(quarantine.schema().to_arrow())), mode="append")
+        yield found
+
+
+def fill(columns: dict[str, list[object]], schema: pa.Schema) -> pa.Table:
+    """Return a table of these columns, null where nothing is told."""
+    return pa.table([pa.array(columns.get(f.name, [None] * MANY), f.type) for f in schema], schema=schema)
+
+
+@contextmanager
+def quick(seconds: float) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < seconds
+
+
+@pytest.mark.usefixtures("now")
+@pytest.mark.parametrize("line", ["failing shop", "failing shop --held", "quarantine shop", "quarantine shop --all"])
+def test_a_list_shows_the_first_thousand_rows_and_says_how_many_there_are(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with quick(15):
+        assert cli.main(line.split()) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith("(1,000 rows)\n")
+    assert shown.err == "hindcast: 1,000 of 100,000 rows are shown; --limit 0 shows all\n"
+    assert len(shown.out) < 300_000
+
+
+@pytest.mark.usefixtures("now")
+def test_as_many_rows_are_shown_as_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with quick(15):
+        assert cli.main(["failing", "shop", "--held", "--limit", "2"]) == 0
+    assert capsys.readouterr().out.endswith("(2 rows)\n")
+    with quick(15):
+        assert cli.main(["quarantine", "shop", "--format", "json", "--limit", "3"]) == 0
+    assert [row["key"] for row in json.loads(capsys.readouterr().out)] == ["i0", "i1", "i2"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("now")
+def test_programs_are_given_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with quick(30):
+        assert cli.main(["quarantine", "shop", "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert (len(json.loads(shown.out)), shown.err) == (MANY, "")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("now")
+def test_pages_and_what_a_person_is_asked_are_short() -> None:
+    web = TestClient(made(Access(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+    with quick(15):
+        answers = [web.get(page) for page in ("/quality/shop", "/ledger/shop", "/machine/shop?table=prices")]
+        asked = steps.held("shop")
+    assert {(answer.status_code, len(answer.text) < 100_000) for answer in answers} == {(200, True)}
+    assert "and 99,950 more: hindcast failing shop --held" in asked["text"]
+    assert len(json.dumps(asked)) < 20_000
+
+
+@pytest.mark.long
+def test_keys_are_found_counted_and_rejected(now: Settings) -> None:
+    with quick(30):
+        counts = holds.counts(now.warehouse, "shop", 1, 0)
+        some = holds.named(now.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
+        every = holds.looked_at(now.warehouse, "shop", datetime.now(UTC))
+        holds.reject(now.warehouse, "shop", "prices", every["prices"], "ann")
+    assert counts["prices"]["keys"] == len(every["prices"]) == MANY
+    assert len(some) == 50
+    assert holds.looked_at(now.warehouse, "shop", datetime.now(UTC)) == {}

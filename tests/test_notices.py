@@ -1,0 +1,197 @@
+"""Who rewrites files beside runs, and a forgetting, keep out of each other's way: one waits, the other stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from hindcast.delta.folder import Folder
+from hindcast.errors import BusyError
+from hindcast.planning import journal, notices
+from hindcast.planning.journal import Run
+from hindcast.settings import Settings, settings
+from hindcast.upkeep import maintenance
+from hindcast.upkeep.forgetting import forget, records
+from hindcast.upkeep.forgetting.purge import live
+from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell, until, wrong
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A pipeline `p` whose first run has ended; notices that are taken for dead ones' soon."""
+    monkeypatch.setattr(notices, "BEAT", 0.05)
+    monkeypatch.setattr(notices, "DEAD", 1.0)
+    monkeypatch.setattr(notices, "_PAUSE", 0.02)
+    found = settings({"HINDCAST_WAREHOUSE": str(tmp_path)})
+    enter(found, 1, "planned")
+    enter(found, 1, "completed")
+    return found
+
+
+def enter(now: Settings, number: int, state: str, **plan: Any) -> None:
+    moment = datetime(2026, 1, number, tzinfo=UTC)
+    journal.write(
+        now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p", **plan}, {"pipeline": "p", **plan})
+    )
+
+
+def posted_files(now: Settings) -> list[str]:
+    return [file.path for file in Folder(f"{now.warehouse}/p").files("_notices")]
+
+
+def test_a_forgetting_waits_for_those_who_have_posted_a_notice(
+    now: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[str] = []
+
+    def wait() -> None:
+        notices.wait_for_others(now.warehouse, "p")
+        ended.append("waited")
+
+    waiting = threading.Thread(target=wait)
+    with notices.posted(now.warehouse, "p", "maintenance"):
+        waiting.start()
+        time.sleep(1.5)  # longer than a notice of a dead process is heeded
+        ended.append("posted")
+    waiting.join(10)
+    assert ended == ["posted", "waited"]
+    assert capsys.readouterr().err == "hindcast: p: waiting until maintenance stops, which goes on beside\n"
+    assert posted_files(now) == []
+
+
+def test_the_notice_of_a_process_that_died_is_taken_away(now: Settings) -> None:
+    Folder(f"{now.warehouse}/p").write("_notices/dead.json", b'{"what": "maintenance", "beat": "1"}')
+    started = time.monotonic()
+    notices.wait_for_others(now.warehouse, "p")
+    assert 1.0 < time.monotonic() - started < 5
+    assert posted_files(now) == []
+
+
+def test_nobody_rewrites_files_while_something_is_forgotten(now: Settings) -> None:
+    enter(now, 2, "planned", forgets={"topic": "t", "sha256": "0"})
+    with (
+        pytest.raises(BusyError, match=r"maintenance stops here: run 2 \(run 2\) forgets something"),
+        notices.posted(now.warehouse, "p", "maintenance"),
+    ):
+        raise AssertionError("nothing may be done here")
+    assert posted_files(now) == []
+    enter(now, 2, "completed", forgets={"topic": "t", "sha256": "0"})
+    with notices.posted(now.warehouse, "p", "maintenance"):
+        assert len(posted_files(now)) == 1
+
+
+@pytest.fixture
+def shop(spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    """The restaurant after two runs, tables of it in several files, which maintenance joins."""
+    monkeypatch.setattr(maintenance, "MANY", 2)
+    with pipeline(spark, broker, tmp_path) as p:
+        again = {**CORRECTION, "orders": [("candace", {"item": "soup", "quantity": 1}, 6)]}
+        for brought in (SEED, again):
+            tell(p, brought)
+            p.run()
+        yield p
+
+
+def lost_files(p: Pipeline) -> list[str]:
+    """The files that tables of a pipeline name and that are not there."""
+    found = Folder(f"{p.warehouse}/{p.name}")
+    there = {file.path for file in found.files()}
+    return [
+        path
+        for name in found.tables
+        for path in (f"{name}/{it}" for it in live(DeltaTable(f"{p.warehouse}/{p.name}/{name}")))
+        if path not in there
+    ]
+
+
+@pytest.mark.long
+def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and_brings_nothing_back(
+    shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands before its first commit when the forgetting begins; then it makes that commit, and stops."""
+    spark, real = shop.spark, maintenance._committed
+    assert spark is not None
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+    failed: list[Exception] = []
+
+    def committed(*of: Any) -> bool:
+        begun.set()
+        assert go_on.wait(900)
+        try:
+            return real(*of)
+        finally:
+            done.append("maintenance has committed")
+
+    monkeypatch.setattr(maintenance, "_committed", committed)
+
+    def maintain() -> None:
+        try:
+            maintenance.maintain(spark.newSession, settings(), shop.contract)
+        except Exception as error:  # noqa: BLE001  # looked at below
+            failed.append(error)
+
+    beside = threading.Thread(target=maintain)
+    beside.start()
+    assert begun.wait(300)
+    what = records.asked(shop.contract, "orders", "candace", ())
+
+    def wait_for_others(warehouse: str, name: str) -> None:
+        threading.Timer(2, go_on.set).start()
+        waits(warehouse, name)
+        done.append("the forgetting goes on")
+
+    waits = notices.wait_for_others
+    monkeypatch.setattr(notices, "wait_for_others", wait_for_others)
+    told = forget.forget(spark, shop.contract, what)
+    beside.join(600)
+    assert done == ["maintenance has committed", "the forgetting goes on"]
+    assert [type(error) for error in failed] == [BusyError]
+    assert told["proven"]
+    assert lost_files(shop) == []
+    assert not [path for path in Path(shop.warehouse).rglob("*") if path.is_file() and b"candace" in path.read_bytes()]
+    assert {row[0] for row in shop.believed("bills")} == {"anna", "bob"}
+    assert wrong(shop) == []
+    assert any(it.steps for it in maintenance.maintain(spark.newSession, settings(), shop.contract).tables)
+    assert wrong(shop) == []
+
+
+@pytest.mark.long
+def test_a_key_is_forgotten_while_maintenance_is_begun_again_and_again(shop: Pipeline) -> None:
+    spark = shop.spark
+    assert spark is not None
+    ended, kinds = threading.Event(), list[str]()
+
+    def maintain() -> None:
+        session = spark.newSession()
+        while not ended.is_set():
+            try:
+                maintenance.maintain(lambda: session, settings(), shop.contract)
+                kinds.append("done")
+            except Exception as error:  # noqa: BLE001  # looked at below
+                kinds.append(type(error).__name__)
+            time.sleep(0.05)
+
+    beside = threading.Thread(target=maintain)
+    beside.start()
+    try:
+        told = forget.forget(spark, shop.contract, records.asked(shop.contract, "orders", "candace", ()))
+        until(lambda: kinds[-1:] == ["done"], 600)
+    finally:
+        ended.set()
+        beside.join(600)
+    assert told["proven"]
+    assert set(kinds) == {"done", "BusyError"}
+    assert lost_files(shop) == []
+    assert not [path for path in Path(shop.warehouse).rglob("*") if path.is_file() and b"candace" in path.read_bytes()]
+    assert {row[0] for row in shop.believed("bills")} == {"anna", "bob"}
+    assert wrong(shop) == []

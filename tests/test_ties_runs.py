@@ -1,0 +1,135 @@
+"""Ties across partitions, on the real broker: what produce, the report, doctor and a gate tell of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from hindcast import cli
+from hindcast.building import last_seen
+from hindcast.emits import murmur2
+from hindcast.kafka import partitioning, produce
+from hindcast.kafka.produce import Record
+from hindcast.kafka.topics import Cluster
+from hindcast.quality import verdicts
+from hindcast.reports import page, report
+from hindcast.settings import settings
+from hindcast.upkeep import doctor
+from pipelines import Pipeline, at, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: cafe
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_ties_to_be_ordered: {}
+        on_failure: warn
+"""
+
+
+def send(p: Pipeline, partition: int, *records: tuple[str, int | None, float]) -> None:
+    told = [
+        Record(key.encode(), None if price is None else json.dumps({"price": price}).encode(), at(second))
+        for key, price, second in records
+    ]
+    produce.send(p.servers, p.kafka("menu"), told, partition=partition)
+
+
+def menu(told: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = told["topics"]["menu"]
+    return found
+
+
+def judged(p: Pipeline, run: int) -> list[tuple[str, int, int]]:
+    told = verdicts.of_run(p.warehouse, p.name, run)["menu"]
+    return [(gate["outcome"], gate["checked"], gate["failing"]) for gate in told]
+
+
+@pytest.mark.long
+def test_a_correction_that_loses_to_another_partition_is_told(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT, partitions=2) as p:
+        send(p, 1, ("curry", 8, 0), ("soup", 5, 0), ("tea", 2, 0))
+        first = p.run()
+        assert ("ties" in menu(first), judged(p, 1)) == (False, [("passed", 3, 0)])
+
+        place = f"topic {p.kafka('menu')}, partition"
+        send(p, 0, ("curry", 9, 0), ("soup", 6, 3))  # a correction that loses; a later version in another partition
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(last_seen, "WHOLE", -1)  # by increments
+            told = p.run()
+        lost = {"lost": 1, "loser": f"{place} 0, offset 0", "winner": f"{place} 1, offset 0"}
+        assert menu(told)["ties"] == {"scattered": 2, **lost}
+        assert judged(p, 2) == [("failed", 2, 1)]
+        text = report.text(told)
+        assert "warning: 2 keys are in more than one partition: producers use different partitioners" in text
+        assert (
+            f"warning: 1 record lost a tie to a larger partition number, whichever was sent later; it: {place} 0"
+            in text
+        )
+        assert "2 keys are in more than one partition" in page.html(told)
+        assert p.believed("menu") == [
+            ("curry", 8, 0, None),
+            ("soup", 5, 0, 3),
+            ("soup", 6, 3, None),
+            ("tea", 2, 0, None),
+        ]
+        assert cli.main(["failing", p.name, "--run", "2"]) == 0
+        assert '"price":9' in capsys.readouterr().out
+
+        lines = [line for line in doctor._keys(settings()) if line.what == "keys"]
+        assert [(line.state, line.found) for line in lines] == [
+            ("warning", "cafe.menu: 2 keys are in more than one partition")
+        ]
+
+        p.write(CONTRACT.replace("{}", "{also_replaced: true}"))  # another contract: the table is derived whole
+        send(p, 0, ("rice", 3, 0), ("rice", 4, 0), ("tea", 7, 0))  # rice is in order, and its first price is never seen
+        told = p.run()
+        lost = {"lost": 1, "loser": f"{place} 0, offset 4", "winner": f"{place} 1, offset 2"}
+        assert menu(told)["ties"] == {"scattered": 1, "replaced": 1, **lost}
+        assert judged(p, 3) == [("failed", 3, 2)]
+        assert "1 record was replaced at the same timestamp by a later one of this run, and never seen" in report.text(
+            told
+        )
+        assert ("rice", 4, 0, None) in p.believed("menu")
+
+
+def test_produce_takes_a_partitioner_or_a_partition_and_warns_of_keys_that_are_elsewhere(
+    broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The keys curry and a null one; curry is in partition 1 by murmur2, as Java has it, and in 0 by crc32."""
+    with pipeline(None, broker, tmp_path, CONTRACT, partitions=3) as p:
+        topic, file = p.kafka("menu"), tmp_path / "menu.jsonl"
+        file.write_text('{"key": "curry", "value": {"price": 8}}\n{"key": null, "value": null}\n')
+
+        def produce_with(*more: str) -> tuple[int, str, set[int]]:
+            code = cli.main(["produce", topic, str(file), *more])
+            told = capsys.readouterr().err
+            with Cluster(broker) as cluster:
+                return code, told, partitioning.find_partitions(cluster, topic, {b"curry"}).get(b"curry", set())
+
+        code, told, places = produce_with()
+        (java,) = places
+        assert (code, told, java) == (0, "", murmur2.partitions(pa.array([b"curry"]), 3)[0].as_py())
+        code, told, places = produce_with("--partitioner", "crc32")
+        (librdkafka,) = places - {java}
+        assert f"the key is in other partitions of {topic} too (curry: now in {librdkafka}, before in {java})" in told
+        (third,) = {0, 1, 2} - places
+        code, told, places = produce_with("--partition", str(third))
+        assert (code, places) == (0, {0, 1, 2})
+        assert f"now in {third}, before in {min(java, librdkafka)}, {max(java, librdkafka)}" in told
+        code, told, _ = produce_with("--partition", "3")
+        assert (code, f"topic {topic}: there is no partition 3; nothing was sent" in told) == (1, True)
+        assert "it has 3 partitions, numbered from 0" in told
