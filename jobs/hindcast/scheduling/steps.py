@@ -215,15 +215,15 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
 
 def pipelines() -> list[list[str]]:
     """The names of the pipelines whose contracts load, each as the arguments of a task."""
-    from hindcast.contracts import load, paths
+    from hindcast.contracts import Contract, read_all
     from hindcast.settings import settings
 
     found = set()
-    for path in paths(settings().schemas):
-        try:
-            found.add(load(path).pipeline)
-        except HindcastError as error:
-            print(f"left out: {error}")
+    for contract in read_all(settings().schemas).values():
+        if isinstance(contract, Contract):
+            found.add(contract.pipeline)
+        else:
+            print(f"left out: {contract}")
     return [[name] for name in sorted(found)]
 
 
@@ -272,7 +272,8 @@ def held(pipeline: str) -> dict[str, str]:
     from hindcast.quality import holds
     from hindcast.settings import settings
 
-    now, until = settings(), datetime.now(UTC)
+    now = settings()
+    until = holds.last_entry(now.warehouse, pipeline)  # before the rows: what comes meanwhile was not looked at
     rows = holds.held(now.warehouse, pipeline)
     asked = rows.filter(pc.equal(rows.column("entry"), "held"))
     if not asked.num_rows:
