@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
+from hindcast.contracts.names import MAINTENANCE
 from hindcast.scheduling import steps
 from hindcast.scheduling.operators import SharedSpark, SubmittedSpark
 from hindcast.session import home
@@ -25,7 +26,7 @@ def maintenance_dag() -> DAG:
     """The DAG: which pipelines there are, then a task for each."""
     schedule = settings().maintenance
     with DAG(
-        "hindcast_maintenance",
+        MAINTENANCE,
         description="Compacts, clusters and vacuums the tables of all pipelines",
         doc_md=DOC,
         schedule=None if schedule == "never" else CronDataIntervalTimetable(schedule, timezone="UTC"),

@@ -9,9 +9,10 @@ publishes what was approved. The first triggers it when something is newly held.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from airflow.sdk import (
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
-from hindcast.contracts import Contract, load, paths, repeated
-from hindcast.errors import HindcastError
+from hindcast.contracts import Contract, paths, read, read_all
+from hindcast.contracts.bounds import NAME
+from hindcast.contracts.names import MAINTENANCE, PREVIEW, RELEASE
+from hindcast.errors import ContractError
 from hindcast.scheduling import assets, steps
 from hindcast.scheduling.links import ReportLink
 from hindcast.scheduling.operators import SharedSpark, SubmittedSpark
@@ -54,9 +57,6 @@ SPARK_TIMEOUT = timedelta(hours=12)
 
 APPROVED = {**PATIENCE, "timeout": 2 * SPARK_TIMEOUT.total_seconds()}
 """How an approval waits: longer than a step may take, for nobody gives it a second time."""
-
-RELEASE, PREVIEW = "__release", "__preview"
-"""What ends the ids of the DAG that asks a person, and of the one that previews."""
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
 UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
@@ -266,14 +266,13 @@ class Approval(HITLBranchOperator):
         return super().execute_complete(context, event)
 
 
-def broken_dag(path: Path, error: HindcastError) -> DAG:
+def broken_dag(dag_id: str, error: Exception) -> DAG:
     """What stands in for a contract that does not load: it says why, and does nothing else."""
 
     def contract() -> None:
         raise AirflowFailException(str(error))
 
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
-    with DAG(name, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
+    with DAG(dag_id, doc_md=f"```\n{error}\n```", schedule=None, tags=["hindcast", "broken contract"]) as dag:
         task(contract)()
     return dag
 
@@ -281,26 +280,43 @@ def broken_dag(path: Path, error: HindcastError) -> DAG:
 def made(folder: Path) -> dict[str, DAG]:
     """The DAGs of a folder's contracts by their ids; of a task that begins only those of its own contract's file."""
     wanted = get_parsing_context().dag_id or ""
-    every = paths(folder)
-    own = [path for path in every if path.stem in (wanted, wanted.removesuffix(RELEASE), wanted.removesuffix(PREVIEW))]
-    found = {dag.dag_id: dag for dag in dags(own)}
-    return found if wanted in found else {dag.dag_id: dag for dag in dags(every)}
+    own = folder / f"{wanted.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
+    if wanted and own in paths(folder) and isinstance(contract := read(own), Contract):
+        found, _ = dags({own: contract})
+        if wanted in found:
+            return found
+    found, broken = dags(read_all(folder))
+    for path, error in broken.items():
+        free = (f"{_id(path)}{'__broken' * n}" for n in count())
+        name = next(it for it in free if it not in found and it != MAINTENANCE)
+        found[name] = broken_dag(name, error)
+    return found
 
 
-def dags(files: Iterable[Path]) -> Iterator[DAG]:
-    """A DAG for each contract, also for each that does not load or has the name of another."""
-    read: dict[str, Path] = {}
-    for path in files:
+def dags(contracts: Mapping[Path, Contract | ContractError]) -> tuple[dict[str, DAG], dict[Path, Exception]]:
+    """The DAGs of contracts by their ids, and what is wrong with files of which none can be made.
+
+    Whatever goes wrong with one stays with its file: there are the DAGs of all others.
+    """
+    found: dict[str, DAG] = {}
+    broken: dict[Path, Exception] = {}
+    for path, contract in contracts.items():
+        if isinstance(contract, ContractError):
+            broken[path] = contract
+            continue
         try:
-            contract = load(path)
-            if read.setdefault(contract.pipeline, path) != path:
-                raise repeated(contract.pipeline, path, read[contract.pipeline])
-            yield pipeline_dag(contract)
-            yield preview_dag(contract)
-            if _holds(contract):
-                yield release_dag(contract)
-        except HindcastError as error:
-            yield broken_dag(path, error)
+            new = [pipeline_dag(contract), preview_dag(contract)]
+            new += [release_dag(contract)] if _holds(contract) else []
+            found |= {dag.dag_id: dag for dag in new}
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is this contract's alone
+            what = f"no DAG can be made of it: {type(error).__name__}: {error}"
+            broken[path] = ContractError(what, where=f"{path}:1", mend="hindcast check; tell the makers of Hindcast")
+    return found, broken
+
+
+def _id(path: Path) -> str:
+    """The id of the DAG that stands in for a file; Airflow takes so many characters."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)[:NAME]
 
 
 def _table_task(contract: Contract, step: str, name: str) -> Any:

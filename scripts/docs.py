@@ -21,7 +21,7 @@ import picture
 
 from hindcast.cli import _parser
 from hindcast.contracts import Contract, Topic
-from hindcast.contracts.check import RESERVED
+from hindcast.contracts.names import FOLDERS
 from hindcast.formats import FORMATS
 from hindcast.replay import ledger
 
@@ -63,7 +63,7 @@ def commands() -> list[tuple[str, argparse.ArgumentParser]]:
 def contract() -> str:
     """docs/contract.md: every field of a contract with its type, default and meaning."""
     schema = Contract.model_json_schema()
-    filled = _CONTRACT.replace("<reserved>", ", ".join(f"`{name}`" for name in RESERVED))
+    filled = _CONTRACT.replace("<reserved>", ", ".join(f"`{name}`" for name in FOLDERS))
     for name, model in {"Contract": schema, **schema["$defs"]}.items():
         filled = filled.replace(f"<{name}>", "\n".join(_fields(model)))
     return filled
@@ -267,7 +267,17 @@ example with comments. `hindcast check` checks a contract and names file and lin
 prints its JSON Schema for editors. A field that is not listed here is refused.
 
 `hindcast check` parses expressions and finds what their names mean. It does not know their types: that `sum` is asked
-of a boolean, the preview or the run says, with file and line.
+of a boolean, the preview or the run says, with file and line; so does `hindcast check --spark`.
+
+Spark takes 'now', 'today', 'tomorrow' and 'yesterday' for a day of its own clock, wherever it makes a date or timestamp
+of such a text. An expression must not depend on that. `hindcast check` refuses such texts in casts, as arguments of
+functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and compared with a column that is a date or a
+timestamp. Where only Spark knows that it makes a cast (`coalesce(at, 'now')`), or what a text is (`reverse('yadot')`),
+a run refuses it before it writes anything, and so do the preview and `hindcast check --spark`.
+
+A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
+tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200
+characters. Whatever is wrong with one file, the other pipelines go on: it is a DAG that says so.
 
 How values are written:
 
@@ -281,6 +291,10 @@ How values are written:
 | duration | a number and a unit: `500 ms`, `10 seconds`, `90 minutes`, `36 hours`, `30 days`, `2 weeks` |
 | boolean | `true` or `false` |
 | moment | a date or ISO 8601 time, UTC unless it says otherwise: `2026-01-01` |
+
+A pipeline is not called `hindcast_maintenance`, and its name does not end in `__release` or `__preview`: these are
+DAGs of ours. A topic or view is not called as another one with `_as_of`, `_between` or `__closed_up_to` after its name:
+these are functions of Spark SQL.
 
 Names of columns are letters, digits and `_`, a letter first. `validFrom`, `validTo`, `systemFrom`, `systemTo`,
 `timestamp`, `windowStart`, `windowEnd` and `windowClosed` are taken. A text with a comma stands in quotes inside

@@ -128,7 +128,8 @@ def test_a_preview_by_the_form_writes_nothing(up: Up, browser: WebDriver) -> Non
     shown(browser, "//button[@data-testid='trigger-dag-submit']").click()
     waited(browser, lambda _: len(up.web.runs("by_hand")) == 2)
     run = up.web.wait("by_hand", list(up.web.runs("by_hand"))[-1])
-    browser.get(f"{up.url}/dags/by_hand/runs/{quote(run, safe=':')}/tasks/preview")
+    preview = up.web.wait("by_hand__preview", f"preview__{run}")
+    browser.get(f"{up.url}/dags/by_hand__preview/runs/{quote(preview, safe=':')}/tasks/preview")
     shown(browser, "//*[contains(., 'doubled: 2 rows to open, 1 to close')]")
     assert states(up, "by_hand") == ["completed"]
 

@@ -8,12 +8,14 @@ import pytest
 from pyspark.errors import PySparkException
 
 from hindcast.contracts import functions
-from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
+from hindcast.contracts.expressions import ExpressionError, aggregate, clash, of_today, plain_type, resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCOPE = {"orders": ["customer", "item", "quantity", "place"], "menu": ["item", "price"]}
+
+TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decimal(8,2)", "menu.since": "timestamp"}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,15 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("timestamp 'now'", "CAST('now' AS TIMESTAMP) is another moment every day", "write it out"),
         ("cast('today' AS date)", "CAST('today' AS DATE) is another moment every day", "write it out"),
         ("timestamp '12:30'", "CAST('12:30' AS TIMESTAMP) is another moment every day", "write it out"),
+        ("to_date('now')", "TO_DATE('now') is another moment every day", "write it out"),
+        ("date_add('Tomorrow', 1)", "is another moment every day", "write it out"),
+        ("year('today UTC')", "is another moment every day", "write it out"),
+        ("last_day('yesterday')", "is another moment every day", "write it out"),
+        ("date_format(' now', 'yyyy')", "is another moment every day", "write it out"),
+        ("date_trunc('day', 'today')", "is another moment every day", "write it out"),
+        ("to_timestamp_ntz('now')", "is another moment every day", "write it out"),
+        ("to_date('to' || ('da' || 'y'))", "is another moment every day", "write it out"),
+        ("cast(concat('no', 'w') AS timestamp)", "is another moment every day", "write it out"),
         ("orders.*", "'*' is not an expression", "name the columns"),
     ],
 )
@@ -125,6 +136,25 @@ def test_what_is_refused(written: str, found: str, mend: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         resolve(written, SCOPE)
     assert (found in caught.value.found, mend in caught.value.mend) == (True, True), vars(caught.value)
+
+
+@pytest.mark.parametrize("written", ["concat(customer, 'now')", "customer = 'today'", "if(price > 1, 'now', 'later')"])
+def test_a_text_that_is_no_date_may_be_any(written: str) -> None:
+    assert resolve(written, SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("resolved", "told"),
+    [
+        ("menu.since > 'yesterday'", "menu.since > 'yesterday'"),
+        ("menu.since IN ('2026-01-01', 'today')", "menu.since IN ('2026-01-01', 'today')"),
+        ("menu.since BETWEEN '2026-01-01' AND 'now'", "menu.since BETWEEN '2026-01-01' AND 'now'"),
+        ("orders.item = 'today'", None),
+        ("menu.since > '2026-01-01'", None),
+    ],
+)
+def test_a_date_is_not_compared_with_what_is_another_tomorrow(resolved: str, told: str | None) -> None:
+    assert of_today(resolved, TYPES) == told
 
 
 @pytest.mark.parametrize(
@@ -153,9 +183,6 @@ def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
 )
 def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str, kind: str | None) -> None:
     assert plain_type(resolved, {"orders.quantity": "int"}) == kind
-
-
-TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decimal(8,2)", "menu.since": "timestamp"}
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,11 @@ def begin_backfill(up: Up, name: str, **form: Any) -> int:
     raise AssertionError("Airflow's database was busy for two minutes")
 
 
+def is_over(up: Up, backfill: int) -> bool:
+    """Whether Airflow has taken note that a backfill has ended: until then it begins no other one of the DAG."""
+    return bool(up.web._call("GET", f"/api/v2/backfills/{backfill}")["completed_at"])
+
+
 def wait_for_all(up: Up, name: str, seconds: float = 1200) -> dict[str, str]:
     """Wait until no run of the DAG is under way; return their states."""
     end = time.monotonic() + seconds
@@ -144,6 +149,7 @@ def test_backfills_that_overlap_each_other_and_runs_by_hand(up: Up) -> None:
     with pytest.raises(PlatformError, match="409"):
         begin_backfill(up, name, reprocess_behavior="completed", run_backwards=True)
     states = wait_for_all(up, name)
+    until(lambda: is_over(up, first), 300)
     assert {*states.values()} == {"success"}
     assert {*by_hand} < {*states}
     refuse_damage(up, name, len(PRICES))
@@ -153,6 +159,7 @@ def test_backfills_that_overlap_each_other_and_runs_by_hand(up: Up) -> None:
     assert second != first
     until(lambda: len(journal.runs(warehouse, name)) > runs, 300)
     up.web._call("PUT", f"/api/v2/backfills/{second}/cancel")
+    until(lambda: is_over(up, second), 300)
     record = Record(b"curry", b'{"price": 13}', datetime(2026, 1, 6, 12, tzinfo=UTC))
     produce.send(up.now.kafka, f"{name}.prices", [record])
     up.web.trigger(name)

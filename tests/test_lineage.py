@@ -115,15 +115,16 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.openlineage.extractors import ExtractorManager
 from airflow.providers.openlineage.plugins.adapter import OpenLineageAdapter
 from airflow.utils.state import TaskInstanceState
-dag = DagBag(sys.argv[1]).dags["restaurant"]
+dags = DagBag(sys.argv[1]).dags
 adapter, run = OpenLineageAdapter(), SimpleNamespace(run_id="first")
 for name in sys.argv[2:]:
+    dag = dags["restaurant__preview" if name == "preview" else "restaurant"]
     task, now = dag.get_task(name), datetime.now(UTC)
     found = ExtractorManager().extract_metadata(run, task, TaskInstanceState.SUCCESS, None)
     adapter.complete_task(adapter.build_task_instance_run_id("restaurant", name, 1, now, -1), f"restaurant.{name}",
                           now.isoformat(), found, None, None, [], [], None)
 """
-"""The tasks of our own DAG, asked as OpenLineage's listener asks them when they have ended, and its events sent."""
+"""The tasks of our own DAGs, asked as OpenLineage's listener asks them when they have ended, and its events sent."""
 
 
 @pytest.mark.parametrize("how", ["connect", "submit"])

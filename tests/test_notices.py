@@ -85,6 +85,9 @@ def test_nobody_rewrites_files_while_something_is_forgotten(now: Settings) -> No
     ):
         raise AssertionError("nothing may be done here")
     assert posted_files(now) == []
+    enter(now, 2, "stopped", forgets={"topic": "t", "sha256": "0"})
+    with pytest.raises(BusyError):
+        notices.refuse_forgetting(now.warehouse, "p", "maintenance")
     enter(now, 2, "completed", forgets={"topic": "t", "sha256": "0"})
     with notices.posted(now.warehouse, "p", "maintenance"):
         assert len(posted_files(now)) == 1

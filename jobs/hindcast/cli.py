@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
     check = add(local.check)
     check.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    check.add_argument("--spark", action="store_true", help="have Spark analyse expressions too, as a run does first")
     add(local.schema)
     run = formatted(add(running.run))
     run.add_argument("pipeline")

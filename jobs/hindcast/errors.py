@@ -20,6 +20,7 @@ An error says what was found, where, and what to do.
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import re
 from collections.abc import Iterable
@@ -101,15 +102,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known, key=_in_order)
     plain = {it.lower(): it for it in names}
-    close = difflib.get_close_matches(name.lower(), plain, n=1)
+    written = name.lower()[:_LONG]
+    compared: Iterable[str] = plain
+    if len(plain) > _COMPARED:  # each comparison takes a while: those that begin alike are near enough
+        lower = sorted(plain)
+        at = max(bisect.bisect(lower, written) - _COMPARED // 2, 0)
+        compared = lower[at : at + _COMPARED]
+    close = difflib.get_close_matches(written, compared, n=1)
     hint = f"did you mean '{plain[close[0]]}'? " if close else ""
     if len(names) > _MANY:
-        near = [plain[it] for it in difflib.get_close_matches(name.lower(), plain, n=_FEW, cutoff=0)]
+        near = [plain[it] for it in difflib.get_close_matches(written, compared, n=_FEW, cutoff=0)]
         return f"{hint}nearest of the {len(names)} known here: {', '.join(near)}"
     return f"{hint}known here: {', '.join(names) or 'none'}"
 
 
-_MANY, _FEW = 30, 5
+_MANY, _FEW, _COMPARED, _LONG = 30, 5, 200, 100
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

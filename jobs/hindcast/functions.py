@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hindcast import horizon, questions
 from hindcast.contracts import Contract
+from hindcast.contracts.names import AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT
 from hindcast.delta import store_formats, tables
 from hindcast.delta.tables import Table
 from hindcast.horizon import Horizon
@@ -47,7 +48,7 @@ def statements(warehouse: str, contract: Contract) -> list[str]:
 
 def _functions(table: Table) -> list[str]:
     name, at = f"{table.pipeline}_{table.name}", horizon.of(table)
-    made = [_closed_up_to(f"{name}__closed_up_to", table)] if table.kind == "windows" else []
+    made = [_closed_up_to(f"{name}{CLOSED_UP_TO}", table)] if table.kind == "windows" else []
     times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
     true, during = questions.as_of(table.kind, _AS_OF), questions.during(table.kind, _FROM, _TO)
     at_one = _kept(table, at, "true", ":as_of")
@@ -55,8 +56,8 @@ def _functions(table: Table) -> list[str]:
     return [
         *made,
         _asking(table, at, name, {}, "true", "true"),
-        _asking(table, at, f"{name}_as_of", {"as_of": "TIMESTAMP"}, at_one, true),
-        _asking(table, at, f"{name}_between", times, at_each, during),
+        _asking(table, at, f"{name}{AS_OF}", {"as_of": "TIMESTAMP"}, at_one, true),
+        _asking(table, at, f"{name}{BETWEEN}", times, at_each, during),
     ]
 
 
@@ -95,11 +96,11 @@ def _asking(
 
     What is `allowed` is asked before anything else, also of a row that the question is not about.
     """
-    moment = f"{table.pipeline}__moment(:known_at, :run)"
+    moment = f"{table.pipeline}{MOMENT}(:known_at, :run)"
     moment = _still_known(table, _kept(table, at, moment, moment))
     shown = [f"`{column}`" for column in tables.columns(table)]
     if table.kind == "windows":
-        shown.append(questions.closed(f"{table.pipeline}_{table.name}__closed_up_to({moment})"))
+        shown.append(questions.closed(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
     every = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
     condition = f"{allowed} AND {questions.known_at(moment)} AND {condition}".replace('"timestamp"', "`timestamp`")
     selected = ", ".join(shown)
@@ -118,7 +119,7 @@ def _moment(pipeline: str, runs: str) -> str:
     completed = f"FROM {runs} WHERE entry = 'completed'"
     known = f"element_at((SELECT map_from_entries(collect_set(struct(run, knownAt))) {completed}), run)"
     return (
-        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}__moment(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}{MOMENT}(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
         "RETURN CASE "
         f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
         f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "

@@ -210,8 +210,18 @@ def literal(value: Any) -> str:
 
 
 def spark(text: str) -> str:
-    """The same SQL for Spark."""
-    return sqlglot.transpile(text, read="duckdb", write="spark")[0]
+    """Write the same SQL for Spark, so that `${x}` in a value means itself in every session, whatever its settings.
+
+    >>> spark("item = '${x}'")
+    "item = CONCAT('$', '{x}')"
+    """
+    tree = sqlglot.parse_one(text, dialect="duckdb")
+    for value in list(tree.find_all(exp.Literal)):
+        if value.is_string and "${" in value.name:
+            parts = [f"{{{part}" if n else part for n, part in enumerate(value.name.split("${"))]
+            ends = [*(f"{part}$" for part in parts[:-1]), parts[-1]]
+            value.replace(exp.func("CONCAT", *map(exp.Literal.string, ends)))
+    return tree.sql(dialect="spark")
 
 
 def _beyond(columns: Sequence[str], bound: Sequence[Any], sign: str) -> str:

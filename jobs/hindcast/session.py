@@ -24,10 +24,16 @@ from hindcast.settings import Settings, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LITERAL = {"spark.sql.variable.substitute": "false"}
+"""`${env:X}` in a text stays what it is. By default Spark puts variables of the environment, properties of the JVM and
+settings of the session in the place of such names, in every SQL text: also where a user or a record wrote it.
+"""
+
 ZONE = {"spark.sql.session.timeZone": "UTC"}
 """Texts without a zone, days and hours are those of UTC, wherever a session was made, and by whom."""
 
 SETTINGS = {
+    **LITERAL,
     **ZONE,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -101,11 +107,12 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     _use_utc()
     if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
-        return remote.connect(url, {"spark.app.name": app, **ZONE, **(conf or {})})
+        return remote.connect(url, {"spark.app.name": app, **LITERAL, **ZONE, **(conf or {})})
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _configured(SparkSession.builder.appName(app), {**ZONE, **_places(now), **(conf or {})}).getOrCreate()
+        own = {**LITERAL, **ZONE, **_places(now), **(conf or {})}
+        return _configured(SparkSession.builder.appName(app), own).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
     properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
     return _configured(SparkSession.builder.appName(app), properties).getOrCreate()
@@ -139,9 +146,10 @@ def temporarily(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Settings that fit a step that reads `rows` rows, while it lasts: how fast it is, never what it gives.
 
-    And the zone in which all steps read texts and days, in whatever session they are called.
+    And texts that mean what they say, and the zone in which all steps read texts and days, whoever made the session,
+    also one that exists on a server of others.
     """
-    return temporarily(spark, {**ZONE, **(SMALL if rows <= FEW else {})})
+    return temporarily(spark, {**LITERAL, **ZONE, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
@@ -18,11 +19,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
 
+from hindcast.building import todays
 from hindcast.contracts import Contract, Shape, View, complain, shapes, valid_time
-from hindcast.contracts.expressions import aggregate, resolve
+from hindcast.contracts.expressions import WRITTEN_OUT, aggregate, resolve
 from hindcast.contracts.sensitive import NOT_TOLD, discreet
-from hindcast.contracts.shapes import Place, expressions, scope
+from hindcast.contracts.shapes import PERIODS, Place, expressions, scope
 from hindcast.contracts.views import Complaint
+from hindcast.corrected import derive
 from hindcast.errors import ContractError
 
 for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -49,10 +52,31 @@ def check(spark: SparkSession, contract: Contract, name: str, inputs: Mapping[st
     calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
     types = _analysed({place: F.expr(text) for place, text in plain.items()}, rows.select)
     _analysed(calls, rows.agg)
+    for place, text in plain.items():
+        _refuse_todays(spark, place, text, rows.select)
+    for place, (function, argument) in aggregates.items():
+        _refuse_todays(spark, place, argument, rows.agg, partial(F.call_function, function))
     if not isinstance(types.get(("where",), BooleanType()), BooleanType):
         found = f"{plain['where',]} is {types['where',].simpleString()}, not a condition"
         raise UnfitError(("where",), found, "write a comparison")
     _check_keys(it, inputs, known, {place: (plain[place], types[place]) for place in plain if place[0] == "join"})
+
+
+def check_contract(spark: SparkSession, folder: Path, contract: Contract) -> None:
+    """Raise ContractError for the first expression of a contract that Spark refuses; no table has to be there."""
+    rows: dict[str, DataFrame] = {}
+    known = shapes(contract)
+    for name in (*contract.topics, *contract.inputs):
+        columns = [f"`{column}` {kind}" for column, kind in known[name].columns.items()]
+        periods = [f"`{column}` timestamp" for column in PERIODS[known[name].kind]]
+        lineage = ["_partition int", "_offset long"] if known[name].kind == "events" else []
+        rows[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
+        if name in contract.topics:
+            check_valid_time(spark, folder, contract, name)
+    for name in contract.ordered:
+        with told(folder, contract, name):
+            check(spark, contract, name, rows)
+            rows[name] = derive.view(contract, name, rows)
 
 
 def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name: str) -> None:
@@ -64,6 +88,7 @@ def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name
     rows, place = spark.createDataFrame([], f"`{valid_time.RECORD}` struct<{fields}>"), ("valid_time",)
     try:
         kind = _analysed({place: F.expr(text)}, rows.select)[place]
+        _refuse_todays(spark, place, text, rows.select)
     except UnfitError as unfit:
         plain, mend = (
             text.replace(f"`{valid_time.RECORD}`.", "").replace(f"{valid_time.RECORD}.", "")
@@ -76,6 +101,18 @@ def check_valid_time(spark: SparkSession, folder: Path, contract: Contract, name
         given = topic.valid_time or "", kind.simpleString()
         found = Complaint(place, f"{' is '.join(given)}, not a timestamp", valid_time.mend(*given))
     raise complain(folder, contract.pipeline, found._replace(location=("topics", name, *place)))
+
+
+def _refuse_todays(
+    spark: SparkSession,
+    place: Place,
+    text: str,
+    over: Callable[[Column], DataFrame],
+    call: Callable[[Column], Column] = lambda column: column,
+) -> None:
+    """Raise UnfitError for an expression with a text that Spark takes for a day, and for another one tomorrow."""
+    if (wrong := todays.text_of_today(spark, text, over, call)) is not None:
+        raise UnfitError(place, f"{text}: {wrong} is cast to a date, and is another one every day", WRITTEN_OUT)
 
 
 @contextmanager

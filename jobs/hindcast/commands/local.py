@@ -11,6 +11,7 @@ from hindcast.settings import settings
 from hindcast.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hindcast.contracts import Contract
@@ -19,25 +20,58 @@ if TYPE_CHECKING:
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast.contracts import complain_of, load, paths, repeated
+    from hindcast.contracts.names import sql_functions
+    from hindcast.contracts.views import Complaint
+    from hindcast.errors import ContractError
     from hindcast.quality import expectations
 
     problems = 0
     read: dict[str, Path] = {}
+    makers: dict[str, Path] = {}
+
+    def wrong(path: Path, contract: Contract) -> Iterator[ContractError]:
+        if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
+            yield repeated(contract.pipeline, path, first)
+        for function, table in sql_functions(contract).items():
+            if not (maker := makers.setdefault(function, path)).samefile(path):
+                found = f"'{table}' makes the function {function} of Spark SQL, which {maker} makes too"
+                place = ("topics" if table in contract.topics else "views", table)
+                yield complain_of(path, Complaint(place, found, "choose another name for one of the two"))
+        for complaint in expectations.complaints(contract):
+            yield complain_of(path, complaint)
+
     for path in arguments.files or paths(settings().schemas):
         try:
             contract = load(path)
-            if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
-                raise repeated(contract.pipeline, path, first)
-            for complaint in expectations.complaints(contract):
-                raise complain_of(path, complaint)
-            warned = _check_widening(path, contract)
+            refusal, warned = next(wrong(path, contract), None), []
+            if refusal is None:
+                warned = _check_widening(path, contract)
+            if refusal is None and arguments.spark:
+                _check_in_spark(path, contract)
+        except HindcastError as error:
+            refusal = error
+        except Exception as error:  # noqa: BLE001  # of what makes an expectation: the other files are checked too
+            found = f"cannot be checked: {type(error).__name__}: {error}"
+            refusal = ContractError(found, where=f"{path}:1", mend="take out what was added last")
+        if refusal is None:
             told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
             print(f"{path}: {', '.join(told)}, fine")
             print(*warned, sep="\n", end="\n" if warned else "")
-        except HindcastError as error:
+        else:
             problems += 1
-            print(f"hindcast: {error}", file=sys.stderr)
+            print(f"hindcast: {refusal}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _check_in_spark(path: Path, contract: Contract) -> None:
+    """Raise ContractError for an expression that Spark refuses, as a run would before it writes anything."""
+    from hindcast.building import analysis
+    from hindcast.commands.shared import session_of
+    from hindcast.session import sized
+
+    spark = session_of(contract.pipeline)
+    with sized(spark, 0):
+        analysis.check_contract(spark, path.parent, contract)
 
 
 def _check_widening(path: Path, contract: Contract) -> list[str]:

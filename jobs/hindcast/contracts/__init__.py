@@ -1,7 +1,7 @@
 """Contracts: what a user writes, as frozen and validated objects."""
 
 from hindcast.contracts.expectation import Expectation
-from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, repeated
+from hindcast.contracts.load import complain, complain_of, find, load, load_all, paths, read, read_all, repeated
 from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, shapes
 from hindcast.contracts.topic import Input, Keep, Topic
@@ -23,6 +23,8 @@ __all__ = [
     "load",
     "load_all",
     "paths",
+    "read",
+    "read_all",
     "repeated",
     "shapes",
 ]

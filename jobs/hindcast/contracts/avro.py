@@ -6,7 +6,7 @@ Pure, without Spark. `formats/avro.py` decodes by it, and the contract's own che
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,7 @@ import sqlglot
 from pydantic import ValidationInfo, WithJsonSchema, model_validator
 from sqlglot import expressions as exp
 
-from hindcast.contracts import avro_rules
+from hindcast.contracts import avro_rules, bounds
 from hindcast.contracts.types import Model, shown
 
 
@@ -82,12 +82,15 @@ class AvroFile(Model):
         if Path(value).name != value:
             raise ValueError(f"'{value}' is not the name of a file; put the schema beside the contract")
         try:
-            schema = json.loads((Path(folder) / value).read_text(encoding="utf-8"))
+            text = bounds.read_text(Path(folder) / value)
+            schema = json.loads(text)
             written(schema)
         except OSError as error:
             raise ValueError(f"'{value}' cannot be read: {error.strerror}; put the file beside the contract") from None
         except SchemaError as error:
             raise ValueError(f"'{value}' {error}; mend the schema") from None
+        except bounds.ExcessError as error:
+            raise ValueError(f"'{value}' {error}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"'{value}' is not JSON: {error}; mend the file") from None
         return {"file": value, "text": json.dumps(schema)}
@@ -102,10 +105,43 @@ def written(schema: Any) -> Type:
     A union with null is the other type; int with long is bigint, float with double is double. Another union is a struct
     with a field for each of its types, named after it: struct<member_int: int, member_string: string>.
     """
+    _refuse_deep(schema)
     read = _Reader().type(schema, None)
+    _refuse_wide(read)
     if wrong := next(avro_rules.broken(schema), None):
         raise SchemaError(wrong)
     return read
+
+
+def _refuse_deep(schema: Any) -> None:
+    """Raise SchemaError for a schema with more in each other than anybody should recurse into."""
+    level, depth = [schema], 0
+    while level := [it for one in level for it in _below(one)]:
+        depth += 1
+        if depth > 3 * bounds.SCHEMA_DEPTH:  # a type is up to three steps: fields, field, type
+            raise SchemaError(f"has more than {bounds.SCHEMA_DEPTH} types in each other")
+
+
+def _below(schema: Any) -> Iterable[Any]:
+    return schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+
+
+def _refuse_wide(read: Type) -> None:
+    """Raise SchemaError for a type of too many parts: each named type counts wherever it is used, as Spark has it."""
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def measured(kind: Type) -> tuple[int, int]:
+        if id(kind) not in sizes:
+            inner = kind.fields.values() if isinstance(kind, Record) else () if isinstance(kind, Scalar) else (kind.of,)
+            below = [measured(it) for it in inner]
+            size, depth = 1 + sum(size for size, _ in below), 1 + max((depth for _, depth in below), default=0)
+            if size > bounds.SCHEMA_PARTS or depth > bounds.SCHEMA_DEPTH:
+                found = f"has more than {bounds.SCHEMA_PARTS:,} parts, or more than {bounds.SCHEMA_DEPTH} in each other"
+                raise SchemaError(f"{found}, with each named type written out where it is used")
+            sizes[id(kind)] = size, depth
+        return sizes[id(kind)]
+
+    measured(read)
 
 
 def read_as(schema: Any) -> Any:
@@ -205,7 +241,9 @@ class _Reader:
         name, inner = _full(schema, namespace)
         self._named[name] = None
         parts = schema.get("fields")
-        if not isinstance(parts, list) or not all(isinstance(it, dict) and "name" in it for it in parts):
+        if not isinstance(parts, list) or not all(
+            isinstance(it, dict) and isinstance(it.get("name"), str) for it in parts
+        ):
             raise SchemaError(f"has a record '{name}' without fields")
         self._named[name] = made = Record({it["name"]: self.type(it.get("type"), inner) for it in parts})
         return made
@@ -269,6 +307,8 @@ _DIGITS = {"int": (10, 0), "bigint": (19, 0)}
 def _room(schema: dict[str, Any]) -> Any:
     """The digits that a decimal's bytes have room for, if these are more than 8; else those that it declares."""
     size = schema.get("size", _BYTES)
+    if not isinstance(size, int) or size > _BYTES:
+        return _MOST
     return min(len(str(2 ** (8 * size - 1))) - 1, _MOST) if size > 8 else schema.get("precision")
 
 

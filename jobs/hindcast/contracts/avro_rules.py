@@ -5,6 +5,7 @@ Pure, without Spark. A schema that breaks a rule is refused here, with what is w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def _union(types: Sequence[Any]) -> Iterator[str]:
     if any(isinstance(it, list) for it in types):
         yield "has a union within a union"
     told = [_told(it) for it in types]
-    for name in sorted({name for name in told if told.count(name) > 1}):
+    for name in _twice(told):
         yield f"has '{name}' twice in a union"
     for it in types:
         yield from broken(it)
@@ -77,10 +78,15 @@ def _record(schema: dict[str, Any]) -> Iterator[str]:
     names = [str(field["name"]) for field in schema["fields"]]
     for name in names:
         yield from _refused(name)
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in _twice(names):
         yield f"has the field '{name}' twice"
     for field in schema["fields"]:
         yield from broken(field["type"])
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    """Return the names that stand more than once."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _refused(name: str) -> Iterator[str]:

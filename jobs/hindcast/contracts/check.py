@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.contracts import envelope, formats, gates, kafka, keep, valid_time
+from hindcast.contracts import bounds, envelope, formats, gates, kafka, keep, names, schedule, valid_time
+from hindcast.contracts.bounds import ExcessError
 from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract
+from hindcast.contracts.patterns import first_match
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
 from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint, complaints, malformed
@@ -17,22 +19,17 @@ from hindcast.errors import nearest
 
 def check(contract: Contract) -> Iterator[Complaint]:
     """Every complaint about a contract whose fields are right one by one."""
-    if contract.schedule == "inputs" and not contract.inputs:
-        yield Complaint(("schedule",), "there are no inputs that could start a run", "name the tables under inputs:")
-    elif contract.schedule not in (None, "inputs") and not _is_cron(contract.schedule or ""):
-        yield Complaint(
-            ("schedule",),
-            f"'{contract.schedule}' is not a cron expression",
-            "write five fields (0 2 * * *), or @hourly, @daily, @weekly, @monthly, @yearly, or inputs",
-        )
+    if excess := next(_excess(contract), None):
+        yield excess  # what follows would take long
+        return
+    yield from names.complaints(contract)
+    yield from schedule.complaints(contract)
     for name, topic in contract.topics.items():
         yield from _topic(("topics", name), topic)
         yield from _pattern(name, contract)
         yield from envelope.complaints(("topics", name), topic)
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is a topic too", "give the view another name")
-        if name in RESERVED:
-            yield Complaint(("topics", name), f"'{name}' is the name of one of our own tables", "choose another name")
         yield from gates.complaints(("topics", name), topic.expect, topic_shape(topic))
         yield from gates.hold_complaints(("topics", name), topic.hold, topic.expect, topic_shape(topic))
         yield from _marks(("topics", name), topic.sensitive, topic_shape(topic))
@@ -45,29 +42,36 @@ def check(contract: Contract) -> Iterator[Complaint]:
         yield from _marks(("inputs", name), it.sensitive, topic_shape(it))
         for column in it.key.keys() & it.value.keys():
             yield Complaint(("inputs", name, "value", column), f"column '{column}' stands in the key", "remove one")
-    for name in contract.views:
-        if name in RESERVED:
-            yield Complaint(("views", name), f"'{name}' is the name of one of our own tables", "choose another name")
     yield from _views(contract)
     yield from kafka.unread(contract)
     yield from keep.complaints(contract)
 
 
-RESERVED = (
-    *("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing"),
-    *("trimmed", "base", "rollover"),
-)
-"""Names in a pipeline's folder of the warehouse that are not for topics or views."""
+def _excess(contract: Contract) -> Iterator[Complaint]:
+    """Yield what is too much in a contract as a whole."""
+    tables = [*contract.topics, *contract.inputs, *contract.views]
+    if len(tables) > bounds.TABLES:
+        yield Complaint((), f"{len(tables):,} tables, more than {bounds.TABLES}", "split the pipeline")
+    texts = [topic.valid_time or "" for topic in contract.topics.values()]
+    for view in contract.views.values():
+        texts += [view.where or "", *(view.join.keys if view.join else ())]
+        texts += [
+            text for field in (view.select, view.key, view.group_by, view.aggregate) for text in (field or {}).values()
+        ]
+    gates = [gate for name in (*contract.topics, *contract.views) for gate in contract.expectations(name)]
+    texts += [text for gate in gates for text in gate.kwargs.values() if isinstance(text, str)]
+    if sum(len(_TERM.findall(text)) for text in texts) > bounds.ALL_TERMS:
+        yield Complaint(
+            (), f"expressions and gates of more than {bounds.ALL_TERMS:,} terms together", "split the pipeline"
+        )
+    if sum(text.lower().count("timestamp") for text in texts) > bounds.ALL_MOMENTS:
+        found = f"expressions that name timestamps more than {bounds.ALL_MOMENTS:,} times"
+        yield Complaint((), found, "split the pipeline")
+    if len(gates) > bounds.GATES:
+        yield Complaint((), f"{len(gates):,} gates, more than {bounds.GATES}", "split the pipeline")
 
-_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-_FIELDS = 5
 
-
-def _is_cron(text: str) -> bool:
-    if text in _PRESETS:
-        return True
-    fields = text.split()
-    return len(fields) == _FIELDS and all(set(f) <= set("0123456789*/,-LW#?ABCDEFGHIJKLMNOPQRSTUVWXYZ") for f in fields)
+_TERM = re.compile(r"\w+|[^\w\s]")
 
 
 def _topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
@@ -98,22 +102,27 @@ def _pattern(name: str, contract: Contract) -> Iterator[Complaint]:
         yield Complaint(place, "topic and pattern in one entry", "remove one of the two")
     try:
         re.compile(topic.pattern)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         yield Complaint(place, f"'{topic.pattern}' is no regular expression: {error}", "write for example orders-.*")
         return
-    for other in (it for it in contract.topics if contract.topics[it].pattern is None):
-        if topic.matches(kafka := contract.kafka_topic(other)):
-            found = f"the pattern matches {kafka}, the topic of topics.{other}: its records would be in two logs"
-            yield Complaint(place, found, f"write a pattern that leaves it out, or remove topics.{other}")
+    others = {contract.kafka_topic(it): it for it in contract.topics if contract.topics[it].pattern is None}
+    try:
+        kafka = first_match(topic.pattern, list(others))
+    except ExcessError as error:
+        yield Complaint(place, error.found, error.mend)
+        return
+    if kafka is not None:
+        found = f"the pattern matches {kafka}, the topic of topics.{others[kafka]}: its records would be in two logs"
+        yield Complaint(place, found, f"write a pattern that leaves it out, or remove topics.{others[kafka]}")
 
 
 def _views(contract: Contract) -> Iterator[Complaint]:
     """Every view in an order in which its inputs come first; views that wait for each other are a cycle."""
     known = given(contract)
     todo = dict(contract.views)
+    for name, view in todo.items():
+        yield from malformed(name, view, [*contract.topics, *contract.inputs, *contract.views])
     while todo:
-        for name, view in todo.items():
-            yield from malformed(name, view, [*contract.topics, *contract.inputs, *contract.views])
         ready = [name for name, view in todo.items() if all(i in known for i in view.inputs)]
         if not ready:
             told = (

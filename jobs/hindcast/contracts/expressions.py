@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import functions, moments
+from hindcast.contracts import bounds, functions, moments
+from hindcast.contracts.types import shown
 from hindcast.errors import nearest
 
 Scope = Mapping[str, Sequence[str]]
@@ -38,14 +40,24 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
-    try:
-        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
-    except sqlglot.errors.ParseError as error:
-        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
-        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
-        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
-    except sqlglot.errors.SqlglotError as error:
-        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
+    columns = tuple((name, tuple(known)) for name, known in scope.items()) if len(text) > _LONG else ()
+    if columns:  # it is asked for more than once
+        return _resolved_once(text, columns, tuple((places or {}).items()))
+    return _resolved_text(text, scope, places or {})
+
+
+_LONG = 200
+
+
+@lru_cache(maxsize=1024)
+def _resolved_once(
+    text: str, columns: tuple[tuple[str, tuple[str, ...]], ...], places: tuple[tuple[str, str], ...]
+) -> str:
+    return _resolved_text(text, dict(columns), dict(places))
+
+
+def _resolved_text(text: str, scope: Scope, places: Mapping[str, str]) -> str:
+    tree = _parsed(text)
     whole = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and {k for k, v in tree.args.items() if v}
     if not isinstance(tree, exp.Select) or whole != {"expressions"} or isinstance(tree.expressions[0], exp.Alias):
         raise ExpressionError(f"'{text}' is more than one expression", "write one Spark SQL expression without AS")
@@ -56,14 +68,54 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     if wrong := functions.misplaced(tree.expressions[0]):
         raise ExpressionError(*wrong)
     if (told := moments.of_today(tree)) is not None:
-        raise ExpressionError(f"{told} is another moment every day", "write it out: timestamp '2026-01-31 12:30:00'")
+        raise ExpressionError(f"{told} is another moment every day", WRITTEN_OUT)
+    if moments.weight(tree) > bounds.MOMENTS:
+        found = f"{shown(text)} makes too many timestamps, or timestamps of timestamps"
+        raise ExpressionError(found, "cast to a timestamp once, in a view before")
     for column in list(tree.find_all(exp.Column)):
-        column.replace(_resolved(column, scope, places or {}))
+        column.replace(_resolved(column, scope, places))
     return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
 
 
+def _parsed(text: str) -> exp.Expression:
+    """Return an expression as the tree of `SELECT <text>`, bounded (bounds.py); ExpressionError if there is none."""
+    mend = "write it in several views, each made of the one before"
+    if len(text) > bounds.EXPRESSION:
+        raise ExpressionError(f"an expression of more than {bounds.EXPRESSION:,} characters", mend)
+    try:
+        bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
+        if len(text) > bounds.TERMS and len(sqlglot.tokenize(text, dialect="spark")) > bounds.TERMS:
+            raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", mend)
+        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
+        deep = _depth(tree) > bounds.NESTED
+    except bounds.ExcessError as error:
+        raise ExpressionError(f"{shown(text)} {error.found}", mend) from None
+    except RecursionError:
+        deep = True
+    except sqlglot.errors.ParseError as error:
+        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
+        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
+        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
+    except sqlglot.errors.SqlglotError as error:
+        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
+    if deep:
+        raise ExpressionError(f"{shown(text)} is nested too deeply", mend)
+    return tree
+
+
+def _depth(tree: exp.Expression) -> int:
+    """Return how many steps it is from the top of a tree to its last part; `a + b + c` and its like are one step."""
+    deepest, todo = 0, [(tree, 0)]
+    while todo:
+        node, depth = todo.pop()
+        deepest = max(deepest, depth)
+        chained = node.this if isinstance(node, exp.Binary) and not isinstance(node, exp.Dot) else None
+        todo += [(child, depth if child is chained else depth + 1) for child in node.iter_expressions()]
+    return deepest
+
+
 def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
-    """The first comparison of a string with a number in a resolved expression, as far as their types are known.
+    """The first comparison of a string with a number, as far as their types are known.
 
     Spark would make the string a number, and fail at the first record where it is none.
     """
@@ -80,6 +132,15 @@ def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
         if "string" in kinds and "number" in kinds:
             return f"{kinds['string']} is a string, {kinds['number']} a number"
     return None
+
+
+def of_today(resolved: str, types: Mapping[str, str | None]) -> str | None:
+    """Return the first comparison of a date or timestamp with a text as 'today', as far as their types are known."""
+    return moments.compared(sqlglot.parse_one(resolved, dialect="spark"), types)
+
+
+WRITTEN_OUT = "write it out: timestamp '2026-01-31 12:30:00'"
+"""What to write in the place of a text that is another moment every day."""
 
 
 def plain_type(resolved: str, types: Mapping[str, str | None]) -> str | None:

@@ -27,19 +27,19 @@ def misplaced(tree: exp.Expression) -> tuple[str, str] | None:
             return f"'{node.sql(dialect='spark')}' looks at other rows", "aggregate in a view of its own"
         if not isinstance(node, exp.Func):
             continue
-        name = _name(node)
-        sort = kind(name)
+        called = name(node)
+        sort = kind(called)
         if sort is None and isinstance(node, exp.Anonymous):
-            return f"no function '{name}'", near(name)
+            return f"no function '{called}'", near(called)
         if sort in _REFUSED:
             found, mend = _REFUSED[sort]
-            return f"'{name}' {found}", mend
+            return f"'{called}' {found}", mend
     return None
 
 
 def generates(tree: exp.Expression) -> bool:
     """Whether a function in it makes several rows of one, and columns with names of its own."""
-    return any(kind(_name(function)) == "generator" for function in tree.find_all(exp.Func))
+    return any(kind(name(function)) == "generator" for function in tree.find_all(exp.Func))
 
 
 def near(name: str, wanted: str | None = None) -> str:
@@ -64,9 +64,11 @@ def _kinds() -> dict[str, str]:
     return {name: sort for sort, names in told.items() for name in names}
 
 
-def _name(function: exp.Func) -> str:
+def name(function: exp.Func) -> str:
     """The name as Spark is told it; that of an operator or a special form may be none."""
     if isinstance(function, exp.Anonymous):
         return str(function.name)
+    if isinstance(function, exp.Connector):
+        return ""  # AND, OR: to write a long chain of them for each of its parts would take for ever
     match = re.match(r"([A-Za-z_]\w*)(\(|$)", function.sql(dialect="spark"))
     return match[1].lower() if match else ""

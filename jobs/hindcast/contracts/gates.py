@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from string import Formatter
 from typing import Any
 
-from hindcast.contracts import queries
+from hindcast.contracts import bounds, queries
 from hindcast.contracts.expectation import OF_GATES, Expectation, Hold
 from hindcast.contracts.shapes import PERIODS, Columns, Shape, identity
 from hindcast.contracts.views import Complaint
@@ -26,12 +27,13 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
         place = (*location, "expect", number)
         if any((gate.type, gate.kwargs) == (other.type, other.kwargs) for other in gates[:number]):
             yield complaint(place, f"{gate.type} stands twice, alike", "remove one of the two")
-        for parameter, found, mend in (
-            *_beside(gate),
-            *_columns(gate, columns),
-            *_unsupported(gate),
-            *_condition(gate, columns),
-            *_query(gate, shape, columns),
+        for parameter, found, mend in chain(
+            _too_long(gate),
+            _beside(gate),
+            _columns(gate, columns),
+            _unsupported(gate),
+            _condition(gate, columns),
+            _query(gate, shape, columns),
         ):
             yield complaint((*place, gate.type, parameter), found, mend)
 
@@ -56,6 +58,12 @@ def hold_complaints(
 
 _Found = Iterator[tuple[str, str, str]]
 """The parameter, what was found, what would do."""
+
+
+def _too_long(gate: Expectation) -> _Found:
+    for field, text in gate.kwargs.items():
+        if isinstance(text, str) and len(text) > bounds.EXPRESSION:
+            yield field, f"{field} has more than {bounds.EXPRESSION:,} characters", "write it shorter"
 
 
 def _beside(gate: Expectation) -> _Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from hindcast.contracts import words
+from hindcast.contracts import bounds, words
+from hindcast.contracts.bounds import ExcessError
 from hindcast.contracts.check import check
 from hindcast.contracts.model import Contract
 from hindcast.contracts.types import shown
 from hindcast.contracts.views import Complaint
-from hindcast.errors import ContractError, nearest
+from hindcast.errors import ContractError, HindcastError, nearest
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -33,11 +35,19 @@ class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
     """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As YAML makes it; _OddError where its own constructors fail: `2026-02-30`, `!!int x`."""
+        """As YAML makes it; _OddError where its own constructors fail, `2026-02-30`, `!!int x`, and for what JSON
+        has not: whole numbers of more than 64 bits, bytes, sets.
+        """
+        tag = node.tag.rpartition(":")[2]
+        if tag in _NOT_IN_JSON or (tag in _TAGS and len(node.value) > _LONGEST_NUMBER):
+            raise _OddError(node)
         try:
-            return super().construct_object(node, deep=deep)
+            made = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             raise _OddError(node) from None
+        if isinstance(made, int) and not -(1 << 63) <= made < 1 << 63:
+            raise _OddError(node)
+        return made
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -47,35 +57,22 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path) -> Contract:
-    """The contract in one YAML file; ContractError names file, line, what was found and what would do."""
+    """The contract in one YAML file; ContractError names file, line, what was found and what would do.
+
+    Whatever a file does to what reads it is a ContractError too: it must not stop whoever reads its neighbours.
+    """
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        _refuse_repeated_names(path, node)
-        data = loader.construct_document(node) if node else None
-    except _OddError as odd:
-        raise _odd(path, node, odd.node) from None
-    except RecursionError:
-        raise ContractError("holds an alias of itself", where=str(path), mend="write it out without aliases") from None
-    except OSError as error:
-        raise ContractError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
-    except UnicodeDecodeError:
-        raise ContractError("is not UTF-8 text", where=str(path), mend="save the contract as UTF-8") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ContractError(
-            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend=_SYNTAX
-        ) from None
-    if not isinstance(data, dict) or node is None:
-        raise ContractError(
-            "holds no contract", where=f"{path}:1", mend="write pipeline:, start: and topics: (see README.md)"
-        )
-    try:
-        contract = Contract.model_validate(data, context={"folder": path.parent})
-    except ValidationError as error:
-        raise _first(path, node, error) from None
-    for complaint in check(contract):
+        node = _composed(path)
+        contract = _validated(path, node)
+        _ = contract.hash  # what cannot be told in JSON fails here, not in a run
+        complaint = next(check(contract), None)
+    except HindcastError:
+        raise
+    except Exception as error:
+        found = f"cannot be read as a contract: {type(error).__name__}: {shown(error)}"
+        mend = "take out what was added last; and tell the makers of Hindcast, it should have said what is wrong"
+        raise ContractError(found, where=f"{path}:1", mend=mend) from error
+    if complaint is not None:
         raise _complain(path, node, complaint)
     return contract
 
@@ -83,13 +80,40 @@ def load(path: Path) -> Contract:
 def load_all(folder: Path) -> dict[str, Contract]:
     """Every contract of a folder by its pipeline's name; two of one name are refused."""
     contracts: dict[str, Contract] = {}
-    files: dict[str, Path] = {}
-    for path in paths(folder):
-        contract = load(path)
-        if contract.pipeline in contracts:
-            raise repeated(contract.pipeline, path, files[contract.pipeline])
-        contracts[contract.pipeline], files[contract.pipeline] = contract, path
+    for contract in read_all(folder).values():
+        if isinstance(contract, ContractError):
+            raise contract
+        contracts[contract.pipeline] = contract
     return contracts
+
+
+def read(path: Path) -> Contract | ContractError:
+    """Return the contract in a file, or what is wrong with it."""
+    try:
+        return load(path)
+    except ContractError as error:
+        return error
+
+
+def read_all(
+    folder: Path, read_one: Callable[[Path], Contract | ContractError] = read
+) -> dict[Path, Contract | ContractError]:
+    """Return for every file of a folder its contract, or what is wrong with it: no file takes another one down.
+
+    Of two contracts of one name the file that is named so has it, else the first; the other is wrong.
+    """
+    return _with_one_owner({path: read_one(path) for path in paths(folder)})
+
+
+def _with_one_owner(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
+    owners: dict[str, Path] = {}
+    for path, contract in read.items():
+        if isinstance(contract, Contract) and (contract.pipeline not in owners or path.stem == contract.pipeline):
+            owners[contract.pipeline] = path
+    for path, contract in read.items():
+        if isinstance(contract, Contract) and (owner := owners[contract.pipeline]) != path:
+            read[path] = repeated(contract.pipeline, path, owner)
+    return read
 
 
 def repeated(pipeline: str, path: Path, first: Path) -> ContractError:
@@ -99,14 +123,18 @@ def repeated(pipeline: str, path: Path, first: Path) -> ContractError:
 
 
 def find(folder: Path, pipeline: str) -> Contract:
-    """The contract of one pipeline; only its own file need be right if it is named after the pipeline."""
+    """The contract of one pipeline; only its own file need be right."""
     own = folder / f"{pipeline}.yaml"
     if own.exists():
-        contract = load(own)
-        if contract.pipeline == pipeline:
-            return contract
-    contracts = load_all(folder)
+        named = read(own)
+        if isinstance(named, Contract) and named.pipeline == pipeline:
+            return named
+    found = read_all(folder)
+    contracts = {contract.pipeline: contract for contract in found.values() if isinstance(contract, Contract)}
     if pipeline not in contracts:
+        for wrong in (found.get(own), *found.values()):
+            if isinstance(wrong, ContractError):
+                raise wrong  # it may be the one that is meant
         raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), mend=nearest(pipeline, contracts))
     return contracts[pipeline]
 
@@ -114,7 +142,10 @@ def find(folder: Path, pipeline: str) -> Contract:
 def complain(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:
     """A complaint about a contract of the folder as the refusal that names its file and line."""
     for path in sorted(paths(folder), key=lambda path: path.stem != pipeline):  # another may be broken
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        try:
+            node = _composed(path)
+        except ContractError:
+            continue
         if isinstance(node, yaml.MappingNode) and any(
             (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
         ):
@@ -124,14 +155,18 @@ def complain(folder: Path, pipeline: str, complaint: Complaint) -> ContractError
 
 def complain_of(path: Path, complaint: Complaint) -> ContractError:
     """A complaint about the contract of a file as the refusal that names its line."""
-    return _complain(path, yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader), complaint)
+    return _complain(path, _composed(path), complaint)
 
 
 def paths(folder: Path) -> list[Path]:
     """The contract files of a folder, by name."""
     if not folder.is_dir():
         raise ContractError("is not a folder", where=str(folder), mend="set HINDCAST_SCHEMAS to the contracts' folder")
-    return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    except OSError as error:
+        mend = "let the user that runs Hindcast read the contracts' folder"
+        raise ContractError(f"cannot be read: {error.strerror}", where=str(folder), mend=mend) from None
 
 
 def schema() -> str:
@@ -148,11 +183,58 @@ class _Schema(GenerateJsonSchema):
         return {**told, "additionalProperties": False} if "patternProperties" in told else told
 
 
+def _composed(path: Path) -> yaml.Node | None:
+    """Return the YAML of a file, bounded (bounds.py) and with each name once; ContractError for any other."""
+    try:
+        text = bounds.read_text(path)
+        bounds.refuse_excess(yaml.parse(text, Loader=_Base))
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except ExcessError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise ContractError(error.found, where=where, mend=error.mend) from None
+    except OSError as error:
+        raise ContractError(f"cannot be read: {error.strerror}", where=str(path), mend="check the path") from None
+    except UnicodeDecodeError:
+        raise ContractError("is not UTF-8 text", where=str(path), mend="save the contract as UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContractError(
+            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, mend=_SYNTAX
+        ) from None
+    _refuse_repeated_names(path, node)
+    return node
+
+
+def _validated(path: Path, node: yaml.Node | None) -> Contract:
+    """Return the contract that YAML holds, its fields right one by one; ContractError for the first that is not."""
+    try:
+        data = _Loader("").construct_document(node) if node else None
+    except _OddError as odd:
+        raise _odd(path, node, odd.node) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContractError(f"is not YAML: {getattr(error, 'problem', None)}", where=where, mend=_SYNTAX) from None
+    if not isinstance(data, dict) or node is None:
+        raise ContractError(
+            "holds no contract", where=f"{path}:1", mend="write pipeline:, start: and topics: (see README.md)"
+        )
+    try:
+        return Contract.model_validate(data, context={"folder": path.parent})
+    except ValidationError as error:
+        raise _first(path, node, error) from None
+
+
 def _first(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
     """The first of pydantic's complaints in our words."""
-    problem = min(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", _line(node, e["loc"])))
+    problems = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[:_MANY]
+    problem = min(problems, key=lambda e: (e["type"] != "extra_forbidden", _line(node, e["loc"])))
     return _complain(path, node, words.complaint(node, problem))
 
+
+_MANY = 200
+"""Of more problems the first in the order of pydantic is told, which may not be that of the lines."""
 
 _SYNTAX = "mend the syntax on this line; text with a colon, a comma or a # in it goes in quotes"
 _TAGS = {
@@ -162,6 +244,9 @@ _TAGS = {
     "bool": ("boolean", "write true or false"),
 }
 """What a tag of YAML promises, and what to write instead."""
+
+_NOT_IN_JSON = ("binary", "omap", "pairs", "set")
+_LONGEST_NUMBER = 100
 
 
 def _odd(path: Path, root: yaml.Node | None, odd: yaml.Node) -> ContractError:
@@ -186,8 +271,16 @@ def _location(node: yaml.Node | None, wanted: yaml.Node) -> tuple[Any, ...] | No
 
 
 def _complain(path: Path, node: yaml.Node | None, complaint: Complaint) -> ContractError:
-    found = " ".join(complaint.found.split("\n"))
-    return ContractError(found, where=f"{path}:{_line(node, complaint.location)}", mend=complaint.mend)
+    found, mend = (_shortened(" ".join(text.split("\n"))) for text in (complaint.found, complaint.mend))
+    return ContractError(found, where=f"{path}:{_line(node, complaint.location)}", mend=mend)
+
+
+def _shortened(text: str) -> str:
+    """Return a message with the middle left out if it is very long: it may quote what a user wrote."""
+    return text if len(text) <= 2 * _HALF else f"{text[:_HALF]} ... {text[-_HALF:]}"
+
+
+_HALF = 500
 
 
 def _line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:

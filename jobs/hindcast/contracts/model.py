@@ -76,12 +76,13 @@ class Contract(Model):
     def ordered(self) -> tuple[str, ...]:
         """The views, each after those that it is made of."""
         found: list[str] = []
-        while len(found) < len(self.views):
-            found += [
-                name
-                for name, view in self.views.items()
-                if name not in found and all(i in found or i in self.topics or i in self.inputs for i in view.inputs)
-            ]
+        there, left = {*self.topics, *self.inputs}, dict(self.views)
+        while left:
+            ready = [name for name, view in left.items() if there.issuperset(view.inputs)]
+            for name in ready:
+                del left[name]
+            there.update(ready)
+            found += ready
         return tuple(found)
 
     def before(self, name: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import functions
+from hindcast.contracts import bounds, functions
 
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
@@ -59,8 +59,9 @@ def projected(query: str) -> list[str] | None:
 def _parsed(query: str) -> _Query | None:
     """One query, if sqlglot can read it."""
     try:
+        bounds.refuse_deep_brackets(query, "([{", ")]}", bounds.BRACKETS, "brackets")
         trees = [tree for tree in sqlglot.parse(query, dialect="spark") if tree is not None]
-    except sqlglot.errors.SqlglotError:
+    except (sqlglot.errors.SqlglotError, bounds.ExcessError, RecursionError):
         return None
     return trees[0] if len(trees) == 1 and isinstance(trees[0], _Query) else None
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated
 
 import sqlglot
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlglot import expressions as exp
+
+from hindcast.contracts.bounds import NAME, TYPE, TYPE_DEPTH, refuse_deep_brackets
 
 PERIOD_COLUMNS = (
     *("validFrom", "validTo", "systemFrom", "systemTo"),
@@ -110,18 +113,26 @@ def column_type(text: object) -> str:
     >>> column_type("DECIMAL(8, 2)"), column_type("integer")
     ('decimal(8,2)', 'int')
     """
-    uneven = any(str(text).count(opened) != str(text).count(closed) for opened, closed in ("()", "<>"))
-    if uneven and not str(text).startswith("map<"):
+    return _column_type(str(text))
+
+
+@lru_cache(maxsize=1024)
+def _column_type(text: str) -> str:
+    refuse_deep_brackets(text, "<(", ">)", TYPE_DEPTH, "types")
+    if len(text) > TYPE:
+        raise ValueError(f"{shown(text)} is a type of more than {TYPE:,} characters; make columns of its fields")
+    uneven = any(text.count(opened) != text.count(closed) for opened, closed in ("()", "<>"))
+    if uneven and not text.startswith("map<"):
         raise ValueError(
             f"'{text}' is not a whole type: between braces YAML cuts text at a comma; "
             'put the type in quotes: "decimal(8,2)"'
         )
     try:
-        parsed = exp.DataType.build(str(text), dialect="spark")
-    except (sqlglot.errors.SqlglotError, ValueError):
+        parsed = exp.DataType.build(text, dialect="spark")
+    except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, exp.DataType) or (
-        "," in str(text) and not parsed.expressions
+        "," in text and not parsed.expressions
     ):  # the parser passes over a second type
         raise ValueError(f"'{text}' is not a Spark SQL type; write for example string, int, decimal(8,2)")
     for part in parsed.find_all(exp.DataType):
@@ -132,8 +143,8 @@ def column_type(text: object) -> str:
                 f"'{text}' is not a Spark SQL type that a field can have; write string, int, bigint, "
                 "double, boolean, decimal(8,2), date, timestamp, binary, array<...> or struct<...>"
             )
-        _parameters(str(text), part)
-        _parts(str(text), part)
+        _parameters(text, part)
+        _parts(text, part)
     plain = parsed.sql(dialect="spark")
     return plain if parsed.this in _NESTED else plain.lower().replace(", ", ",")
 
@@ -170,6 +181,8 @@ def column_name(name: object) -> str:
     """A column's name as it is; ValueError says what is wrong with it."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(f"{shown(name)} is not a column name; letters, digits and _ only, a letter first")
+    if len(name) > NAME:
+        raise ValueError(f"{shown(name)} is a name of {len(name)} characters; write at most {NAME}")
     if name.lower() in {column.lower() for column in PERIOD_COLUMNS}:
         raise ValueError(f"'{name}' is the name of a period column; choose another")
     return name
@@ -177,7 +190,17 @@ def column_name(name: object) -> str:
 
 def _pipeline(name: str) -> str:
     if _PIPELINE.fullmatch(name) is None:
-        raise ValueError(f"'{name}' is not a name; lower-case letters, digits and _ only, a letter first")
+        raise ValueError(f"{shown(name)} is not a name; lower-case letters, digits and _ only, a letter first")
+    if len(name) > NAME:
+        raise ValueError(f"{shown(name)} is a name of {len(name)} characters; write at most {NAME}")
+    return name
+
+
+def _unpadded(name: object) -> object:
+    """Return a name as it is; ValueError for one with line breaks or blanks around it, which would vanish."""
+    if isinstance(name, str) and name != name.strip():
+        found = f"the name {name[:_LONG]!r} has a line break or blanks around it"
+        raise ValueError(f"{found}; write '{name.strip()[:_LONG]}'")
     return name
 
 
@@ -222,8 +245,10 @@ Allowance = Annotated[
 ]
 Flag = Annotated[bool, Field(strict=True)]
 ColumnType = Annotated[str, AfterValidator(column_type), _schema(examples=["string", "decimal(8,2)"])]
-ColumnName = Annotated[str, AfterValidator(column_name), _schema(pattern=f"^{_NAME.pattern}$")]
-Name = Annotated[str, AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
+ColumnName = Annotated[
+    str, BeforeValidator(_unpadded), AfterValidator(column_name), _schema(pattern=f"^{_NAME.pattern}$")
+]
+Name = Annotated[str, BeforeValidator(_unpadded), AfterValidator(_pipeline), _schema(pattern=f"^{_PIPELINE.pattern}$")]
 Moment = Annotated[
     datetime,
     BeforeValidator(_moment),

@@ -15,7 +15,7 @@ from typing import Any
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts.expressions import ExpressionError, clash, plain_type, resolve
+from hindcast.contracts.expressions import WRITTEN_OUT, ExpressionError, clash, of_today, plain_type, resolve
 from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint
 
@@ -58,6 +58,8 @@ def complaints(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
     types = {f"{RECORD}.{name}": kind for name, kind in columns(topic).items()}
     if wrong := clash(text, types):
         yield Complaint(here, wrong.replace(f"{RECORD}.", ""), "cast one of them")
+    if wrong := of_today(text, types):
+        yield Complaint(here, f"{wrong.replace(f'{RECORD}.', '')} is another condition every day", WRITTEN_OUT)
     kind = plain_type(text, types)
     if kind not in (None, "timestamp"):
         yield Complaint(here, f"{topic.valid_time} is {kind}, not a timestamp", mend(topic.valid_time, kind))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 
-from hindcast.contracts.expressions import ExpressionError, aggregate, clash, plain_type, resolve
+from hindcast.contracts.expressions import WRITTEN_OUT, ExpressionError, aggregate, clash, of_today, plain_type, resolve
 from hindcast.contracts.model import Contract
 from hindcast.contracts.shapes import Shape, expressions, resolved, scope
 from hindcast.contracts.view import Join, View, Window
@@ -34,9 +35,9 @@ def malformed(name: str, view: View, names: Sequence[str]) -> Iterator[Complaint
 def complaints(name: str, view: View, known: Mapping[str, Shape], contract: Contract) -> Iterator[Complaint]:
     """Every complaint about a view whose inputs are there, the first of them first."""
     location = ("views", name)
-    for complaint in (*_kinds(view, known, contract), *_expressions(view, known)):
+    for complaint in chain(_kinds(view, known, contract), _expressions(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
-    for complaint in (*_join(view, known), *_columns(view, known)):
+    for complaint in chain(_join(view, known), _columns(view, known)):
         yield complaint._replace(location=(*location, *complaint.location))
 
 
@@ -170,6 +171,8 @@ def _types(place: tuple[Any, ...], resolved: str, types: Mapping[str, str | None
     """What the plain types in a resolved expression show: a string against a number, a condition that is none."""
     if told := clash(resolved, types):
         yield Complaint(place, told, f"make them alike: {_cast(told.partition(' ')[0])}, or quote the number")
+    if told := of_today(resolved, types):
+        yield Complaint(place, f"{told} is another condition every day", WRITTEN_OUT)
     kind = plain_type(resolved, types) if place == ("where",) else None
     if kind not in (None, "boolean"):
         yield Complaint(place, f"{resolved} is {kind}, not a condition", f"write for example {resolved} IS NOT NULL")

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
-from hindcast.contracts import Contract, load, paths
+from hindcast.contracts import Contract, read, read_all
+from hindcast.contracts.names import PREVIEW, RELEASE
 from hindcast.errors import ContractError, UnknownError, nearest
 from hindcast.settings import settings
 
-SUFFIXES = ("__release", "__preview")
+SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs that ask a person, and preview, add to their pipeline's name."""
 
 
@@ -30,15 +31,14 @@ def contract(pipeline: str, readable: Collection[str]) -> Contract:
 
 
 def known() -> tuple[dict[str, Contract], dict[str, ContractError]]:
-    """The contracts by pipeline, and by file what is wrong with those that do not load; of two of a name the first."""
+    """The contracts by pipeline, and by file what is wrong with those that do not load."""
     found: dict[str, Contract] = {}
     broken: dict[str, ContractError] = {}
-    for path in paths(settings().schemas):
-        try:
-            it = _loaded(path, path.stat().st_mtime_ns)
-            found.setdefault(it.pipeline, it)
-        except ContractError as error:
-            broken[path.stem] = error
+    for path, contract in read_all(settings().schemas, _read).items():
+        if isinstance(contract, Contract):
+            found[contract.pipeline] = contract
+        else:
+            broken[path.stem] = contract
     return found, broken
 
 
@@ -54,6 +54,15 @@ def pipeline_of(dag_id: str) -> str:
     return dag_id.removesuffix(suffix)
 
 
+def _read(path: Path) -> Contract | ContractError:
+    """Return what a file holds; it is read anew when it has changed."""
+    try:
+        changed = path.stat()
+    except OSError:
+        return read(path)
+    return _unchanged(path, changed.st_mtime_ns, changed.st_size)
+
+
 @lru_cache(maxsize=512)
-def _loaded(path: Path, _changed: int) -> Contract:
-    return load(path)
+def _unchanged(path: Path, _changed: int, _size: int) -> Contract | ContractError:
+    return read(path)

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from uuid import uuid4
 
+from deltalake.exceptions import DeltaError
+
 from hindcast.delta import making, tables
 from hindcast.delta.folder import Folder
 from hindcast.errors import BusyError
@@ -43,17 +45,12 @@ def posted(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
         yield
         return
     making.refuse_read_only(books)
-    folder, name, ended = (
-        Folder(f"{warehouse.rstrip('/')}/{pipeline}"),
-        f"{_UNDER}/{uuid4().hex}.json",
-        threading.Event(),
-    )
+    folder, name = Folder(f"{warehouse.rstrip('/')}/{pipeline}"), f"{_UNDER}/{uuid4().hex}.json"
+    ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(BEAT):
-            with suppress(
-                OSError
-            ):  # the next time may do; the notice of a process that cannot is taken for a dead one's
+            with suppress(OSError, DeltaError):  # once more after a while: there is time until DEAD
                 _write(folder, name, what)
 
     _write(folder, name, what)
@@ -72,8 +69,12 @@ def posted(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
 def refuse_forgetting(warehouse: str, pipeline: str, what: str) -> None:
     """Raise BusyError if a forgetting is under way: files must not be rewritten now."""
     for run in journal.runs(warehouse, pipeline):
-        if run.state == "planned" and "forgets" in run.plan:
-            mend = "repeat it when that has ended; if it was killed, repeat the hindcast forget that began it"
+        # One that was stopped purges once more after that, before the next run gives it up.
+        if not run.finished and "forgets" in run.plan:
+            mend = (
+                "repeat it when that has ended: if it was killed, by the same hindcast forget; "
+                "if a gate stopped it, by the next run"
+            )
             found = f"{what} stops here: run {run.number} ({run.run_id}) forgets something of the same tables"
             raise BusyError(found, where=pipeline, mend=mend)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contracts import Contract, Expectation
 from hindcast.contracts.sensitive import sensitive
-from hindcast.delta import commits, making
+from hindcast.delta import commits, contents, making, tables
 from hindcast.kafka import members
 from hindcast.planning import journal, plans
 from hindcast.planning.plans import Plan
@@ -228,7 +228,8 @@ def enter(
     Where the table is `stopped`, nothing of it is held or released.
     """
     contract, todo, table = passed.contract, passed.todo, passed.table
-    at, place = datetime.now(UTC), _place(contract, table.warehouse, passed.name)
+    at = contents.next_moment(tables.opened(holds.table(table.warehouse, contract.pipeline)))
+    place = _place(contract, table.warehouse, passed.name)
     shown = set(passed.change.columns) - {"change"} - sensitive(contract)[passed.name]
     shown = {column for column in shown if not column.startswith("_")}
 

@@ -2,7 +2,7 @@
 
 | column | type | |
 | --- | --- | --- |
-| run, at | bigint, timestamp | the run that found it, and when |
+| run, at | bigint, timestamp | the run that found it, and when: later than all before, by any clock |
 | table, gate | string, int | whose gate, and its number under `expect`, from 0; null: held with others of its key |
 | entry | string | see below |
 | expectation, reason | string, string | the rule, and the gate as people write it |
@@ -239,6 +239,11 @@ def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list
     return sorted({key for keys in found.values() for key in keys} if told else there)
 
 
+def last_entry(warehouse: str, pipeline: str) -> datetime:
+    """Return the moment of the last entry, which says what of the entries someone sees who looks at them now."""
+    return contents.last_moment(tables.opened(table(warehouse, pipeline))) or datetime.min.replace(tzinfo=UTC)
+
+
 def _texts_of(key: str) -> set[str]:
     """Return the texts that name a key (JSON): itself, however it is spaced, and the text of its one column."""
     columns = json.loads(key)
@@ -257,7 +262,8 @@ def masked(contract: Contract, rows: pa.Table) -> pa.Table:
 
 def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
     """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
-    now, wanted = datetime.now(UTC), set(keys)
+    now = contents.next_moment(tables.opened(table(warehouse, pipeline)))
+    wanted = set(keys)
     rows = [
         {**row, "at": now, "entry": "rejected", "by": by}
         for row in _held_units(warehouse, pipeline, None)

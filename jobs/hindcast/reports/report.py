@@ -78,7 +78,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
             changed[name]["widened"] = widened
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in topics and (counts := changed[name].pop("ties", None)):
-            topics[name]["ties"] = _located(contract.kafka_topic(name), plan.topics[name], counts)
+            topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
         if name in held:
             changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
         if name not in contract.views:
@@ -114,7 +114,7 @@ def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> dict[s
     return definitions.describe_change([run for run in past if run.number < plan.run], plan.contract, fields)
 
 
-def _located(kafka: str, share: Share, counts: dict[str, Any]) -> dict[str, Any]:
+def locate_ties(kafka: str, share: Share, counts: dict[str, Any]) -> dict[str, Any]:
     """Return the ties that a commit noted with their places in words."""
     places = {side: counts[side] for side in ("loser", "winner") if side in counts}
     words = {s: f"{members.place(kafka, share.members, p)}, offset {offset}" for s, (p, offset) in places.items()}

@@ -212,15 +212,15 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
 
 def pipelines() -> list[list[str]]:
     """The names of the pipelines whose contracts load, each as the arguments of a task."""
-    from hindcast.contracts import load, paths
+    from hindcast.contracts import Contract, read_all
     from hindcast.settings import settings
 
     found = set()
-    for path in paths(settings().schemas):
-        try:
-            found.add(load(path).pipeline)
-        except HindcastError as error:
-            print(f"left out: {error}")
+    for contract in read_all(settings().schemas).values():
+        if isinstance(contract, Contract):
+            found.add(contract.pipeline)
+        else:
+            print(f"left out: {contract}")
     return [[name] for name in sorted(found)]
 
 
@@ -269,10 +269,11 @@ def held(pipeline: str) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.contracts import find
-    from hindcast.quality import approval
+    from hindcast.quality import approval, holds
     from hindcast.settings import settings
 
-    now, until = settings(), datetime.now(UTC)
+    now = settings()
+    until = holds.last_entry(now.warehouse, pipeline)  # before the rows: what comes meanwhile was not looked at
     contract = find(now.schemas, pipeline)
     keys = approval.read_held_keys(now.warehouse, contract)
     if not keys:

@@ -1,0 +1,125 @@
+"""How large and how deep what a user writes may be: looked at before anything recurses into it.
+
+A file is read by every process that reads its neighbours too: the scheduler's DAG file, Airflow's API server, the
+command. What takes one of them minutes, or its stack, would stop all pipelines. So all of it is bounded here: bytes,
+parts and depth of YAML and JSON, what aliases multiply, and the terms and depth of expressions and types.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+BYTES = 1 << 20
+"""The most bytes of a file, and characters of YAML once its aliases are written out."""
+
+PARTS = 50_000
+"""The most names and values of a file, its aliases written out; 5,000 columns in a topic and a view are 20,000."""
+
+DEPTH = 40
+"""How deep lists and mappings of YAML can lie in each other."""
+
+NAME = 200
+"""The longest name. Airflow takes 250 characters for the id of a DAG or a task, into which ours are put."""
+
+TABLES = 500
+"""The most topics, inputs and views of one contract: each is a task or two of one DAG."""
+
+GATES = 1_000
+"""The most gates of a contract."""
+
+EXPRESSION, TERMS, BRACKETS, NESTED = 50_000, 5_000, 30, 100
+"""Of an expression: the most characters, terms, brackets in each other, and steps from its top to its last part."""
+
+ALL_TERMS = 20_000
+"""The most terms of all expressions of a contract together."""
+
+MOMENTS, ALL_MOMENTS = 1_500, 500
+"""How much makings of timestamps may weigh in an expression (moments.weight), and how many a contract may name."""
+
+TYPE, TYPE_DEPTH, ALL_TYPES = 20_000, 20, 10_000
+"""Of a type: the most characters, and types in each other. Of all nested types of a contract: the most parts."""
+
+SCHEMA_DEPTH, SCHEMA_PARTS = 50, 20_000
+"""Of an Avro schema: types in each other, and parts once each named type is written out where it is used."""
+
+
+class ExcessError(ValueError):
+    """Something too large or too deep: what was found, what to do, and on which line if that is known."""
+
+    def __init__(self, found: str, mend: str, line: int | None = None) -> None:
+        self.found, self.mend, self.line = found, mend, line
+        super().__init__(f"{found}; {mend}")
+
+
+def read_text(path: Path, most: int = BYTES) -> str:
+    """Return the text of a file; ExcessError if it is too large or no plain file, of which reading might never end.
+
+    OSError if it cannot be opened, UnicodeDecodeError if it is not UTF-8.
+    """
+    _refuse_odd_file(path.stat())
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        _refuse_odd_file(os.fstat(file.fileno()))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ExcessError(f"has more than {most:,} bytes", "split it: a pipeline is one file, with what it needs alone")
+    return content.decode("utf-8")
+
+
+def refuse_excess(events: Iterable[yaml.Event]) -> None:
+    """Raise ExcessError for YAML, as it is parsed, that is too deep or too large once its aliases are written out."""
+    parts = characters = types = 0
+    open_: list[tuple[str | None, int, int]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.ScalarEvent):
+            parts, characters = parts + 1, characters + len(event.value)
+            types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
+            if wrong := _UNSPEAKABLE.search(event.value):
+                found = f"the character U+{ord(wrong[0]):04X} stands in a text"
+                raise ExcessError(found, "remove it: neither Airflow nor Spark can store it", line)
+            if event.anchor:
+                sizes[event.anchor] = 1, len(event.value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, parts, characters))
+            parts += 1
+            if len(open_) > DEPTH:
+                found = f"more than {DEPTH} lists and mappings stand in each other"
+                raise ExcessError(found, "write it flat; text with brackets goes in quotes", line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, parts_before, characters_before = open_.pop()
+            if anchor:
+                sizes[anchor] = parts - parts_before, characters - characters_before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _, _ in open_):
+                raise ExcessError("holds an alias of itself", "write it out without aliases", line)
+            more, longer = sizes.get(event.anchor, (1, 0))
+            parts, characters = parts + more, characters + longer
+        if parts > PARTS or characters > BYTES:
+            found = f"more than {PARTS:,} names and values, or {BYTES:,} characters, with aliases written out"
+            raise ExcessError(found, "split the pipeline, or write it without aliases", line)
+        if types > ALL_TYPES:
+            raise ExcessError(f"nested types of more than {ALL_TYPES:,} parts", "split the pipeline", line)
+
+
+def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what: str) -> None:
+    """Raise ExcessError for text with more than `most` brackets in each other, of which `what` is made."""
+    depth = 0
+    for match in re.finditer(f"[{re.escape(opening + closing)}]", text):
+        depth = depth + 1 if match[0] in opening else max(depth - 1, 0)
+        if depth > most:
+            raise ExcessError(f"has more than {most} {what} in each other", "write it in several steps")
+
+
+_UNSPEAKABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def _refuse_odd_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ExcessError("is no plain file", "give the contract's own file, not a folder, a pipe or a device")

@@ -1,0 +1,292 @@
+"""A file that nobody should write: it is refused with its line within a moment, and stops no pipeline but its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hindcast import cli
+from hindcast.contracts import Contract, find, load, read, read_all
+from hindcast.errors import ContractError
+from hindcast.pages.access import Access
+from hindcast.pages.app import made
+from hostile import hostile_files
+from test_contracts import GOOD, contract
+from test_dags import parsed
+
+SECONDS = 2.0
+"""So much of a processor one contract may take."""
+
+BIG = f"a0: &a0 [{'x, ' * 9}x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}x]\n" for n in range(1, 24))
+
+EXCESS = [
+    # what was, what is instead, the line, what is found
+    ("quantity * price", "(" * 80 + "price" + ")" * 80, 19, "has more than 30 brackets in each other"),
+    ("quantity * price", f"'{'if(' * 100}price{',1,2)' * 100}'", 19, "has more than 30 brackets in each other"),
+    ("quantity * price", f"'{'- ' * 700}price'", 19, "is nested too deeply"),
+    ("quantity * price", "not " * 300 + "price", 19, "is nested too deeply"),
+    ("quantity * price", "quantity" + ".x" * 1000, 19, "is nested too deeply"),
+    ("quantity * price", "price" + "::string::timestamp" * 10, 19, "makes too many timestamps"),
+    ("quantity * price", "price + " * 5_000 + "price", 19, "has more than 5,000 terms"),
+    ("quantity * price", "price + " * 100_000 + "price", 1, "expressions and gates of more than 20,000 terms"),
+    ("quantity: int", f"quantity: '{'array<' * 500}int{'>' * 500}'", 14, "more than 20 types in each other"),
+    ("pipeline: restaurant", f"pipeline: {'p' * 251}", 1, "is a name of 251 characters"),
+    ("  bills:", f"  {'b' * 245}:", 16, "is a name of 245 characters"),
+    ("price: ", f"{'c' * 300}: ", 8, "is a name of 300 characters"),
+    ("topics:\n", 'topics:\n  "menu\\n": {read: stream, key: {k: int}, value: {v: int}}\n', 5, "has a line break or"),
+    ("{item: string}", '{" item": string}', 7, "has a line break or blanks around it"),
+    ("pipeline: restaurant", "pipeline: |\n  restaurant\n", 1, "has a line break or blanks around it"),
+    ("pipeline: restaurant", "pipeline: restaurant__release", 1, "is the name of one of our own DAGs"),
+    ("pipeline: restaurant", "pipeline: hindcast_maintenance", 1, "is the name of one of our own DAGs"),
+    ('"@hourly"', '"60 * * * *"', 2, "a cron expression that Airflow refuses: it is not acceptable, out of range"),
+    ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
+    ('"@hourly"', '"0 0 31 2 *"', 2, "a cron expression that Airflow refuses: failed to find next date"),
+    ("topic: the.orders", "pattern: (e|e|.)*[^u]", 12, "takes too long to match the name of a topic"),
+    ("views:", f"{BIG}views:", 19, "more than 50,000 names and values"),
+    ("views:", f"z: {'[' * 30_000}\nviews:", 15, "more than 40 lists and mappings"),
+    ("views:", "z: &z {y: *z}\nviews:", 15, "holds an alias of itself"),
+    ("views:", 'z: "a\\0b"\nviews:', 15, "the character U+0000 stands in a text"),
+    ("views:", f"z: {'9' * 5_000}\nviews:", 15, "is no whole number"),
+    ("views:", f"z: 0x{'f' * 90}\nviews:", 15, "is no whole number"),
+    ("views:", "z: !!binary eHh4\nviews:", 15, "is no binary"),
+    ("views:", f"description: {'x' * (1 << 20)}\nviews:", None, "has more than 1,048,576 bytes"),
+    (
+        "views:\n",
+        "views:\n" + "".join(f"  v{n}: {{table: menu}}\n" for n in range(500)),
+        1,
+        "503 tables, more than 500",
+    ),
+    ("  bills:", "  menu_as_of: {table: menu}\n  bills:", 16, "'menu' makes a function restaurant_menu_as_of of Spark"),
+    (
+        "  bills:",
+        "  menu_between: {table: menu}\n  bills:",
+        15,
+        "makes a function restaurant_menu_between of Spark SQL",
+    ),
+    ("  bills:", "  bills__closed_up_to: {table: menu}\n  bills:", 16, "restaurant_bills__closed_up_to of Spark SQL"),
+]
+
+
+@pytest.mark.parametrize(("was", "now", "line", "found"), EXCESS, ids=[f"{e[1][:24]!r} {e[3]}" for e in EXCESS])
+def test_excess_is_refused_within_a_moment_with_its_line(
+    tmp_path: Path, was: str, now: str, line: int | None, found: str
+) -> None:
+    assert was in GOOD
+    text = GOOD.replace(was, now, 1)
+    if "pattern" in now:  # the other topic's name is one that takes it long
+        text = text.replace("  menu:\n", f"  menu:\n    topic: {'e' * 60}u\n", 1)
+    path = contract(tmp_path, text)
+    error = refused(path)
+    assert error.where == (f"{path}:{line}" if line else str(path))
+    assert found in error.found
+    assert error.mend
+    assert len(str(error)) < 2_000
+
+
+def test_what_is_large_but_within_bounds_is_read_within_a_moment(tmp_path: Path) -> None:
+    columns = ", ".join(f"c{n}: double" for n in range(2_000))
+    chosen = ", ".join(f"d{n}: c{n} + 1" for n in range(2_000))
+    chain = "".join(f"  v{n}: {{table: {f'v{n + 1}' if n < 300 else 'menu'}}}\n" for n in range(301))
+    text = (
+        f"pipeline: large\nstart: 2026-01-01\ntopics:\n  menu: {{read: table, key: {{k: int}}, value: {{{columns}}}}}\n"
+    )
+    text += f"views:\n  chosen: {{table: menu, select: {{{chosen}}}}}\n{chain}"
+    begun = time.process_time()
+    told = load(contract(tmp_path, text, "large.yaml"))
+    assert (len(told.views), told.ordered[-1]) == (302, "v0")
+    deep = "(" * 28 + "quantity * price" + ")" * 28
+    load(contract(tmp_path, GOOD.replace("quantity * price", f"'if({deep} > 1, 1, 2)'")))
+    assert time.process_time() - begun < 2 * SECONDS
+
+
+SCHEMAS: dict[str, tuple[object, str]] = {
+    "recursive": ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]}, "within itself"),
+    "no text": ({"type": "record", "name": "r", "fields": [{"name": ["a"], "type": "int"}]}, "without fields"),
+    "huge": ({"type": "fixed", "name": "f", "size": 10**9, "logicalType": "decimal", "precision": 4}, "not a record"),
+    "wide union": ([f"t{n}" for n in range(30_000)], "has no type 't0'"),
+    "twice": (
+        {"type": "record", "name": "r", "fields": [{"name": f"f{n // 2}", "type": "int"} for n in range(19_000)]},
+        "has the field 'f0' twice",
+    ),
+}
+
+
+def _records_of_records(count: int) -> object:
+    """A record with two of a record with two of a record: each is written once, and all of them are 2^count."""
+    schema: object = "int"
+    for n in range(count):
+        inner = schema if n == 0 else f"r{n - 1}"
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": inner}]
+        schema = {"type": "record", "name": f"r{n}", "fields": fields}
+    return schema
+
+
+def _arrays(count: int) -> object:
+    schema: object = "int"
+    for _ in range(count):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+SCHEMAS |= {
+    "doubled": (_records_of_records(30), "has more than 20,000 parts"),
+    "deep": (_arrays(60), "has more than 20,000 parts, or more than 50 in each other"),
+    "deeper": (_arrays(200), "has more than 50 types in each other"),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_an_avro_schema_beside_a_contract_is_bounded_too(tmp_path: Path, name: str) -> None:
+    schema, found = SCHEMAS[name]
+    (tmp_path / "orders.avsc").write_text(json.dumps(schema))
+    formats = "    value_format: avro\n    value_schema: orders.avsc\n    key: {customer"
+    path = contract(tmp_path, GOOD.replace("    key: {customer", formats))
+    error = refused(path)
+    assert (error.where, found in error.found) == (f"{path}:14", True) if name != "no text" else True, str(error)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"type": NaN}', "\ufeff{}", "[" * 900 + "]" * 900, '{"type": ' + "9" * 5_000]
+)
+def test_what_is_no_schema_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "orders.avsc").write_text(text)
+    formats = "    value_format: avro\n    value_schema: orders.avsc\n    key: {customer"
+    path = contract(tmp_path, GOOD.replace("    key: {customer", formats))
+    assert refused(path).where == f"{path}:14"
+
+
+def _odd_files(folder: Path) -> None:
+    """What can stand in a folder under the name of a contract, and must not be waited for."""
+    (folder / "folder.yaml").mkdir()
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    (folder / "dangling.yaml").symlink_to("nowhere.yaml")
+    (folder / "endless.yaml").symlink_to("/dev/zero")
+    (folder / "hindcast_maintenance.yaml").write_text("topics: [")
+    (folder / "restaurant__release.yaml").write_text("topics: [")
+    (folder / f"{'l' * 251}.yml").write_text("topics: [")
+    (folder / "the other.yaml").write_text(
+        GOOD.replace("pipeline: restaurant", "pipeline: zoo").replace("warn", "quarantine")
+    )
+    (folder / "zoo.yaml").write_text("topics: [")
+    (folder / "another.yaml").write_text(GOOD)  # its name is that of restaurant.yaml, which has it
+    contract(folder)
+
+
+FINE = {"restaurant", "zoo"}
+
+
+def check_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fine: set[str]
+) -> None:
+    """Each way to read a folder tells of each file, and has every pipeline that is `fine`."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+    told = {path: it.pipeline if isinstance(it, Contract) else it for path, it in read_all(folder).items()}
+    assert {it for it in told.values() if isinstance(it, str)} == fine
+    wrong = [path for path, it in told.items() if isinstance(it, ContractError)]
+    assert len(wrong) + len(fine) == len(files)
+    for name in fine:
+        assert find(folder, name).pipeline == name
+
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(folder))
+    assert cli.main(["check"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.count(", fine\n") == len(fine)
+    assert all(f"hindcast: {path}" in captured.err for path in wrong)
+
+    dags = parsed(folder)
+    assert dags["errors"] == {}
+    kinds = {name: "broken contract" in dag["tags"] for name, dag in dags["dags"].items()}
+    assert {
+        name for name, broken in kinds.items() if not broken and not name.endswith(("__release", "__preview"))
+    } - fine == {"hindcast_maintenance"}
+    assert sum(kinds.values()) == len(wrong)
+
+    web = TestClient(made(Access(lambda: None, lambda: None, lambda: frozenset(fine))), raise_server_exceptions=False)
+    answer = web.get("/quality.json")
+    assert answer.status_code == 200, answer.text
+    for path in wrong[:20]:
+        answer = web.get(f"/quality/{path.stem}.json")
+        assert (answer.status_code in (404, 500), "error" in answer.json()) == (True, True), answer.text
+    for name in fine:
+        assert web.get(f"/ledger/{name}.json").status_code == 200
+
+
+def test_odd_files_are_told_and_take_no_neighbour_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a broken file that is named as another's pipeline, or as one of our own DAGs, has a DAG of its own."""
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    _odd_files(folder)
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
+    check_all(folder, monkeypatch, capsys, FINE)
+
+
+def test_what_nobody_has_thought_of_is_a_refusal_of_its_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(_: object) -> None:
+        raise ZeroDivisionError("over nothing")
+
+    monkeypatch.setattr(sys.modules["hindcast.contracts.load"], "check", stumble)
+    path = contract(tmp_path)
+    error = read(path)
+    assert isinstance(error, ContractError)
+    assert (error.where, "ZeroDivisionError: 'over nothing'" in error.found) == (f"{path}:1", True)
+
+
+def test_any_hundred_contracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _any(tmp_path, 104, monkeypatch, capsys)
+
+
+@pytest.mark.long
+def test_any_thousand_contracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through every reader: none hangs, none crashes, none takes a sound one down."""
+    _any(tmp_path, 1_000, monkeypatch, capsys)
+
+
+def _any(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int = 28
+) -> None:
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    fine = set()
+    for name, content in hostile_files(random.Random(seed), count):  # noqa: S311  # any will do
+        path = folder / name
+        path.write_bytes(content)
+        told = timely(lambda path=path: read(path), name)
+        if isinstance(told, Contract):
+            fine.add(told.pipeline)
+        else:
+            assert told.where.startswith(str(path))
+            assert "cannot be read as a contract" not in told.found, told
+    assert len(fine) > count / 20
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
+    check_all(folder, monkeypatch, capsys, fine)
+
+
+def refused(path: Path) -> ContractError:
+    told = timely(lambda: read(path), path.name)
+    assert isinstance(told, ContractError)
+    return told
+
+
+def timely(do: Callable[[], Contract | ContractError], name: str) -> Contract | ContractError:
+    """What a call gives, if it takes no longer than it may."""
+    begun = time.process_time()
+    told = do()
+    assert time.process_time() - begun < SECONDS, name
+    return told

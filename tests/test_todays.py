@@ -1,0 +1,90 @@
+"""Texts that only Spark knows to be today's date: it evaluates them, and tells where it casts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast import cli
+from hindcast.building import analysis
+from hindcast.building.todays import text_of_today
+from hindcast.contracts import load
+from hindcast.errors import ContractError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TODAYS = {
+    "o.at > 'yesterday'": "'yesterday'",
+    "coalesce(o.at, 'now')": "'now'",
+    "CASE WHEN o.n = 1 THEN 'today' ELSE o.day END": "'today'",
+    "o.day IN ('2026-01-01', 'today')": "'today'",
+    "to_date(if(true, 'today', o.name))": "'today'",
+    "to_date(reverse('yadot'))": "REVERSE('yadot')",
+    "CAST(UNHEX('6e6f77') AS STRING) = o.at": "CAST(UNHEX('6e6f77') AS STRING)",
+    "date_trunc('day', '12:30')": "'12:30'",
+    "try_to_timestamp(concat('no', 'w'))": "CONCAT('no', 'w')",
+    "make_interval(1) + to_timestamp_ntz(lower('NOW'))": "LOWER('NOW')",
+    "o.name = 'now'": None,
+    "concat(o.name, 'today')": None,
+    "if(o.n = 1, 'now', 'later')": None,
+    "coalesce(o.name, 'today')": None,
+    "to_timestamp('epoch')": None,
+    "date_diff(o.day, '2026-01-01')": None,
+    "o.at + INTERVAL '1' DAY": None,
+    "CAST(o.name AS date) = DATE '2026-01-01'": None,
+}
+
+
+def test_spark_tells_which_texts_are_cast_to_a_day_of_today(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([], "o struct<day: date, at: timestamp, name: string, n: int>")
+    found = {text: text_of_today(spark, text, rows.select, lambda it: it) for text in TODAYS}
+    assert found == TODAYS
+
+
+CONTRACT = """\
+pipeline: days
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {id: int}
+    value: {at: timestamp, name: string}
+    valid_time: %s
+views:
+  shown: {stream: orders, select: {day: %s}}
+  last: {stream: orders, group_by: {name: name}, aggregate: {most: %s}}
+"""
+SOUND = ("at", "at", "max(at)")
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "line"),
+    [(0, "coalesce(at, 'now')", 8), (1, "coalesce(at, 'tomorrow')", 10), (2, "max(coalesce(at, 'to' || 'day'))", 11)],
+)
+def test_what_only_spark_finds_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path, place: int, text: str, line: int
+) -> None:
+    assert spark.version  # the session that the check takes
+    path = tmp_path / "days.yaml"
+    path.write_text(CONTRACT % tuple(f'"{text if n == place else it}"' for n, it in enumerate(SOUND)))
+    contract = load(path)
+    with pytest.raises(ContractError, match="is cast to a date, and is another one every day") as caught:
+        analysis.check_contract(spark, tmp_path, contract)
+    assert (caught.value.where, "write it out" in caught.value.mend) == (f"{path}:{line}", True)
+
+
+def test_check_asks_spark_where_it_is_told_to(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hindcast.commands.shared.session_of", lambda _: spark)
+    good, bad = tmp_path / "good.yaml", tmp_path / "days.yaml"
+    good.write_text((CONTRACT % SOUND).replace("pipeline: days", "pipeline: good"))
+    bad.write_text(CONTRACT % ("at", "\"coalesce(at, 'now')\"", "max(at)"))
+    assert cli.main(["check", str(good), str(bad)]) == 0
+    assert cli.main(["check", "--spark", str(good), str(bad)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.endswith(f"{good}: 1 topic, 2 views, fine\n")
+    assert f"{bad}:10: COALESCE(orders.at, 'now'): 'now' is cast to a date" in captured.err
