@@ -33,7 +33,7 @@ from hindcast.building import (
 )
 from hindcast.building.comparing import compared, table_schema
 from hindcast.building.topic_records import TopicRecords
-from hindcast.contracts import Contract, complain, find, shapes
+from hindcast.contracts import Contract, Topic, complain, find, shapes
 from hindcast.contracts.definition import list_fields
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
@@ -125,7 +125,7 @@ def _preview_pinned(
                     topics[name] = _fates(contract, todo, name, new)
                     records = _records(spark, contract, todo, name, new.where("fate = 'accepted'"))
                     every = records.all()
-                    candidates[name] = _of_topic(contract, name, every).persist()
+                    candidates[name] = _of_topic(contract.topics[name], every).persist()
                     tied = _ties(contract, todo, name, every)
                     topics[name] |= {} if tied is None else _counted_ties(contract, todo, name, tied)
                 else:
@@ -215,9 +215,8 @@ def _records(spark: SparkSession, contract: Contract, todo: Plan, name: str, new
     return TopicRecords(spark, contract, todo, name, coming=decoded)
 
 
-def _of_topic(contract: Contract, name: str, records: DataFrame) -> DataFrame:
-    """A topic's table as a run would have it, of its records."""
-    topic = contract.topics[name]
+def _of_topic(topic: Topic, records: DataFrame) -> DataFrame:
+    """A topic's table as the run would have it, of its records."""
     return derive.events(records) if topic.read == "stream" else derive.versions(records, topic.ttl)
 
 
@@ -262,7 +261,7 @@ def _difference(
         own = records.judged(every)
 
         def derive_without(places: DataFrame) -> DataFrame:
-            left = _of_topic(contract, name, topic_records.left(every, places))
+            left = _of_topic(contract.topics[name], topic_records.left(every, places))
             return _changes(spark, contract, table, left)
 
         judged = Judged(records.again, Records(own, derive_without, records.released(own)))

@@ -41,6 +41,7 @@ def check(arguments: argparse.Namespace) -> int:
             yield complain_of(path, complaint)
 
     for path in arguments.files or paths(settings().schemas):
+        refusal: HindcastError | None
         try:
             contract = load(path)
             refusal, warned = next(wrong(path, contract), None), []

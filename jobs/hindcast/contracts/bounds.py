@@ -77,7 +77,7 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
     open_: list[tuple[str | None, int, int]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for event in events:
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.ScalarEvent):
             parts, characters = parts + 1, characters + len(event.value)
             types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
@@ -99,7 +99,7 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _, _ in open_):
                 raise ExcessError("holds an alias of itself", "write it out without aliases", line)
-            more, longer = sizes.get(event.anchor, (1, 0))
+            more, longer = sizes.get(event.anchor or "", (1, 0))
             parts, characters = parts + more, characters + longer
         if parts > PARTS or characters > BYTES:
             found = f"more than {PARTS:,} names and values, or {BYTES:,} characters, with aliases written out"

@@ -48,7 +48,7 @@ def is_of_today(text: str) -> bool:
     return _WORDS.match(text) is not None or re.match(_DATELESS, text) is not None
 
 
-def of_today(tree: exp.Expression) -> str | None:
+def of_today(tree: exp.Expr) -> str | None:
     """The first part that is another moment tomorrow: timestamp 'now', date '12:30', to_date('to' || 'day')."""
     for node in tree.walk():
         if isinstance(node, exp.Cast):
@@ -63,7 +63,7 @@ def of_today(tree: exp.Expression) -> str | None:
     return None
 
 
-def compared(resolved: exp.Expression, types: Mapping[str, str | None]) -> str | None:
+def compared(resolved: exp.Expr, types: Mapping[str, str | None]) -> str | None:
     """The first comparison of a date or timestamp, as far as types are known, with a text that is of today."""
     for node in resolved.find_all(*_COMPARED):
         operands = list(node.iter_expressions())
