@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
-    from hindcast.contracts import complain_of, load, paths, repeated
+    from hindcast.contracts import Contract, complain_of, paths, read, repeated
     from hindcast.contracts.names import sql_functions
     from hindcast.contracts.views import Complaint
     from hindcast.errors import ContractError
     from hindcast.quality import expectations
 
     problems = 0
-    read: dict[str, Path] = {}
+    files = arguments.files or paths(settings().schemas)
+    contracts = {path: read(path) for path in files}
+    named_so = [it for it in contracts.items() if isinstance(it[1], Contract) and it[0].stem == it[1].pipeline]
+    owners = {contract.pipeline: path for path, contract in reversed(named_so) if isinstance(contract, Contract)}
     makers: dict[str, Path] = {}
 
     def wrong(path: Path, contract: Contract) -> Iterator[ContractError]:
-        if not (first := read.setdefault(contract.pipeline, path)).samefile(path):
+        if not (first := owners.setdefault(contract.pipeline, path)).samefile(path):
             yield repeated(contract.pipeline, path, first)
         for function, table in sql_functions(contract).items():
             if not (maker := makers.setdefault(function, path)).samefile(path):
@@ -40,27 +43,29 @@ def check(arguments: argparse.Namespace) -> int:
         for complaint in expectations.complaints(contract):
             yield complain_of(path, complaint)
 
-    for path in arguments.files or paths(settings().schemas):
-        refusal: HindcastError | None
+    def examine(path: Path, contract: Contract | ContractError) -> list[str]:
+        """Return the lines that tell of a sound contract; HindcastError for another."""
+        if isinstance(contract, ContractError):
+            raise contract
+        for refusal in wrong(path, contract):
+            raise refusal
+        warned = _check_widening(path, contract)
+        if arguments.spark:
+            _check_in_spark(path, contract)
+        told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
+        return [f"{path}: {', '.join(told)}, fine", *warned]
+
+    for path, contract in contracts.items():
         try:
-            contract = load(path)
-            refusal, warned = next(wrong(path, contract), None), []
-            if refusal is None:
-                warned = _check_widening(path, contract)
-            if refusal is None and arguments.spark:
-                _check_in_spark(path, contract)
+            print(*examine(path, contract), sep="\n")
         except HindcastError as error:
-            refusal = error
-        except Exception as error:  # noqa: BLE001  # of what makes an expectation: the other files are checked too
-            found = f"cannot be checked: {type(error).__name__}: {error}"
-            refusal = ContractError(found, where=f"{path}:1", mend="take out what was added last")
-        if refusal is None:
-            told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
-            print(f"{path}: {', '.join(told)}, fine")
-            print(*warned, sep="\n", end="\n" if warned else "")
-        else:
             problems += 1
-            print(f"hindcast: {refusal}", file=sys.stderr)
+            print(f"hindcast: {error}", file=sys.stderr)
+        except Exception as error:  # noqa: BLE001  # of what makes an expectation: the other files are checked too
+            problems += 1
+            found = f"cannot be checked: {type(error).__name__}: {error}"
+            mend = "take out what was added last"
+            print(f"hindcast: {ContractError(found, where=f'{path}:1', mend=mend)}", file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -77,7 +77,7 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
     open_: list[tuple[str | None, int, int]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for event in events:
-        line = event.start_mark.line + 1 if event.start_mark else 1
+        line = event.start_mark.line + 1 if event.start_mark else None
         if isinstance(event, yaml.ScalarEvent):
             parts, characters = parts + 1, characters + len(event.value)
             types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
