@@ -68,7 +68,7 @@ EXCESS = [
     (
         "  bills:",
         "  menu_between: {table: menu}\n  bills:",
-        15,
+        16,
         "makes a function restaurant_menu_between of Spark SQL",
     ),
     ("  bills:", "  bills__closed_up_to: {table: menu}\n  bills:", 16, "restaurant_bills__closed_up_to of Spark SQL"),
