@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock clean
+.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -95,6 +95,9 @@ fix: setup ## format, and mend what the linter can
 lock: setup ## renew requirements.lock after a change of requirements*.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 	  --custom-compile-command "make lock" requirements-dev.txt --output-file requirements.lock
+
+audit: setup ## known vulnerabilities of what requirements.lock pins, and withdrawn versions; asks an advisory service
+	@$(PYTHON) scripts/audit.py
 
 clean: ## remove what can be made again, but not var/
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis jobs/*.egg-info

@@ -29,6 +29,7 @@ from airflow.sdk import (
     get_parsing_context,
     task,
 )
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast.contracts import Contract, paths, read, read_all
@@ -203,6 +204,7 @@ def release_dag(contract: Contract) -> DAG:
     told = "{{ ti.xcom_pull(task_ids='held')['text'] }}"
     until = "{{ ti.xcom_pull(task_ids='held')['until'] }}"
     by = "{{ ti.xcom_pull(task_ids='approve', key='by') }}"
+    keys = "{{ ti.xcom_pull(task_ids='approve', key='keys') | tojson }}"
     with DAG(
         f"{contract.pipeline}{RELEASE}",
         description=f"Asks whether what {contract.pipeline}'s gates have held back may be published",
@@ -219,24 +221,48 @@ def release_dag(contract: Contract) -> DAG:
             body=told,
             options=["Approve", "Reject"],
             options_mapping={"Approve": "plan", "Reject": "reject"},
+            params={"keys": _keys_to_choose([])},
             execution_timeout=None,
         )
         plan = task.sensor(task_id="plan", doc_md=PLAN, **APPROVED)(steps.plan_release)
-        planned = plan(contract.pipeline, "{{ run_id }}", until, by)
-        release = _spark_task("release", "release", contract, "{{ run_id }}", until, by)
+        planned = plan(contract.pipeline, "{{ run_id }}", until, by, keys)
+        release = _spark_task("release", "release", contract, "{{ run_id }}", until, by, keys)
         outlets = [assets.alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(steps.finish_release)
-        held >> approve >> [planned, task(steps.reject)(contract.pipeline, until, by)]
+        held >> approve >> [planned, task(steps.reject)(contract.pipeline, until, by, keys)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 
 
+def _keys_to_choose(labels: list[str]) -> Param:
+    """The field of the form that asks for keys, with those that can be chosen."""
+    return Param(
+        [],
+        source="task",
+        type=["array", "null"],
+        items={"type": "string"},
+        examples=labels,
+        title="Keys",
+        description="The answer is about these keys; about all that are shown if none is chosen. The others stay held.",
+    )
+
+
 class Approval(HITLBranchOperator):
-    """Asks a person which way to go, and tells the tasks there who it was."""
+    """Asks a person which way to go, and of which keys, and tells the tasks there what they chose, and who it was."""
+
+    def execute(self, context: Context) -> Any:
+        """Asks with the keys that are held now."""
+        self.offer(context["ti"].xcom_pull(task_ids="held")["keys"])
+        return super().execute(context)
+
+    def offer(self, labels: list[str]) -> None:
+        """Lets a person choose among keys."""
+        self.params = ParamsDict({"keys": _keys_to_choose(labels)})
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Goes on when the person has answered."""
         context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+        context["ti"].xcom_push("keys", (event["params_input"] or {}).get("keys") or [])
         return super().execute_complete(context, event)
 
 

@@ -1,4 +1,7 @@
-"""spark-submit release.py PIPELINE RUN_ID UNTIL BY: a run that publishes what a person has released (steps.release)."""
+"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: a run that publishes what a person releases (steps.release).
+
+KEYS: a JSON list of the keys that were chosen, as the form names them; all that is held for an empty one.
+"""
 
 import sys
 

@@ -40,6 +40,14 @@ def as_the_scheduler_has_it(dag):
     ]
     starts = [asset.name for _, asset in stored.timetable.asset_condition.iter_assets()]
     return {"weights": weights, "starts": starts}
+def choice(dag):
+    if "approve" not in dag.task_ids:
+        return None
+    approval = dag.get_task("approve")
+    approval.offer(["menu one", "menu two"])
+    asked = approval.serialized_params["keys"]
+    approval.validate_params_input({"keys": ["menu two"]})
+    return {"schema": asked["schema"], "value": asked["value"], "chosen": approval.params["keys"]}
 told = {
     "seconds": seconds,
     "errors": bag.import_errors,
@@ -50,6 +58,7 @@ told = {
             "tasks": {t.task_id: sorted(t.downstream_task_ids) for t in dag.tasks},
             "operators": {t.task_id: type(t).__name__ for t in dag.tasks},
             "arguments": {t.task_id: getattr(t, "application_args", None) for t in dag.tasks},
+            "choice": choice(dag),
             "form": {name: param.serialize() for name, param in dag.params.items()},
             "outlets": {t.task_id: [asset.name for asset in t.outlets] for t in dag.tasks if t.outlets},
             "mapped": {t.task_id: [t.task_type, *t.expand_input.value] for t in dag.tasks if t.is_mapped},
@@ -170,6 +179,9 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
         "reject": [],
     }
     assert (release["operators"]["approve"], release["active"]) == ("Approval", 1)
+    choice = release["choice"]
+    assert (choice["value"], choice["chosen"]) == ([], ["menu two"])
+    assert (choice["schema"]["type"], choice["schema"]["examples"]) == (["array", "null"], ["menu one", "menu two"])
     assert "restaurant__release" not in dags["dags"]
 
 

@@ -91,7 +91,7 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
         p.run()
         p.send("menu", ("curry", {"price": -1}, 4), ("naan", {"price": 4}, 4))
         told = p.run()
-        assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1}
+        assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1, "grown": 0}
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
         release(p, "menu", "curry")
         assert ("curry", -1, 4, None) in p.believed("menu")
@@ -123,7 +123,7 @@ def _story(p: Pipeline) -> None:
         ("curry", "open", -1, 4, "between", "held"),
         ("curry", "open", 9, 6, "", "held"),
     }
-    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 4, "newly": 1}
+    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 4, "newly": 1, "grown": 0}
     assert (told["tables"]["menu"]["opened"], told["tables"]["menu"]["closed"]) == (2, 1)
     gate = told["tables"]["menu"]["gates"][0]
     assert (gate["outcome"], gate["checked"], gate["failing"]) == ("failed", 5, 1)
@@ -134,7 +134,7 @@ def _story(p: Pipeline) -> None:
     # A further record of the key: its whole change, from where it was held on, is held anew.
     p.send("menu", ("curry", {"price": 10}, 8), ("naan", {"price": 5}, 8))
     told = p.run()
-    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 5, "newly": 1}
+    assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 5, "newly": 0, "grown": 1}
     assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, 8), ("naan", 5, 8, None)]
     # Released: a run of its own, with a known-at of its own; what is made of it follows.
     before = p.versions()
@@ -152,7 +152,7 @@ def _story(p: Pipeline) -> None:
     assert {row["by"] for row in entries.to_pylist()} <= {None, "ann"}
     # Held again, and mended by what the topic brings.
     p.send("menu", ("naan", {"price": -2}, 10))
-    assert p.run()["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1}
+    assert p.run()["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1, "grown": 0}
     p.send("menu", ("naan", {"price": 6}, 10))
     told = p.run()
     assert "held" not in told["tables"]["menu"]
@@ -179,8 +179,8 @@ def _others(p: Pipeline) -> None:
     p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3), ("anna", {"item": "truffle", "quantity": 1}, 3))
     p.send("menu", ("curry", {"price": 60}, 5))
     told = p.run()
-    assert told["tables"]["orders"]["held"] == {"keys": 1, "rows": 2, "newly": 1}
-    assert told["tables"]["dear"]["held"] == {"keys": 2, "rows": 4, "newly": 1}
+    assert told["tables"]["orders"]["held"] == {"keys": 1, "rows": 2, "newly": 0, "grown": 1}
+    assert told["tables"]["dear"]["held"] == {"keys": 2, "rows": 4, "newly": 1, "grown": 0}
     assert p.believed("bills") == [("anna", "curry", 16, 1), ("anna", "truffle", 90, 3)]
     assert p.believed("dear") == [("curry", 8, 0, None)]
     # One of two keys released, the other rejected: it stays held and is not new.
@@ -190,7 +190,7 @@ def _others(p: Pipeline) -> None:
     assert held(p, "dear") == {("truffle", "open", 90, 0, "between", "rejected")}
     release(p, "orders")
     assert {("bob", "curry", 0, 2), ("bob", "curry", 1, 3), ("anna", "truffle", 1, 3)} < set(p.believed("orders"))
-    assert p.run()["tables"]["dear"]["held"] == {"keys": 1, "rows": 1, "newly": 0}
+    assert p.run()["tables"]["dear"]["held"] == {"keys": 1, "rows": 1, "newly": 0, "grown": 0}
     with pytest.raises(RunError, match="nothing is held back"):
         release(p, "orders")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,9 +23,14 @@ from hindcast.errors import BusyError, RunError, TableError
 from hindcast.planning import journal, planner, plans
 from hindcast.planning.entries import RANKS
 from hindcast.planning.journal import Run
+from hindcast.quality import approval, holds, verdicts
+from hindcast.quality.verdicts import Verdict
 from hindcast.upkeep import doctor
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import T0, Pipeline, pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HOUR = timedelta(hours=1)
 
@@ -251,6 +257,53 @@ def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
         monkeypatch.setattr(clock, "now", lambda: now)
         with pytest.raises(RunError, match="run 4"):
             runs.plan(p.name, "fifth")
+
+
+def test_a_gate_that_was_asked_again_tells_what_it_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for outcome, moment in (("failed", T0 + HOUR), ("passed", T0)):
+        monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
+        told = Verdict(0, "expect_x", {}, "stop", outcome, 1, None, None, "")  # type: ignore[arg-type]  # one of them
+        verdicts.enter(str(tmp_path), "shop", 1, "sales", [told])
+    assert [gate["outcome"] for gate in verdicts.of_run(str(tmp_path), "shop", 1)["sales"]] == ["passed"]
+
+
+PRICED = """
+pipeline: priced
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+        on_failure: quarantine
+"""
+
+
+def test_runs_and_releases_do_not_depend_on_clocks(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has a clock of its own, up to 50 minutes from the others: workers whose clocks differ, a VM resumed."""
+    dice, start = random.Random(28), clock.now()  # noqa: S311  # no secret
+    monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=dice.uniform(-25, 25)))
+    with pipeline(spark, broker, tmp_path, PRICED) as p:
+        p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 1}, 0))
+        p.run()
+        p.send("menu", ("curry", {"price": -8}, 1), ("naan", {"price": 2}, 1))
+        monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=50))
+        p.run()
+        assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 1, 0, 1), ("naan", 2, 1, None)]
+        monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=dice.uniform(-5, 5)))
+        seen = holds.last_entry(p.warehouse, p.name)
+        keys = approval.choose_keys(p.warehouse, p.contract, seen, "[]")
+        assert keys == {"menu": ['{"item":"curry"}']}, "though the clock that held it back was ahead"
+        runs.release(spark, p.name, "approved", keys, "ann", seen)
+        assert ("curry", -8, 1, None) in p.believed("menu")
+        assert holds.held(p.warehouse, p.name).num_rows == 0, "though it was released on a clock behind"
+        known = [run.known_at for run in journal.runs(p.warehouse, p.name)]
+        assert (known, p.states()) == (sorted(set(known)), [(1, "completed"), (2, "completed"), (3, "completed")])
+        assert verify(p.warehouse, p.contract).findings == []
 
 
 def test_a_known_at_a_little_ahead_of_the_clock_needs_none(

@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     now = settings({"HINDCAST_VAR": str(tmp_path_factory.mktemp("var")), "HINDCAST_SPARK_PORT": str(ports.free())})
     started = spark.start(now)
     try:
-        spark.wait(started)
+        spark.wait(started, 300)
         yield Server(now, started)
     finally:
         process.stop([started])

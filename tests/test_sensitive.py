@@ -98,7 +98,7 @@ def test_no_value_is_shown_whatever_happens(
         told.append(str(chain))
         p.write(text.partition("views:")[0].replace("    sensitive:", "    max_malformed: 1\n    sensitive:"))
         done = p.run()
-        assert done["tables"]["customers"]["held"] == {"keys": 1, "rows": 1, "newly": 1}
+        assert done["tables"]["customers"]["held"] == {"keys": 1, "rows": 1, "newly": 1, "grown": 0}
         assert [gate["outcome"] for gate in done["tables"]["customers"]["gates"]] == ["failed", "unchecked"]
         gates = [
             {**gate, "kwargs": {}} for gate in done["tables"]["customers"]["gates"]

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAN = float("nan")
-EARLIER = [(1, "late", 8, 0), (1, "same", 7, 0), (0, "mine", 1, 0), (0, "wins", 1, 0)]
+EARLIER = [(1, "late", 8, 0), (1, "same", 7, 0), (0, "mine", 1, 0), (0, "wins", 1, 0), (-1, "adopted", 1, 0)]
 NEW = [
     (0, "late", 9, 0),  # a correction that loses to the larger number of its partition's rival
     (0, "same", 7, 0),  # says the same: nothing is lost
+    (0, "adopted", 2, 0),  # what a table had before it was adopted comes before all records
     (0, "mine", 2, 0),  # in order: its own partition's later record
     (1, "wins", 2, 0),  # holds, though nobody can tell that it is the later one
     (0, "twice", 1, 0),
@@ -30,6 +31,7 @@ NEW = [
     (3, "agreed", 2, 0),  # both partitions say 2 in the end
 ]
 TOLD = [
+    ("adopted", 2.0, False, False, None),
     ("agreed", 1.0, False, True, 3),
     ("agreed", 2.0, False, False, None),
     ("agreed", 2.0, False, False, None),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hindcast import cli
-from hindcast.building import last_seen
+from hindcast.building import last_seen, preview
 from hindcast.emits import murmur2
 from hindcast.kafka import partitioning, produce
 from hindcast.kafka.produce import Record
@@ -67,11 +67,15 @@ def test_a_correction_that_loses_to_another_partition_is_told(
 
         place = f"topic {p.kafka('menu')}, partition"
         send(p, 0, ("curry", 9, 0), ("soup", 6, 3))  # a correction that loses; a later version in another partition
+        previewed = preview.preview(spark, p.name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(last_seen, "WHOLE", -1)  # by increments
             told = p.run()
         lost = {"lost": 1, "loser": f"{place} 0, offset 0", "winner": f"{place} 1, offset 0"}
         assert menu(told)["ties"] == {"scattered": 2, **lost}
+        assert menu(previewed)["ties"] == menu(told)["ties"]
+        assert [(it["outcome"], it["checked"]) for it in previewed["tables"]["menu"]["gates"]] == [("failed", 2)]
+        assert "warning: 1 record lost a tie" in preview.text(previewed)
         assert judged(p, 2) == [("failed", 2, 1)]
         text = report.text(told)
         assert "warning: 2 keys are in more than one partition: producers use different partitioners" in text

@@ -50,7 +50,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast import read, runs
     from hindcast.building import preview
     from hindcast.contracts import find
-    from hindcast.quality import holds
+    from hindcast.quality import approval
     from hindcast.reports import report
     from hindcast.session import session
     from hindcast.upkeep import maintenance
@@ -62,9 +62,9 @@ def step(name: str, argv: Sequence[str]) -> int:
                 until = read.moment_of(settings().warehouse, pipeline, others[0]) if others[0] else None
                 print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))
             elif name == "release":
-                run_id, shown, by = others
-                looked_at = datetime.fromisoformat(shown)
-                keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+                run_id, shown, by, labels = others
+                looked_at, contract = datetime.fromisoformat(shown), find(settings().schemas, pipeline)
+                keys = approval.choose_keys(settings().warehouse, contract, looked_at, labels)
                 print(report.text(runs.release(session(), pipeline, run_id, keys, by, looked_at)))
             elif name == "maintain":
                 print(maintenance.text(maintenance.maintain(session, settings(), find(settings().schemas, pipeline))))

@@ -7,7 +7,7 @@ how they do is told in `increments`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,22 +15,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon
-from hindcast.building import amounts, analysis, comparing, emitting, last_seen, tie_counts
+from hindcast.building import amounts, analysis, comparing, emitting, last_seen, tie_counts, topic_records
+from hindcast.building.topic_records import TopicRecords
 from hindcast.contracts import Contract, shapes
 from hindcast.corrected import derive, increments, refresh
+from hindcast.corrected.islands import Near
+from hindcast.corrected.refresh import Refreshed
 from hindcast.delta import contents, emitted, evolution, tables
 from hindcast.delta.sources import Sources
 from hindcast.delta.tables import Table
 from hindcast.errors import TableError
-from hindcast.formats.decode import decode
 from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
 from hindcast.planning import journal
 from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
-from hindcast.quality import holds
-from hindcast.replay import base, logs, schemas
+from hindcast.quality import holding, holds, units
+from hindcast.quality.holding import Judged
+from hindcast.quality.row_holds import Records
+from hindcast.replay import base, logs
 from hindcast.replay.claims import Claimed
 from hindcast.reports import report
 from hindcast.session import sliced
@@ -41,7 +45,8 @@ class Found(NamedTuple):
     """The rows to close and to open (plane.changes); of an aggregate what it leaves out, to be added to `before`.
 
     `after`: the last run that had published the table when it was looked at. `staged`: the files in which a kernel has
-    written what is opened already. `ties`: of a topic's table the records that came, with what they tie with.
+    written what is opened already. `judged`: what has been derived anew of what is held back; None: all of it. `ties`:
+    of a topic's table the records that came, with what they tie with.
     """
 
     changes: DataFrame
@@ -49,6 +54,7 @@ class Found(NamedTuple):
     left_out: DataFrame | None = None
     before: dict[str, Any] | None = None
     staged: Staged | None = None
+    judged: Judged | None = None
     ties: DataFrame | None = None
 
     def besides(self, counted: dict[str, Any]) -> dict[str, Any]:
@@ -71,60 +77,77 @@ def of_topic(
     """What a topic's log changes in its table: of a stream the records not yet in it.
 
     What the step has just `claimed` is taken from memory where that is all there is to see: each record decoded once.
-    Of keys that are held back (holds.py) it is looked again at all records since they were.
+    Of what is held back (holds.py) it is looked again at what something has changed for (topic_records.py).
     """
     topic, table = contract.topics[name], located(contract, name)
-    after, waiting = tables.published(table), last_seen.waiting(spark, table, todo)
-    frozen = horizon.frozen(table.warehouse, contract, name)
-    requeues = tables.published(tables.fates(table.warehouse, contract.pipeline, name))
-
-    def decoded(records: DataFrame) -> DataFrame:
-        writers = schemas.known(spark, contract, name)
-        return logs.undisputed(decode(records, topic, writers=writers), contract.kafka_topic(name))
-
-    def since(run: int) -> DataFrame:
-        if waiting is not None:
-            after = min(run, waiting.since)
-            records = base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, after)), after)
-            parts = (F.col("key").getField(column).alias(column) for column in topic.key)
-            held = waiting.keys.select(F.col("key").alias("_held"), F.col("since").alias("_since"))
-            known = records.join(F.broadcast(held), holds.keyed(*parts) == F.col("_held"), "left")
-            return known.where(F.col("run") > F.least(F.lit(run), "_since")).drop("_held", "_since")
-        if claimed is not None and claimed.after <= run and requeues <= run:
-            return base.united(spark, contract, name, claimed.records, run)
-        return base.united(spark, contract, name, decoded(logs.accepted(spark, contract, name, run)), run)
-
+    after, frozen = tables.published(table), horizon.frozen(table.warehouse, contract, name)
+    records = TopicRecords(spark, contract, todo, name, claimed)
     if topic.read == "stream":
-        if name == todo.only or last_seen.decoded_anew(contract, table, name):
-            return Found(comparing.whole(spark, table, derive.events(since(0)), todo, frozen), after)
-        derived = horizon.begun(derive.events(since(after)), table.kind, frozen)
-        evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
-        return Found(derived.withColumn("change", F.lit("open")), after)
+        return _of_stream(spark, contract, todo, name, records)
+
+    def found(
+        rows: DataFrame,
+        changes: DataFrame,
+        derive_change: Callable[[DataFrame], DataFrame],
+        *,
+        ties: DataFrame | None,
+        whole: bool,
+    ) -> Found:
+        def derive_without(places: DataFrame) -> DataFrame:
+            return derive_change(topic_records.left(rows, places))
+
+        judged = Judged(records.again_of(whole=whole))
+        if units.holds_records(contract, name):
+            own = records.judged(rows)
+            judged = judged._replace(records=Records(own, derive_without, records.released(own)))
+        return Found(changes, after, judged=judged, ties=ties)
+
     of = table.warehouse, contract.pipeline, name
     settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), after)
     seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
-    redefined = waiting is not None and last_seen.redefined(contract, table, waiting.since)
-    if name in (todo.only, todo.upgraded) or redefined:
-        seen = None  # more than the records since then may be held
-    if seen is None:
-        every = since(0)
+    if seen is None or name in (todo.only, todo.upgraded):
+        every = records.all()
         looked_for = tie_counts.are_looked_for(contract, todo, name, tables.size(tables.log(*of)))
         tied = tie_counts.find_in_whole(todo, name, every, settled) if looked_for else None
-        whole = comparing.whole(spark, table, derive.versions(every, topic.ttl), todo, frozen)
-        return Found(whole, after, ties=tied)
-    new = since(seen.number)
-    earlier = logs.accepted(spark, contract, name, after=0).where(F.col("run") <= seen.number)
 
-    def log(periods: DataFrame | None) -> DataFrame:
-        near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
-        return base.hidden(spark, contract, name, decoded(increments.hidden(near, new)), new)
+        def compare_whole(rows: DataFrame) -> DataFrame:
+            return comparing.whole(spark, table, derive.versions(rows, topic.ttl), todo, frozen)
 
-    found = refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), log, sources.keep)
-    tied = None
+        return found(every, compare_whole(every), compare_whole, ties=tied, whole=True)
+    new, earlier = records.since(seen.number), records.upto(logs.accepted(spark, contract, name, after=0), seen.number)
+
+    def near_log(new: DataFrame) -> Near:
+        def log(periods: DataFrame | None) -> DataFrame:
+            near = earlier if periods is None else sources.within(earlier, periods, "timestamp", "timestamp")
+            return base.hidden(spark, contract, name, records.decoded(increments.hidden(near, new)), new)
+
+        return log
+
+    def refreshed(new: DataFrame) -> Refreshed:
+        return refresh.topic(shapes(contract)[name], topic.ttl, new, sources.near(table), near_log(new), sources.keep)
+
+    def compare_refreshed(rows: DataFrame) -> DataFrame:
+        return comparing.fitting(spark, table, refreshed(rows), todo, frozen)
+
+    first, tied = refreshed(new), None
     if tie_counts.are_looked_for(contract, todo, name):
         came = new.where(F.col("run") > settled)  # of keys that are held back there are earlier ones
-        tied = tie_counts.find_in_increment(contract, todo, name, came, log, found.believed)
-    return Found(comparing.fitting(spark, table, found, todo, frozen), after, ties=tied)
+        tied = tie_counts.find_in_increment(contract, todo, name, came, near_log(new), first.believed)
+    changes = comparing.fitting(spark, table, first, todo, frozen)
+    return found(new, changes, compare_refreshed, ties=tied, whole=False)
+
+
+def _of_stream(spark: SparkSession, contract: Contract, todo: Plan, name: str, records: TopicRecords) -> Found:
+    """What a topic's log changes in a table of events: those that it does not have yet."""
+    table, whole = located(contract, name), name == todo.only
+    after, frozen = tables.published(table), horizon.frozen(table.warehouse, contract, name)
+    whole = whole or last_seen.decoded_anew(contract, table, name)
+    judged = Judged(records.again_of(whole=whole))
+    if whole:
+        return Found(comparing.whole(spark, table, derive.events(records.all()), todo, frozen), after, judged=judged)
+    derived = horizon.begun(derive.events(records.since(after)), table.kind, frozen)
+    evolution.ensure(spark, table, comparing.table_schema(derived), todo.known_at)
+    return Found(derived.withColumn("change", F.lit("open")), after, judged=judged)
 
 
 def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Plan, name: str) -> Found:
@@ -137,16 +160,20 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
     if contract.views[name].semantics == "kafka":
         return _of_emitted(spark, sources, contract, todo, name)
     frozen = _derivable(contract, todo, name)
-    waiting = last_seen.waiting(spark, table, todo)
-    seen = last_seen.run(contract, table, *inputs.values(), since=waiting.since if waiting else None)
-    anew = name == todo.only or todo.upgraded or (seen and last_seen.trimmed_since(seen, inputs))
-    seen = None if anew else seen
-    found = None
-    if seen is not None:
-        pins = Plan.from_json(seen.plan).pins
-        changed = {i: sources.source(it, pins.get(i, seen.known_at)) for i, it in inputs.items()}
-        anew = last_seen.requeued(contract, name, seen.number)
-        found = refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+    waiting = holds.waiting(spark, table.warehouse, table.pipeline, name, before=todo.run)
+    seen = last_seen.run(contract, table, *inputs.values())
+    if name == todo.only or todo.upgraded or (seen and last_seen.trimmed_since(seen, inputs)):
+        seen = None
+
+    def refreshed(since: Run) -> Refreshed | None:
+        pins = Plan.from_json(since.plan).pins
+        changed = {i: sources.source(it, pins.get(i, since.known_at)) for i, it in inputs.items()}
+        anew = last_seen.requeued(contract, name, since.number)
+        return refresh.view(contract, name, changed, sources.near(table), sources.keep, requeued=anew)
+
+    found, again = None if seen is None else refreshed(seen), None
+    if seen is not None and found is not None and waiting is not None:
+        found, again = _with_held(sources, contract, todo, table, found, waiting, seen, inputs, refreshed)
     if seen is None or found is None:
         rows = sum(map(tables.size, inputs.values()))
         if frozen is None and waiting is None and chosen.worthwhile(rows) and not tables.size(table):
@@ -157,11 +184,50 @@ def of_view(spark: SparkSession, sources: Sources, contract: Contract, todo: Pla
             whole = comparing.whole(spark, table, derive.view(contract, name, believed), todo, frozen)
         since = None if frozen is None or waiting else _left_out_since(sources, contract, table, inputs)
         return Found(whole, after, *(since or (derive.left_out(contract, name, believed),)))
-    changes = comparing.fitting(spark, table, found, todo, frozen)
-    before = None if waiting else _left_out(table, name, seen)
+    changes, judged = comparing.fitting(spark, table, found, todo, frozen), Judged(again)
+    before = _left_out(table, name, seen)
     if found.left_out is None or before is None:
-        return Found(changes, after, derive.left_out(contract, name, believed))
-    return Found(changes, after, found.left_out, before)
+        return Found(changes, after, derive.left_out(contract, name, believed), judged=judged)
+    return Found(changes, after, found.left_out, before, judged=judged)
+
+
+def _with_held(
+    sources: Sources,
+    contract: Contract,
+    todo: Plan,
+    table: Table,
+    found: Refreshed,
+    waiting: DataFrame,
+    seen: Run,
+    inputs: dict[str, Table],
+    refreshed: Callable[[Run], Refreshed | None],
+) -> tuple[Refreshed | None, DataFrame]:
+    """What increments since the run `seen` found, with all that has changed of held keys that they touch since these
+    are held; and what was held of these. None if only the whole can tell.
+    """
+    found = found._replace(believed=sources.keep(found.believed), right=sources.keep(found.right))
+    again, key = waiting, holds.key_of(table.key)
+    if not last_seen.changed_for_gates(contract, todo, table, seen.number):
+        keys = found.believed.select(key.alias("key")).unionByName(found.right.select(key.alias("key"))).distinct()
+        released = holding.released_units(todo, table.name, waiting)
+        again = waiting.join(keys, "key", "left_semi").unionByName(released).distinct().localCheckpoint()
+    row = again.agg(F.min("since")).first()
+    if row is None or row[0] is None:
+        return found, again
+    since = last_seen.of_any_size(contract, table, row[0])
+    earlier = None if since is None or last_seen.trimmed_since(since, inputs) else refreshed(since)
+    if earlier is None:
+        return None, again
+    held = F.broadcast(again.select(F.col("key").alias("_held")).distinct())
+
+    def of_both(new: DataFrame, old: DataFrame) -> DataFrame:
+        others, own = (
+            rows.join(held, key == F.col("_held"), how) for rows, how in ((new, "left_anti"), (old, "left_semi"))
+        )
+        return others.unionByName(own)
+
+    both = of_both(found.believed, earlier.believed), of_both(found.right, earlier.right)
+    return Refreshed(*both, found.left_out), again
 
 
 def _staged(

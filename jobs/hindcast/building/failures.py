@@ -42,6 +42,13 @@ def told(contract: Contract, name: str) -> Iterator[None]:
         servers = settings().kafka
         if (access := refusals.of_spark(text, where, servers, security(servers))) is not None:
             raise access from None
+        if (memory := re.search(r"java\.lang\.OutOfMemoryError: [A-Za-z ]+", text)) is not None:
+            raise PlatformError(
+                f"Spark's memory is too small for this ({memory[0]})",
+                where=where,
+                mend="set HINDCAST_SPARK_MEMORY to more, then `make down` and `make up`. One record of hundreds of MB "
+                "(it may come in a compressed batch of some KB) takes several times its size: docs/topics/poison.md",
+            ) from None
         unwritten = making.unwritten(error, where)
         if isinstance(unwritten, PlatformError):
             raise unwritten from None

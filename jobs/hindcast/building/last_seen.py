@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from hindcast import horizon
 from hindcast.contracts import Contract
 from hindcast.delta import tables
 from hindcast.delta.tables import Table
 from hindcast.planning import journal
+from hindcast.planning.inputs import located
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
-from hindcast.quality import holds
 from hindcast.replay import forgotten
 from hindcast.settings import settings
 
@@ -22,35 +17,19 @@ WHOLE = 500_000
 """Up to so many rows of its inputs a table is derived whole: 360,000 took 15 s, by increments 24 s."""
 
 
-class Waiting(NamedTuple):
-    """Keys of a table whose changes are held back (holds.waiting), and the least of their `since`."""
-
-    keys: DataFrame
-    since: int
-
-
-def waiting(spark: SparkSession, table: Table, todo: Plan) -> Waiting | None:
-    """What waited before this run: a retry finds what its first try did."""
-    keys = holds.waiting(spark, table.warehouse, table.pipeline, table.name, before=todo.run)
-    if keys is None:
-        return None
-    row = keys.agg(F.min("since")).first()
-    return Waiting(keys, row[0] if row else 0)
-
-
-def run(contract: Contract, table: Table, *inputs: Table, since: int | None = None) -> Run | None:
+def run(contract: Contract, table: Table, *inputs: Table) -> Run | None:
     """The last run that brought a table up to what it is made of; None if it is to be derived whole.
 
-    That is the last one that published it, or that was completed; or `since`, the one before the first change of it
-    that is held back; but only of this very contract, and if nothing of its inputs was forgotten since.
+    That is the last one that published it, or that was completed; but only of this very contract, and if nothing of its
+    inputs was forgotten since.
     """
     if tables.opened(table) is None or sum(map(tables.size, inputs)) <= WHOLE:
         return None
-    return of_any_size(contract, table, since)
+    return of_any_size(contract, table)
 
 
 def of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
-    """The same, however few rows there are."""
+    """The same, however few rows there are; or an earlier one, `since`."""
     past = journal.runs(table.warehouse, table.pipeline)
     last = journal.settled(past, tables.published(table))
     last = last if since is None else min(last, since)
@@ -60,10 +39,21 @@ def of_any_size(contract: Contract, table: Table, since: int | None = None) -> R
     return run
 
 
-def redefined(contract: Contract, table: Table, since: int) -> bool:
-    """Whether a run after `since` had another contract than this one."""
+def changed_for_gates(contract: Contract, todo: Plan, table: Table, settled: int) -> bool:
+    """Return whether gates may judge otherwise what they judged up to the run `settled`: by another contract, beside
+    another table that they look into, or after something was forgotten.
+    """
     past = journal.runs(table.warehouse, table.pipeline)
-    return any(run.plan["contract"] != contract.hash for run in past if run.number > since)
+    run = next((run for run in past if run.number == settled), None)
+    if run is None or run.plan["contract"] != contract.hash or forgotten.since(past, contract, table.name, settled):
+        return True
+    others = {gate.refers_to for gate in contract.expectations(table.name) if gate.refers_to}
+    return any(
+        todo.pins[other] != Plan.from_json(run.plan).pins.get(other)
+        if other in todo.pins
+        else tables.published(located(contract, other)) > settled
+        for other in others
+    )
 
 
 def decoded_anew(contract: Contract, table: Table, name: str) -> bool:

@@ -20,14 +20,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon, show
-from hindcast.building import amounts, analysis, emitting, failures, inventory, tally, widening
+from hindcast.building import (
+    amounts,
+    analysis,
+    emitting,
+    failures,
+    inventory,
+    tally,
+    tie_counts,
+    topic_records,
+    widening,
+)
 from hindcast.building.comparing import compared, table_schema
-from hindcast.contracts import Contract, complain, find, shapes
+from hindcast.building.topic_records import TopicRecords
+from hindcast.contracts import Contract, Topic, complain, find, shapes
 from hindcast.contracts.definition import list_fields
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS
-from hindcast.corrected import derive
-from hindcast.corrected.plane import matching, without
+from hindcast.corrected import derive, ties
+from hindcast.corrected.plane import without
 from hindcast.delta import contents, evolution, making, pinning, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import RecordError
@@ -36,10 +47,13 @@ from hindcast.kafka import members
 from hindcast.planning import definitions, inputs, journal, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
-from hindcast.quality import holding
+from hindcast.quality import holding, units
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import named
+from hindcast.quality.holding import Judged
+from hindcast.quality.row_holds import Records
 from hindcast.replay import base, logs, schemas
+from hindcast.reports import report
 from hindcast.session import sized
 from hindcast.settings import settings
 from hindcast.words import counted, listed
@@ -58,9 +72,9 @@ def preview(
     `examples`, rows with `change`, before (close) and after (open); the verdicts of its `gates`. What changes of keys
     that quarantine gates would hold back (`held`: how many) is not among it, nor in what is made of the table. Of each
     topic: the `offsets` that it would bring, the `fates` of its records, and under `stops` why the run would stop, null
-    if it would not: more are malformed than may be. All else is told as if they were let pass. `underWay`: the run that
-    had not ended when the preview began, with its `run` and `runId`; null if none. `contract`: what has changed in it
-    since the last run (definitions.py); null if nothing has.
+    if it would not: more are malformed than may be; `ties` where there are any. All else is told as if they were let
+    pass. `underWay`: the run that had not ended when the preview began, with its `run` and `runId`; null if none.
+    `contract`: what has changed in it since the last run (definitions.py); null if nothing has.
 
     Raises what the run would: ContractError for an expression that Spark refuses or that fails on a record, and for a
     column that must not be widened, TableError for other columns, RecordError for a record of the log that does not
@@ -99,6 +113,7 @@ def _preview_pinned(
         for name, pin in todo.pins.items():
             candidates[name] = contents.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
         for name in (*contract.topics, *contract.ordered):
+            tied: DataFrame | None = None
             if not todo.concerns(contract, name):
                 candidates[name] = contents.believed(spark, located(contract, name)).persist()
                 continue
@@ -108,10 +123,15 @@ def _preview_pinned(
                     analysis.check_valid_time(spark, now.schemas, contract, name)
                     new = logs.to_come(spark, contract, todo, name)
                     topics[name] = _fates(contract, todo, name, new)
-                    candidates[name] = _of_topic(spark, contract, name, new.where("fate = 'accepted'")).persist()
+                    records = _records(spark, contract, todo, name, new.where("fate = 'accepted'"))
+                    every = records.all()
+                    candidates[name] = _of_topic(contract.topics[name], every).persist()
+                    tied = _ties(contract, todo, name, every)
+                    topics[name] |= {} if tied is None else _counted_ties(contract, todo, name, tied)
                 else:
+                    records = None
                     candidates[name] = _of_view(spark, contract, todo, name, candidates, emitted).persist()
-                told[name] = _difference(spark, contract, todo, name, candidates)
+                told[name] = _difference(spark, contract, todo, name, candidates, records, tied)
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
@@ -129,6 +149,7 @@ def text(told: dict[str, Any]) -> str:
     lines += definitions.list_lines(told["contract"])
     for name, topic in told["topics"].items():
         lines.append(f"{name}: {counted(topic['offsets'], 'offset')}: {listed(topic['fates']) or 'nothing new'}")
+        lines += [f"  {line}" for line in report.of_ties(topic)]
         if topic["stops"]:
             lines += [f"the run would stop: {topic['stops']}", "what follows is as if they were let pass"]
     for name, table in told["tables"].items():
@@ -182,45 +203,79 @@ def _of_view(
     return derive.view(contract, name, made_of)
 
 
-def _of_topic(spark: SparkSession, contract: Contract, name: str, new: DataFrame) -> DataFrame:
-    """A topic's table as the run would have it, of what its log has accepted and these `new` records."""
+def _records(spark: SparkSession, contract: Contract, todo: Plan, name: str, new: DataFrame) -> TopicRecords:
+    """The records that a topic's log has accepted, with these `new` ones."""
     topic = contract.topics[name]
     there = logs.accepted(spark, contract, name, after=0)
     columns = [column for column in new.columns if column in there.columns]
     both = there.select(columns).unionByName(new.select(columns))
-    writers = schemas.of(contract, name, both)
-    records = decode(both, topic, writers=writers)
+    records = decode(both, topic, writers=schemas.of(contract, name, both))
     decoded = logs.undisputed(records, contract.kafka_topic(name))
-    if topic.read == "stream":
-        return derive.events(decoded)
-    return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)
+    decoded = decoded if topic.read == "stream" else base.united(spark, contract, name, decoded)
+    return TopicRecords(spark, contract, todo, name, coming=decoded)
+
+
+def _of_topic(topic: Topic, records: DataFrame) -> DataFrame:
+    """A topic's table as the run would have it, of its records."""
+    return derive.events(records) if topic.read == "stream" else derive.versions(records, topic.ttl)
+
+
+def _ties(contract: Contract, todo: Plan, name: str, records: DataFrame) -> DataFrame | None:
+    """Return the ties of what a run would bring to a topic (tie_counts.py); None where nobody looks for them."""
+    table = located(contract, name)
+    log = tables.log(table.warehouse, contract.pipeline, name)
+    if contract.topics[name].read == "stream" or not tie_counts.are_looked_for(contract, todo, name, tables.size(log)):
+        return None
+    settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), tables.published(table))
+    return tie_counts.find_in_whole(todo, name, records, settled)
+
+
+def _counted_ties(contract: Contract, todo: Plan, name: str, tied: DataFrame) -> dict[str, Any]:
+    """Return the counts of ties as a report has them; nothing where there are none."""
+    row = ties.count_ties(tied).first()
+    counts = tie_counts.note(row.asDict(recursive=True)["ties"]) if row else {}
+    where = contract.kafka_topic(name), todo.topics[name]
+    return {"ties": report.locate_ties(*where, counts)} if counts else {}
 
 
 def _difference(
-    spark: SparkSession, contract: Contract, todo: Plan, name: str, candidates: dict[str, DataFrame]
+    spark: SparkSession,
+    contract: Contract,
+    todo: Plan,
+    name: str,
+    candidates: dict[str, DataFrame],
+    records: TopicRecords | None,
+    tied: DataFrame | None,
 ) -> dict[str, Any]:
     candidate = candidates[name]
     table = located(contract, name)
-    frozen = horizon.frozen(table.warehouse, contract, name)
+    changes = _changes(spark, contract, table, candidate).persist()
     widened: widening.Widened = {}
-    if (found := tables.opened(table)) is not None:
-        change = making.fit(found, table, table_schema(candidate))
-        widened = {} if tables.is_widened(found) else change.widened
-        changes = compared(table, contents.believed(spark, table), candidate, frozen).persist()
-    else:
-        changes = horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open")).persist()
+    if (found := tables.opened(table)) is not None and not tables.is_widened(found):
+        widened = making.fit(found, table, table_schema(candidate)).widened
     whole = _numbers(changes, table, todo)
     hidden, expected = sensitive(contract)[name], contract.expectations(name)
+    judged = None
+    if records is not None and units.holds_records(contract, name):
+        every = records.all()
+        own = records.judged(every)
+
+        def derive_without(places: DataFrame) -> DataFrame:
+            left = _of_topic(contract.topics[name], topic_records.left(every, places))
+            return _changes(spark, contract, table, left)
+
+        judged = Judged(records.again, Records(own, derive_without, records.released(own)))
+    flat = None if tied is None else tie_counts.flatten(tied)
     with (
-        Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates) as looked_at,
-        holding.sifted(looked_at, expected, tables.published(table)) as (passed, held, verdicts),
+        Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates, flat) as looked_at,
+        holding.sifted(looked_at, expected, tables.published(table), judged) as (passed, held, verdicts),
     ):
         numbers = whole if passed is looked_at else _numbers(passed.change, table, todo)
         examples = []
         if numbers["corrected"]:
             examples = _examples(passed.change, table, hidden)
-        if held is not None and held.keys:
-            candidates[name] = _left(spark, candidate, held.rows, table).localCheckpoint()
+        if passed is not looked_at:
+            candidates[name] = _left(spark, candidate, passed.change, table).localCheckpoint()
             candidate.unpersist()
     changes.unpersist()
     return {
@@ -232,20 +287,29 @@ def _difference(
     }
 
 
+def _changes(spark: SparkSession, contract: Contract, table: Table, candidate: DataFrame) -> DataFrame:
+    """What a run would change in a table, given its rows as the run would have them."""
+    frozen = horizon.frozen(table.warehouse, contract, table.name)
+    if (found := tables.opened(table)) is not None:
+        making.fit(found, table, table_schema(candidate))
+        return compared(table, contents.believed(spark, table), candidate, frozen)
+    return horizon.begun(candidate, table.kind, frozen).withColumn("change", F.lit("open"))
+
+
 def _numbers(changes: DataFrame, table: Table, todo: Plan) -> dict[str, Any]:
     """How many rows would be opened and closed, and how many of these are past answers, by age."""
     row = changes.agg(*tally.aggregates(table, todo.known_at)).first()
     return row.asDict(recursive=True) if row else {}
 
 
-def _left(spark: SparkSession, candidate: DataFrame, held: DataFrame, table: Table) -> DataFrame:
-    """A table as the run would leave it that holds back what changes of some keys: their rows as they are believed."""
-    keys = held.select(*table.key).distinct()
-    kept = without(candidate, keys, table.key)
+def _left(spark: SparkSession, candidate: DataFrame, change: DataFrame, table: Table) -> DataFrame:
+    """A table as the run would leave it that holds something back: what is believed, changed by what passes."""
+    opened = change.where("change = 'open'").drop("change")
     if tables.opened(table) is None:
-        return kept
+        return opened
     believed = evolution.fitted(contents.believed(spark, table), candidate.schema)
-    return kept.unionByName(matching(believed, keys, table.key), allowMissingColumns=True)
+    kept = without(believed, change.where("change = 'close'"), table.identity)
+    return kept.unionByName(opened, allowMissingColumns=True)
 
 
 def _examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[dict[str, Any]]:

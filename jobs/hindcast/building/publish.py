@@ -118,7 +118,7 @@ def _audited(candidate: Candidate, expected: Sequence[Expectation], found: Found
     if not expected and not _may_hold(candidate.table):
         yield candidate
         return
-    with holding.sifted(candidate, expected, found.after) as (passed, held, told):
+    with holding.sifted(candidate, expected, found.after, found.judged) as (passed, held, told):
         stopped = any(v.stops for v in told)
         if told:
             verdicts.enter(candidate.table.warehouse, contract.pipeline, todo.run, name, told)

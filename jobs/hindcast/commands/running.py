@@ -150,7 +150,7 @@ def release(arguments: argparse.Namespace) -> int:
     pipeline, _, table = arguments.table.partition(".")
     contract_of(pipeline)
     warehouse = settings().warehouse
-    looked_at = datetime.now(UTC)
+    looked_at = holds.last_entry(warehouse, pipeline)
     held = holds.held(warehouse, pipeline).column("table").to_pylist()
     if arguments.key and not table:
         raise QueryError("a key without a table", mend=f"hindcast release {pipeline}.TABLE --key K")

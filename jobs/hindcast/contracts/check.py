@@ -31,6 +31,7 @@ def check(contract: Contract) -> Iterator[Complaint]:
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is a topic too", "give the view another name")
         yield from gates.complaints(("topics", name), topic.expect, topic_shape(topic))
+        yield from gates.hold_complaints(("topics", name), topic.hold, topic.expect, topic_shape(topic))
         yield from _marks(("topics", name), topic.sensitive, topic_shape(topic))
     for name, it in contract.inputs.items():
         for field in ("topics", "views"):
@@ -140,6 +141,7 @@ def _views(contract: Contract) -> Iterator[Complaint]:
                 known[name] = view_shape(view, known)
                 yield from kafka.complaints(name, known, contract)
                 yield from gates.complaints(("views", name), view.expect, known[name])
+                yield from gates.hold_complaints(("views", name), view.hold, view.expect, known[name])
                 yield from _marks(("views", name), view.sensitive, known[name])
             except ExpressionError:
                 return

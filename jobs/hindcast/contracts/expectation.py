@@ -18,6 +18,17 @@ Type = Annotated[
 ]
 
 
+Hold = Literal["key", "row"]
+"""What a quarantine gate holds back."""
+
+HOLD = (
+    "What quarantine gates hold back. key: the whole change of a failing key. row: the failing record of a topic, "
+    "which counts as not yet known; or the failing event, pair or window of a view, not of one of versions "
+    "(docs/quality.md)."
+)
+"""The description of the field `hold`."""
+
+
 class Expectation(Model):
     """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
 

@@ -179,7 +179,7 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LT
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
-def _sort(operand: exp.Expression, types: Mapping[str, str | None]) -> str | None:
+def _sort(operand: exp.Expr, types: Mapping[str, str | None]) -> str | None:
     """Whether an operand is a string or a number; None if it is neither, or only Spark can tell."""
     if isinstance(operand, exp.Literal):
         return "number" if not operand.is_string else None if _is_number(operand.name) else "string"
@@ -195,7 +195,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expression:
+def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expr:
     parts = [part.name for part in column.parts]
     if isinstance(column.this, exp.Star):
         raise ExpressionError("'*' is not an expression", "name the columns")

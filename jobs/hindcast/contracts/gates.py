@@ -8,7 +8,7 @@ from string import Formatter
 from typing import Any
 
 from hindcast.contracts import bounds, queries
-from hindcast.contracts.expectation import OF_GATES, Expectation
+from hindcast.contracts.expectation import OF_GATES, Expectation, Hold
 from hindcast.contracts.shapes import PERIODS, Columns, Shape, identity
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
@@ -36,6 +36,24 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
             _query(gate, shape, columns),
         ):
             yield complaint((*place, gate.type, parameter), found, mend)
+
+
+def hold_complaints(
+    location: tuple[Any, ...], hold: Hold, gates: Sequence[Expectation], shape: Shape
+) -> Iterator[Complaint]:
+    """Yield what is wrong with `hold: row` on a table."""
+    if hold == "key":
+        return
+    place = (*location, "hold")
+    if location[0] == "views" and shape.kind == "versions":
+        found = (
+            "hold: row on a view of versions: a row there is made of several records, and its neighbours of the same"
+        )
+        mend = "remove it, so that failing keys are held; or move the gate and hold: row to the topic"
+        yield Complaint(place, found, mend)
+    if not any(gate.on_failure == "quarantine" for gate in gates):
+        found = "hold: row, and no gate under expect: holds anything back"
+        yield Complaint(place, found, "write on_failure: quarantine beside a gate, or remove hold")
 
 
 _Found = Iterator[tuple[str, str, str]]

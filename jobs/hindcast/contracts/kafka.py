@@ -103,6 +103,9 @@ def _inputs(view: View, contract: Contract) -> Iterator[Complaint]:
         elif wanted in contract.topics and contract.topics[wanted].ttl is not None:
             found = f"'{wanted}' has a ttl, and a table of Kafka Streams ends only by its records"
             yield Complaint(place, found, f"remove topics.{wanted}.ttl, or write semantics: corrected")
+        elif wanted in contract.topics and contract.topics[wanted].hold == "row":
+            found = f"'{wanted}' holds failing rows back (hold: row), and Kafka Streams reads every record"
+            yield Complaint(place, found, f"remove topics.{wanted}.hold, or write semantics: corrected")
         elif wanted in contract.topics and contract.topics[wanted].pattern is not None:
             found = (
                 f"'{wanted}' is a pattern of topics: nothing says that their partitions go together (co-partitioning)"

@@ -61,7 +61,9 @@ class Contract(Model):
         upstream, parts = self.upstream(name), {**self.topics, **self.views}
         told = {
             n: parts[n].model_dump(
-                mode="json", exclude_defaults=True, exclude={"expect", "sensitive", "max_record_bytes", "keep", "widen"}
+                mode="json",
+                exclude_defaults=True,
+                exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep", "widen"},
             )
             for n in parts
             if n in upstream

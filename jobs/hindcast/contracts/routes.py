@@ -116,17 +116,22 @@ class Routes:
         """Whether two routes into a join begin at one topic and do not come in the order of their lengths."""
         if self._views[name].join is None:
             return False
-        first, second = (
-            [(topic, (*route, self.edge(name, side))) for (topic, _), route in self._routes[source].items()]
-            for side, source in enumerate(self._views[name].inputs)
-        )
+        first, second = (self._routes_into(name, side) for side in (0, 1))
         # What a foreign-key join makes of a record of both its tables is more than a matter of order.
         always = self._is_foreign_key_join(name)
         return any(
-            topic == other and (always or not _are_in_order(one, another))
-            for topic, one in first
-            for other, another in second
+            always or not _are_in_order(one, other)
+            for topic in first.keys() & second.keys()
+            for one in first[topic]
+            for other in second[topic]
         )
+
+    def _routes_into(self, name: str, side: int) -> dict[str, list[Route]]:
+        """The routes through an input into a view, by the topic that they begin at."""
+        found, edge = dict[str, list[Route]](), self.edge(name, side)
+        for (topic, _), route in self._routes[self._views[name].inputs[side]].items():
+            found.setdefault(topic, []).append((*route, edge))
+        return found
 
     def _is_foreign_key_join(self, name: str) -> bool:
         it = self._views.get(name)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hindcast.contracts.avro import SchemaFile
-from hindcast.contracts.expectation import Gate, gate_schema
+from hindcast.contracts.expectation import HOLD, Gate, Hold, gate_schema
 from hindcast.contracts.fields import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
 from hindcast.contracts.types import Allowance, ColumnName, ColumnType, Duration, Flag, Model, Moment
 
@@ -19,7 +19,7 @@ Format = Literal["json", "string", "primitive", "avro"]
 Encoding = Literal["Decimal", "VariableScaleDecimal", "Number", "Date", "Timestamp", "MicroTimestamp", "NanoTimestamp"]
 _NO_DECODING = {
     *("pattern", "history_retention", "versioned", "ttl", "since"),
-    *("on_gap", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "expect"),
+    *("on_gap", "max_time_skew", "max_malformed", "keep", "widen", "sensitive", "hold", "expect"),
 }
 
 
@@ -171,6 +171,7 @@ class Topic(Model):
     )
     widen: Widen = "refuse"
     sensitive: Sensitive = False
+    hold: Hold = Field("key", description=HOLD)
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     def matches(self, kafka: str) -> bool:

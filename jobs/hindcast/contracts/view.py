@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hindcast.contracts.expectation import Gate, gate_schema
+from hindcast.contracts.expectation import HOLD, Gate, Hold, gate_schema
 from hindcast.contracts.fields import Looked, Sensitive, Widen
 from hindcast.contracts.types import ColumnName, Duration, Flag, Model, Name
 
@@ -115,6 +115,7 @@ class View(Model):
     )
     widen: Widen = "refuse"
     sensitive: Sensitive = False
+    hold: Hold = Field("key", description=HOLD)
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
     @property

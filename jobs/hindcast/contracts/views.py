@@ -224,8 +224,8 @@ def _join(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     first, second = known[view.first], known[view.second]
     wanted = list(second.key.values())
     if join.on is None:
-        found = list(first.key.values())
-        if len(found) != len(wanted) or any(a and b and a != b for a, b in zip(found, wanted, strict=False)):
+        own = list(first.key.values())
+        if len(own) != len(wanted) or any(a and b and a != b for a, b in zip(own, wanted, strict=False)):
             told = f"the key of {view.first} is {_typed(first.key)}, that of {view.second} {_typed(second.key)}"
             mend = "re-key one of them in a view" if join.stream else "name the columns of the table's key with on:"
             yield Complaint(("join",), told, mend)

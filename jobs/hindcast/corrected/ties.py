@@ -40,9 +40,10 @@ def find_ties(new: DataFrame, earlier: DataFrame | None = None, neighbours: Data
     of_all, of_time = Window.partitionBy(*place), Window.partitionBy("key", "timestamp")
     said = F.struct("value")  # a tombstone's null is a value too
     last = F.max("position").over(of_partition)
-    told = F.when(F.col("position") == F.col("_last"), F.struct("_said"))
+    of_kafka = F.col("position.partition") >= 0  # rows of adopted tables have no partition, and come before all records
+    told = F.when((F.col("position") == F.col("_last")) & of_kafka, F.struct("_said"))
     differ = F.min(told).over(of_all) != F.max(told).over(of_all)
-    # One shuffle for all windows; rows of adopted tables have no partition of their own.
+    # One shuffle for all windows.
     return (
         rows.repartition("key")
         .withColumns({"_said": said, "_last": last})
@@ -51,13 +52,13 @@ def find_ties(new: DataFrame, earlier: DataFrame | None = None, neighbours: Data
                 "_lasts": F.max_by("_said", "position").over(of_partition),
                 "_holds": F.max_by("_said", "position").over(of_time),
                 "_first": F.max("position").over(of_time),
-                "_spread": _varies(F.col("position.partition"), of_all) & differ,
+                "_spread": _varies(F.when(of_kafka, F.col("position.partition")), of_all) & differ,
             }
         )
         .select(
             *columns,
             "new",
-            (F.col("_spread") & (F.col("position.partition") >= 0)).alias("unordered"),
+            (of_kafka & F.coalesce("_spread", F.lit(False))).alias("unordered"),
             (F.col("new") & ~F.col("_said").eqNullSafe(F.col("_lasts"))).alias("replaced"),
             F.when(~F.col("_said").eqNullSafe(F.col("_holds")), F.col("_first")).alias("winner"),
         )

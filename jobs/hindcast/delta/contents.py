@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast import clock
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
 from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
@@ -67,6 +70,21 @@ def dataset(found: DeltaTable) -> Dataset:
     place = found.table_uri.removeprefix("file://")
     own = None if "://" in place else SubTreeFileSystem(unquote(place), LocalFileSystem())
     return found.to_pyarrow_dataset(filesystem=own)
+
+
+def last_moment(found: DeltaTable | None) -> datetime | None:
+    """Return the latest moment in the column `at` of a table without deletion vectors; None if it has no rows."""
+    moment: datetime | None = pc.max(dataset(found).to_table(columns=["at"])["at"]).as_py() if found else None
+    return moment
+
+
+def next_moment(found: DeltaTable | None) -> datetime:
+    """Return what the clock shows, but a moment later than all in the column `at`: the one of the rows that come next.
+
+    So rows are in the order of these moments, whatever the clocks show on the machines that write them.
+    """
+    last = last_moment(found)
+    return max(clock.now(), last + timedelta(microseconds=1)) if last else clock.now()
 
 
 @contextmanager

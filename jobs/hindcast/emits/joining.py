@@ -145,8 +145,8 @@ def tables_by_foreign_key(form: Form, rows: Rows) -> tuple[Out, list[pa.Table]]:
         content = foreign_key.Content(turns.root, turns.steps[:, 0], hashes)
     joined, left_over = foreign_key.foreign_key(left.changes, right, rows.other, form.how, before, rows.home, content)
     row = left_over.value
-    kept_hashes = {"start": hashes[row]} if form.ways else {}
-    more.append(rows.left("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row], **kept_hashes))
+    columns: dict[str, Any] = {"start": hashes[row]} if form.ways else {}
+    more.append(rows.left("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row], **columns))
     return _joined(form, rows, joined, [*kept, *more])
 
 
@@ -159,7 +159,7 @@ def _joined(form: Form, rows: Rows, joined: table_table.Joined, kept: list[pa.Ta
         changes = Changes(joined.cause, joined.key, number, nothing, joined.time, nothing == NOTHING)
         store = Kept(empty(rows.partitions)._replace(reached=rows.reached("reached result")), form.result.bound)
         passed, stored = tables.materialized(changes, store, rows.home)
-        joined = table_table.Joined(*(None if column is None else column[passed.value] for column in joined))
+        joined = joined.take(passed.value)
         kept = [*kept, rows.clock("reached result", stored.left.reached)]
     tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
     before = {"before_first": joined.left_before, "before_second": joined.right_before} if form.tells else {}

@@ -91,8 +91,8 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         picked = picked.select("_row", "key", F.struct(*derive.chosen(it, known)).alias("_own"))
         if tells:
             before = [F.col(f"_row.before_{side}").alias(i) for i, side in sides]
-            there = [F.col(f"_row.before_{side}").isNotNull() for _, side in sides]
-            picked = picked.select("_row", "_own", "key", *before, reduce(or_, there).alias("_there"))
+            known_before = reduce(or_, (F.col(f"_row.before_{side}").isNotNull() for _, side in sides))
+            picked = picked.select("_row", "_own", "key", *before, known_before.alias("_there"))
             old = F.when(F.col("_there"), F.struct(*derive.chosen(it, known)))
             picked = picked.select("_row", "_own", old.alias("_before"))
     there = F.col("_row.put")

@@ -26,6 +26,12 @@ class Joined(NamedTuple):
     left_before: Integers | None = None
     right_before: Integers | None = None
 
+    def take(self, rows: Integers) -> Joined:
+        """Return some of the results, by their numbers."""
+        cause, key, left, right, time = (column[rows] for column in self[:5])
+        before = (None if column is None else column[rows] for column in self[5:])
+        return Joined(cause, key, left, right, time, *before)
+
 
 def table_table(left: Side, right: Side, how: Literal["inner", "left", "outer"], home: Integers) -> Joined:
     """What the changes of two tables make of their join; out of order ones trigger nothing.

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 from hindcast.errors import PlatformError
@@ -72,15 +73,26 @@ class Airflow:
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=id")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
-    def approve(self, dag: str, run: str | None = None, task: str = "approve", seconds: float = 120) -> str:
-        """Approves what a run (the first one if none is named) waits for, as a person does in the UI; its id."""
+    def approve(
+        self,
+        dag: str,
+        run: str | None = None,
+        task: str = "approve",
+        seconds: float = 120,
+        keys: Sequence[str] | None = None,
+    ) -> str:
+        """Approves what a run (the first one if none is named) waits for, as a person does in the UI; its id.
+
+        `keys`: those that are chosen in the form; None: none, which means all.
+        """
+        asked = {} if keys is None else {"keys": list(keys)}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = run or next(iter(self.runs(dag)), "")
             waiting = [t for t in self.tasks(dag, found) if t["task_id"] == task] if found else []
             if waiting and waiting[0]["state"] in ("awaiting_input", "deferred"):
                 path = f"/api/v2/dags/{dag}/dagRuns/{found}/taskInstances/{task}/-1/hitlDetails"
-                self._call("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})
+                self._call("PATCH", path, {"chosen_options": ["Approve"], "params_input": asked})
                 return found
             time.sleep(PAUSE)
         raise PlatformError(f"{dag} asks for nothing", where=self.url, mend="see the run in the UI")

@@ -28,6 +28,7 @@ def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Proce
         **defaults(now),
         "spark.master": "local[*]",
         "spark.app.name": "hindcast",
+        "spark.executor.killOnFatalError.depth": "0",  # a task that has no memory left must not end it for all others
         "spark.connect.grpc.binding.address": ports.HOST,
         "spark.connect.grpc.binding.port": str(now.spark_port),
         **(more or {}),

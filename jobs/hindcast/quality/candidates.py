@@ -154,13 +154,20 @@ class Candidate:
         """Whether one of these columns must not be shown."""
         return bool(sensitive(self.contract)[self.name].intersection(columns))
 
-    def without(self, held: DataFrame) -> Candidate:
-        """What is left where the changes of some rows' keys are held back."""
-        kept = without(self.change, held.select(*self.table.key).distinct(), self.table.key).persist()
-        row = kept.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
+    def without(self, rows: DataFrame) -> Candidate:
+        """What is left where some rows of the change are held back."""
+        alike = (*self.table.identity, "change")
+        return self.replaced(without(self.change, rows, alike).persist(), rows, self.table.key)
+
+    def replaced(self, change: DataFrame, held: DataFrame, by: Sequence[str]) -> Candidate:
+        """Return the candidate of another change of the same table, which is kept in memory by the caller.
+
+        What is `held` does not tie with anything: records that are like it in some columns.
+        """
+        ties = None if self._ties is None else without(self._ties, held.select(*by), by)
+        row = change.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
-        ties = None if self._ties is None else without(self._ties, held.select(*self.table.key), self.table.key)
-        return Candidate(self.contract, self.todo, self.name, kept, opened, closed, self._previewed, ties)
+        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed, ties)
 
     def _made(self, which: str) -> DataFrame:
         opened = self._opened()

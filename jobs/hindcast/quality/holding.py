@@ -1,15 +1,16 @@
 """Quarantine gates: which changes a run holds back, and what becomes of those that were held before.
 
-The whole change of a key with a failing row is held: the key stays as believed before. Every later run derives what was
-held anew (changes.py), so a key whose change passes by then is published (mended); one that a person has released is,
-if its change is still the one that was looked at.
+The whole change of a key with a failing row is held: the key stays as believed before. With `hold: row` less is
+(units.py). A later run that brings something for a held key, or has another contract, derives anew what was held of it
+(changes.py), so what passes by then is published (mended); what a person has released is, if it is still as it was
+looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from typing import NamedTuple
 
@@ -18,97 +19,190 @@ from pyspark.sql import functions as F
 
 from hindcast.contracts import Contract, Expectation
 from hindcast.contracts.sensitive import sensitive
-from hindcast.delta import commits, making
+from hindcast.delta import commits, contents, making, tables
 from hindcast.kafka import members
 from hindcast.planning import journal, plans
+from hindcast.planning.plans import Plan
 from hindcast.quality import gates, holds
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import implementation, named, row_by_row
+from hindcast.quality.row_holds import Records, sifted_records
+from hindcast.quality.units import RECORD, holds_rows, rows_held_back, with_units
 from hindcast.quality.verdicts import Verdict
 
 
 class Held(NamedTuple):
-    """What is held back: how many keys, the rows of their changes; and what became of keys that were, by entry.
+    """What is held back: how many keys, the rows of their changes; and what became of units that were, by entry.
 
-    `rows`: rows of the change, with `_key`, `_since`, `_digest` and, of failing ones, `_gate`, `_expectation` and
-    `_reason`; `_new` tells whether the key's change was not held before as it is.
+    `rows`: rows of the change, with `_key`, `_unit`, `_since`, `_digest` and, of failing ones, `_gate`, `_expectation`
+    and `_reason`; `_new` tells whether the unit's change was not held before as it is. `back`: the rows of the change
+    that are not published; None where the change was derived without what is held.
     """
 
     keys: int
     rows: DataFrame
     ended: dict[str, DataFrame]
+    back: DataFrame | None = None
 
 
-def held(candidate: Candidate, failed: Sequence[Expectation], after: int) -> Held | None:
+class Judged(NamedTuple):
+    """What a step has to say about what is held of its table.
+
+    `again`: of `holds.waiting` what it has derived anew; None: all. What it has not stays held. `records`: for
+    `hold: row` on a topic that is read as a table.
+    """
+
+    again: DataFrame | None = None
+    records: Records | None = None
+
+
+def held(
+    candidate: Candidate, failed: Sequence[Expectation], after: int, again: DataFrame | None = None
+) -> Held | None:
     """What of a candidate is held back, given the quarantine gates that failed; None if none did and nothing was held.
 
-    `after`: the run that had published the table last. What a person has released as it is, is not held.
+    `after`: the run that had published the table last; `again`: as `Judged` has it. What a person has released as it
+    is, is not held.
     """
-    spark, todo, table = candidate.change.sparkSession, candidate.todo, candidate.table
-    pipeline, release = candidate.contract.pipeline, todo.releases.get(candidate.name)
-    waiting = holds.waiting(spark, table.warehouse, pipeline, candidate.name, before=todo.run)
+    spark, table = candidate.change.sparkSession, candidate.table
+    waiting = _waiting(candidate)
     if waiting is None and not failed:
         return None
-    if waiting is None:
-        waiting = spark.createDataFrame([], holds.WAITING)
+    waiting = spark.createDataFrame([], holds.WAITING) if waiting is None else waiting
     found = _failing(candidate, failed)
-    own = candidate.change.withColumn("_key", holds.key_of(candidate.table.key))
-    told = holds.digest(own.join(found.select("_key").distinct(), "_key", "left_semi"), table.key)
-    before = waiting.select("key", F.col("since").alias("_before"), F.col("digest").alias("_seen"), "at")
-    told = told.join(before, "key", "left")
-    known = F.col("digest").eqNullSafe(F.col("_seen"))
-    passing = F.lit(False)
-    if release is not None:
-        looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
-        # Rows, not literals: a person may release very many keys.
-        keys = spark.createDataFrame([[key] for key in release["keys"]], "key string").distinct()
-        told = told.join(keys.withColumn("_released", F.lit(True)), "key", "left")
-        passing = known & looked_at & F.coalesce("_released", F.lit(False))
-    since = F.coalesce("_before", F.lit(journal.settled(journal.runs(table.warehouse, pipeline), after)))
-    judged = told.select(
-        "key", "digest", since.alias("since"), (~known).alias("new"), passing.alias("passing")
-    ).localCheckpoint()
-    keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _HELD))
+    own = with_units(candidate.change, candidate.contract, table)
     place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
-    why = found.groupBy("_place").agg(
-        F.min("_gate").alias("_gate"),
-        F.min_by("_expectation", "_gate").alias("_expectation"),
-        F.array_join(F.sort_array(F.collect_set("_reason")), "; ").alias("_reason"),
-    )
+    alike = found.select(F.col("_place").alias("_failed")).distinct()
+    if holds_rows(candidate.contract, candidate.name):
+        failing = own.where("change = 'open'").join(alike, place == F.col("_failed"), "left_semi").select("_unit")
+    else:
+        failing = found.select(F.col("_key").alias("_unit"))
+    told = holds.digest(own.join(failing.distinct(), "_unit", "left_semi"))
+    judged = _judged(candidate, told, waiting, after)
+    keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _HELD)).drop("_key")
+    back = rows_held_back(own, keys, candidate.contract, table).localCheckpoint()
+    why = _reasons(found, "_place")
     rows = (
-        own.join(keys, "_key")
+        own.join(keys, "_unit")
         .join(why, (place == F.col("_place")) & (F.col("change") == "open"), "left")
         .drop("_place")
     )
-    released = judged.where("passing").select("key")
-    ended = waiting.join(judged.where("NOT passing").select("key"), "key", "left_anti")
+    asked = waiting if again is None else waiting.join(_units(again), ["key", "unit"], "left_semi")
+    return _held(candidate, judged, rows, asked)._replace(back=back)
+
+
+def held_records(
+    candidate: Candidate, blamed: DataFrame | None, records: Records, after: int, again: DataFrame | None
+) -> Held | None:
+    """The same of records (`row_holds.sifted_records`): those that gates blame, and what became of others."""
+    waiting = _waiting(candidate)
+    if waiting is None and blamed is None:
+        return None
+    spark = candidate.change.sparkSession
+    waiting = spark.createDataFrame([], holds.WAITING) if waiting is None else waiting
+    rows = records.judged.withColumn("change", F.lit("open"))
+    if blamed is None:
+        rows = rows.where("false").withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
+    else:
+        place = F.struct(*RECORD)
+        why = _reasons(blamed.withColumn("_place", place), "_place")
+        rows = rows.join(why, place == F.col("_place")).drop("_place")
+    told = rows.select(*(F.col(f"_{name}").alias(name) for name in ("key", "unit", "digest")))
+    judged = _judged(candidate, told, waiting, after)
+    keys = judged.select(*(F.col(name).alias(f"_{name}") for name in _HELD)).drop("_key", "_digest")
+    asked = waiting if again is None else waiting.join(_units(again), ["key", "unit"], "left_semi")
+    return _held(candidate, judged, rows.join(keys, "_unit"), asked)
+
+
+def released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
+    """Return what of `waiting` a plan releases as it was looked at."""
+    release = plan.releases.get(name)
+    if release is None:
+        return waiting.where("false")
+    looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
+    # Rows, not literals: a person may release very many keys.
+    keys = waiting.sparkSession.createDataFrame([[key] for key in release["keys"]], "key string").distinct()
+    return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
+
+
+def _waiting(candidate: Candidate) -> DataFrame | None:
+    """Return what is held of a table (`holds.waiting`), with `unit` never null: a whole key is its own."""
+    table, spark = candidate.table, candidate.change.sparkSession
+    found = holds.waiting(spark, table.warehouse, table.pipeline, candidate.name, before=candidate.todo.run)
+    return None if found is None else _units(found)
+
+
+def _units(waiting: DataFrame) -> DataFrame:
+    return waiting.withColumn("unit", F.coalesce("unit", "key"))
+
+
+def _judged(candidate: Candidate, told: DataFrame, waiting: DataFrame, after: int) -> DataFrame:
+    """Return failing units (`key`, `unit`, `digest`) with `since`; whether they are `new`; and whether they are
+    `passing`, for a person has released them as they are.
+    """
+    table = candidate.table
+    before = waiting.select("unit", F.col("since").alias("_before"), F.col("digest").alias("_seen"))
+    released = released_units(candidate.todo, candidate.name, waiting).select("unit", F.lit(True).alias("_released"))
+    known = F.col("digest").eqNullSafe(F.col("_seen"))
+    settled = F.lit(journal.settled(journal.runs(table.warehouse, table.pipeline), after))
+    return (
+        told.join(before, "unit", "left")
+        .join(released, "unit", "left")
+        .select(
+            *("key", "unit", "digest"),
+            F.coalesce("_before", settled).alias("since"),
+            (~known).alias("new"),
+            (known & F.coalesce("_released", F.lit(False))).alias("passing"),
+        )
+        .localCheckpoint()
+    )
+
+
+def _held(candidate: Candidate, judged: DataFrame, rows: DataFrame, asked: DataFrame) -> Held:
+    """Return what is held, given the `judged` units; of what is `asked` anew the others are held no more."""
+    ended = asked.join(judged.where("NOT passing").select("unit"), "unit", "left_anti")
+    released = released_units(candidate.todo, candidate.name, asked).select("unit")
     return Held(
-        judged.where("NOT passing").count(),
+        judged.where("NOT passing").select("key").distinct().count(),
         rows,
-        {"released": ended.join(released, "key", "left_semi"), "mended": ended.join(released, "key", "left_anti")},
+        {"released": ended.join(released, "unit", "left_semi"), "mended": ended.join(released, "unit", "left_anti")},
+    )
+
+
+def _reasons(found: DataFrame, place: str) -> DataFrame:
+    """Return for each failing row the first gate that it fails, and all reasons."""
+    return found.groupBy(place).agg(
+        F.min("_gate").alias("_gate"),
+        F.min_by("_expectation", "_gate").alias("_expectation"),
+        F.array_join(F.sort_array(F.collect_set("_reason")), "; ").alias("_reason"),
     )
 
 
 @contextmanager
 def sifted(
-    candidate: Candidate, expected: Sequence[Expectation], after: int
+    candidate: Candidate, expected: Sequence[Expectation], after: int, judged: Judged | None = None
 ) -> Iterator[tuple[Candidate, Held | None, list[Verdict]]]:
     """What of a candidate quarantine gates let pass, what they hold back (`held`), and the verdicts of all gates, those
     of the others on what is left; as long as the block lasts.
     """
+    judged = judged or Judged()
+    if judged.records is not None:
+        with sifted_records(candidate, expected, judged.records) as (passed, blamed, told):
+            yield passed, held_records(candidate, blamed, judged.records, after, judged.again), told
+        return
     told = gates.check(candidate, expected)
-    passed, found = candidate, held(candidate, _holding(told, expected), after)
+    passed, found = candidate, held(candidate, _holding(told, expected), after, judged.again)
     try:
-        while found is not None and found.keys:
+        while found is not None and found.keys and found.back is not None:
             # Of what is left other gates may fail, also quarantine gates: until none does that held nothing before.
             _close(passed, candidate)
-            passed = candidate.without(found.rows)
+            passed = candidate.without(found.back)
             again = gates.check(passed, expected)
             settled = not any(anew.holds and not v.holds for v, anew in zip(told, again, strict=True))
             told = [v if v.holds else anew for v, anew in zip(told, again, strict=True)]
             if settled:
                 break
-            found = held(candidate, _holding(told, expected), after)
+            found = held(candidate, _holding(told, expected), after, judged.again)
         yield passed, found, told
     finally:
         _close(passed, candidate)
@@ -134,7 +228,8 @@ def enter(
     Where the table is `stopped`, nothing of it is held or released.
     """
     contract, todo, table = passed.contract, passed.todo, passed.table
-    at, place = datetime.now(UTC), _place(contract, table.warehouse, passed.name)
+    at = contents.next_moment(tables.opened(holds.table(table.warehouse, contract.pipeline)))
+    place = _place(contract, table.warehouse, passed.name)
     shown = set(passed.change.columns) - {"change"} - sensitive(contract)[passed.name]
     shown = {column for column in shown if not column.startswith("_")}
 
@@ -155,7 +250,9 @@ def enter(
         holds.ended(keys, table, entry, run=todo.run, at=at, by=by if entry == "released" else None)
         for entry, keys in held.ended.items()
     ]
-    _commit(passed, [rows(held.rows.where("_new"), "held"), *changed], f"{passed.name}/held")
+    whole_keys_have_none = F.when(F.col("unit") != F.col("key"), F.col("unit"))
+    entered = [rows(held.rows.where("_new"), "held"), *changed]
+    _commit(passed, [part.withColumn("unit", whole_keys_have_none) for part in entered], f"{passed.name}/held")
 
 
 def _commit(passed: Candidate, parts: Sequence[DataFrame], name: str) -> None:
@@ -170,7 +267,7 @@ def _commit(passed: Candidate, parts: Sequence[DataFrame], name: str) -> None:
     every.unpersist()
 
 
-_HELD = ("key", "digest", "since", "new")
+_HELD = ("key", "unit", "digest", "since", "new")
 
 
 def _failing(candidate: Candidate, failed: Sequence[Expectation]) -> DataFrame:

@@ -2,7 +2,7 @@
 
 | column | type | |
 | --- | --- | --- |
-| run, at | bigint, timestamp | the run that found it, and when |
+| run, at | bigint, timestamp | the run that found it, and when: later than all before, by any clock |
 | table, gate | string, int | whose gate, and its number under `expect`, from 0; null: held with others of its key |
 | entry | string | see below |
 | expectation, reason | string, string | the rule, and the gate as people write it |
@@ -11,10 +11,12 @@
 | since | bigint | of what is held: the last run whose records the key's believed rows have |
 | digest | bigint | of what is held: what the whole change of the key amounts to |
 | by | string | who released or rejected it |
+| unit | string | with `hold: row` what is held, as JSON: a record, event, pair or window; null: all of the key |
 
 Entries: `stopped` and `warned` are rows that a gate with that on_failure found; `held` rows are the whole change of a
-key with a row that a quarantine gate found. What became of a held key, is a row of its own: `released` (a person
-approved), `rejected` (a person did not; it stays held), `mended` (a later run's change of it passes).
+key with a row that a quarantine gate found, or, with `hold: row`, that row. What became of what is held, is a row of
+its own: `released` (a person approved), `rejected` (a person did not; it stays held), `mended` (a later run's change of
+it passes).
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast import show
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import contents, making, tables
@@ -59,6 +60,7 @@ SCHEMA = StructType(
         StructField("since", LongType()),
         StructField("digest", LongType()),
         StructField("by", StringType()),
+        StructField("unit", StringType()),
     ]
 )
 
@@ -86,24 +88,43 @@ def waiting(
 ) -> DataFrame | None:
     """The keys of a table whose changes are held, as the runs before `before` left it; None if there are none.
 
-    Columns: `key` (JSON), `entry` (held, rejected), `since`, `digest`, `at`. Kept apart from the table: what a run
-    enters does not change what it has found waiting.
+    Columns: `key` (JSON), `unit` (JSON; of a whole key null), `entry` (held, rejected), `since`, `digest`, `at`, of a
+    record `began` (ISO 8601), when it is true. Kept apart from the table: what a run enters does not change what it has
+    found waiting.
     """
-    keys = [
-        row for row in _held_keys(warehouse, pipeline, None if before is None else before - 1) if row["table"] == name
-    ]
-    columns = [field.partition(" ")[0] for field in WAITING.split(", ")]
-    return spark.createDataFrame([[row[c] for c in columns] for row in keys], WAITING) if keys else None
+    return _frame(spark, _held_units(warehouse, pipeline, None if before is None else before - 1), name)
 
 
-WAITING = "key string, entry string, since long, digest long, at timestamp"
+def read_settled_units(
+    spark: SparkSession, warehouse: str, pipeline: str, name: str, before: int | None = None
+) -> DataFrame | None:
+    """Return what is held no more of a table with `hold: row`, in the columns of `waiting`, and `run`, which ended it;
+    None if there is nothing.
+    """
+    upto = None if before is None else before - 1
+    rows = _asked(warehouse, pipeline, _SETTLED, [_without_effect(warehouse, pipeline), upto, upto]).to_pylist()
+    return _frame(spark, rows, name, f"{WAITING}, run long")
 
 
-def digest(change: DataFrame, key: Sequence[str]) -> DataFrame:
-    """What the whole change of each key amounts to: `key` (JSON) and `digest`."""
+WAITING = "key string, unit string, entry string, since long, digest long, at timestamp, began string"
+
+
+def _frame(
+    spark: SparkSession, rows: Sequence[Mapping[str, Any]], name: str, schema: str = WAITING
+) -> DataFrame | None:
+    """Return the rows of one table as Spark has them; None if there are none."""
+    own = [row for row in rows if row["table"] == name]
+    columns = [field.partition(" ")[0] for field in schema.split(", ")]
+    return spark.createDataFrame([[row[column] for column in columns] for row in own], schema) if own else None
+
+
+def digest(change: DataFrame) -> DataFrame:
+    """What the whole change of each unit amounts to: `key`, `unit` and `digest`; of a change with `_key`, `_unit`."""
     told = [F.col(f"`{column}`") for column in change.columns if not column.startswith("_")]
     rows = F.sort_array(F.collect_list(F.to_json(F.struct(*told), _JSON)))
-    return change.groupBy(key_of(key).alias("key")).agg(F.xxhash64(rows).alias("digest"))
+    return change.groupBy(F.col("_key").alias("key"), F.col("_unit").alias("unit")).agg(
+        F.xxhash64(rows).alias("digest")
+    )
 
 
 def entries(
@@ -118,7 +139,7 @@ def entries(
 ) -> DataFrame:
     """Rows of a table, or of a change of it, as entries.
 
-    Columns `gate`, `expectation`, `reason`, `since`, `digest` and `by` are taken from `found` where it has them, and
+    Columns `gate`, `expectation`, `reason`, `since`, `digest` and `unit` are taken from `found` where it has them, and
     are null where not, and so is the key. `place`: the topic and partition of the records that `_partition` and
     `_offset` name, over these; `shown`: the columns that go into `row`.
     """
@@ -144,9 +165,7 @@ def ended(keys: DataFrame, of: Table, entry: str, *, run: int, at: datetime, by:
         "at": F.lit(at),
         "table": F.lit(of.name),
         "entry": F.lit(entry),
-        "key": F.col("key"),
-        "since": F.col("since"),
-        "digest": F.col("digest"),
+        **{name: F.col(name) for name in ("key", "unit", "since", "digest")},
         "by": F.lit(by),
     }
     return _filled(keys, told)
@@ -162,11 +181,11 @@ def _filled(rows: DataFrame, told: Mapping[str, Column]) -> DataFrame:
 def listed(
     warehouse: str, pipeline: str, name: str | None = None, run: int | None = None, gate: int | None = None
 ) -> pa.Table:
-    """The entries of a pipeline as `SCHEMA` has them, but `digest`; of one table, one run, one gate if told."""
+    """The entries of a pipeline as `SCHEMA` has them, but `digest`, `unit`; of one table, run, gate if told."""
     wanted = {'"table"': name, "run": run, "gate": gate}
     asked = {column: value for column, value in wanted.items() if value is not None}
     where = " AND ".join(["true", *(f"{column} = ?" for column in asked)])
-    query = f'SELECT * EXCLUDE (digest) FROM failing WHERE {where} ORDER BY run, "table", key, "at"'  # noqa: S608  # names of ours
+    query = f'SELECT * EXCLUDE (digest, unit) FROM failing WHERE {where} ORDER BY run, "table", key, "at"'  # noqa: S608  # names of ours
     return _asked(warehouse, pipeline, query, list(asked.values()))
 
 
@@ -179,20 +198,25 @@ def held(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
 
 
 def counts(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict[str, int]]:
-    """How many `keys` of each table are held after a run, and `rows` of their changes.
+    """Return, by table, how many `keys` are held after a run, and how many `rows` their changes have.
 
-    `newly`: how many of the keys were not when run `last`, the completed one before, told of them.
+    `newly`: how many of these keys were not held after run `last`, the completed one before; `grown`: how many were,
+    and have another change held since.
     """
-    told: dict[str, dict[str, int]] = {}
-    keys: dict[tuple[str, str], bool] = {}
+    before = {(row["table"], row["key"]) for row in _held_units(warehouse, pipeline, last)}
+    found: dict[str, dict[str, int]] = {}
+    changed: dict[tuple[str, str], bool] = {}
     for row in held(warehouse, pipeline, run).to_pylist():
-        count = told.setdefault(row["table"], {"keys": 0, "rows": 0, "newly": 0})
+        count = found.setdefault(row["table"], {"keys": 0, "rows": 0, "newly": 0, "grown": 0})
         count["rows"] += 1
-        keys[row["table"], row["key"]] = row["run"] > last
-    for (name, _), new in keys.items():
-        told[name]["keys"] += 1
-        told[name]["newly"] += new
-    return told
+        key = row["table"], row["key"]
+        changed[key] = changed.get(key, False) or row["run"] > last
+    for key, is_changed in changed.items():
+        count = found[key[0]]
+        count["keys"] += 1
+        count["newly"] += key not in before
+        count["grown"] += key in before and is_changed
+    return found
 
 
 def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list[str]:
@@ -215,33 +239,15 @@ def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list
     return sorted({key for keys in found.values() for key in keys} if told else there)
 
 
-def looked_at(warehouse: str, pipeline: str, until: datetime) -> dict[str, list[str]]:
-    """The keys (JSON) by table that are held, and not rejected, as they were at a moment."""
-    found: dict[str, list[str]] = {}
-    for row in _held_keys(warehouse, pipeline, None):
-        if row["entry"] == "held" and row["at"] <= until:
-            found.setdefault(row["table"], []).append(row["key"])
-    return found
+def last_entry(warehouse: str, pipeline: str) -> datetime:
+    """Return the moment of the last entry, which says what of the entries someone sees who looks at them now."""
+    return contents.last_moment(tables.opened(table(warehouse, pipeline))) or datetime.min.replace(tzinfo=UTC)
 
 
 def _texts_of(key: str) -> set[str]:
     """Return the texts that name a key (JSON): itself, however it is spaced, and the text of its one column."""
     columns = json.loads(key)
     return {key, json.dumps(columns), *(str(value) for value in columns.values() if len(columns) == 1)}
-
-
-def text(contract: Contract, rows: pa.Table, limit: int = 50) -> str:
-    """Held rows for a person who decides, in Markdown: which keys, what would change, why."""
-    shown = masked(contract, rows)
-    columns = [
-        name for name in ("table", "key", "change", "row", "reason", "topic", "offset") if name in shown.column_names
-    ]
-    more = (
-        f"\n\n... and {rows.num_rows - limit:,} more: hindcast failing {contract.pipeline} --held"
-        if rows.num_rows > limit
-        else ""
-    )
-    return show.markdown(shown.select(columns).slice(0, limit)) + more
 
 
 def masked(contract: Contract, rows: pa.Table) -> pa.Table:
@@ -256,10 +262,11 @@ def masked(contract: Contract, rows: pa.Table) -> pa.Table:
 
 def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
     """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
-    now, wanted = datetime.now(UTC), set(keys)
+    now = contents.next_moment(tables.opened(table(warehouse, pipeline)))
+    wanted = set(keys)
     rows = [
         {**row, "at": now, "entry": "rejected", "by": by}
-        for row in _held_keys(warehouse, pipeline, None)
+        for row in _held_units(warehouse, pipeline, None)
         if row["table"] == name and row["key"] in wanted
     ]
     found = making.ensure(table(warehouse, pipeline), SCHEMA)
@@ -271,24 +278,28 @@ def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: st
 
 
 _LAST = """
-    SELECT "table", key, max_by(entry, "at") AS entry, max_by(digest, "at") AS digest, max_by(since, "at") AS since,
-           max_by(run, "at") AS run, max("at") AS "at"
+    SELECT "table", key, unit, max_by(entry, "at") AS entry, max_by(digest, "at") AS digest,
+           max_by(since, "at") AS since, max_by(run, "at") AS run, max("at") AS "at",
+           CASE WHEN unit IS NOT NULL THEN max(json_extract_string("row", '$.validFrom')) END AS began
     FROM failing
     WHERE entry NOT IN ('stopped', 'warned') AND NOT list_contains(?, concat(entry, ' ', run, ' ', "table"))
       AND (? IS NULL OR run <= ?)
-    GROUP BY "table", key
+    GROUP BY "table", key, unit
 """
-_KEYS = f"SELECT * FROM ({_LAST}) WHERE entry IN ('held', 'rejected')"  # noqa: S608  # ours
+_UNITS = f"SELECT * FROM ({_LAST}) WHERE entry IN ('held', 'rejected')"  # noqa: S608  # ours
+_SETTLED = f"SELECT * FROM ({_LAST}) WHERE entry IN ('released', 'mended') AND unit IS NOT NULL"  # noqa: S608  # ours
 _HELD = f"""
-    WITH last AS ({_KEYS})
-    SELECT r.* EXCLUDE (entry, digest), last.entry FROM failing r JOIN last USING ("table", key, digest, run)
+    WITH last AS ({_UNITS})
+    SELECT r.* EXCLUDE (entry, digest, unit), last.entry
+    FROM failing r JOIN last ON r."table" = last."table" AND r.key = last.key AND r.unit IS NOT DISTINCT FROM last.unit
+     AND r.digest = last.digest AND r.run = last.run
     WHERE r.entry = 'held' ORDER BY "table", key, run, "change"
 """  # noqa: S608  # ours
 
 
-def _held_keys(warehouse: str, pipeline: str, upto: int | None) -> list[dict[str, Any]]:
-    """The keys whose changes are held after the run `upto`, or now: table, key, entry, digest, since, run, at."""
-    return list(_asked(warehouse, pipeline, _KEYS, [_without_effect(warehouse, pipeline), upto, upto]).to_pylist())
+def _held_units(warehouse: str, pipeline: str, upto: int | None) -> list[dict[str, Any]]:
+    """What is held after the run `upto`, or now: table, key, unit, entry, digest, since, run, at."""
+    return list(_asked(warehouse, pipeline, _UNITS, [_without_effect(warehouse, pipeline), upto, upto]).to_pylist())
 
 
 def _without_effect(warehouse: str, pipeline: str) -> list[str]:
@@ -313,10 +324,11 @@ def _asked(warehouse: str, pipeline: str, query: str, values: list[Any]) -> pa.T
     found = tables.opened(table(warehouse, pipeline))
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
-        engine.register(
-            "failing", contents.dataset(found) if found is not None else making.arrow_schema(SCHEMA).empty_table()
-        )
+        rows = contents.dataset(found) if found is not None else making.arrow_schema(SCHEMA).empty_table()
+        engine.register("entered", rows)
+        unit = "" if "unit" in rows.schema.names else ", NULL::VARCHAR AS unit"  # a table of before has no such column
+        engine.execute(f"CREATE TEMP VIEW failing AS SELECT *{unit} FROM entered")  # noqa: S608  # ours
         return engine.sql(query, params=values).to_arrow_table()
 
 
-_BESIDES = ("gate", "expectation", "reason", "since", "digest")
+_BESIDES = ("gate", "expectation", "reason", "since", "digest", "unit")

@@ -2,7 +2,7 @@
 
 | column | type | |
 | --- | --- | --- |
-| run, at | bigint, timestamp | the run, and when its gates were asked |
+| run, at | bigint, timestamp | the run, and when its gates were asked: later than all before, by any clock |
 | table, gate | string, bigint | whose gate, and its number under `expect`, from 0 |
 | expectation, kwargs | string, string | as in the contract; the parameters as JSON |
 | onFailure, outcome | string, string | stop, quarantine, warn; passed, failed, error, unchecked |
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import duckdb
@@ -26,7 +25,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from hindcast.delta.contents import dataset
+from hindcast.delta.contents import dataset, next_moment
 from hindcast.delta.making import arrow_schema, ensure, unwritten
 from hindcast.delta.tables import Table, opened
 
@@ -98,7 +97,8 @@ def enter(warehouse: str, pipeline: str, run: int, name: str, verdicts: Sequence
     """Appends what the gates of one table told in a run; nothing if it has none."""
     if not verdicts:
         return
-    found, at = ensure(table(warehouse, pipeline), SCHEMA), datetime.now(UTC)
+    found = ensure(table(warehouse, pipeline), SCHEMA)
+    at = next_moment(found)
     rows = [
         {
             "run": run,

@@ -24,7 +24,7 @@ from jinja2 import Environment, Template
 from hindcast.planning import definitions
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
-from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, of_ties
+from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, of_ties, text_of_overdue
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -241,6 +241,8 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
             keys, rows, newly = (held[name].get(count) or 0 for count in ("keys", "rows", "newly"))
             new = f", {counted(newly, 'key')} newly" if newly else ""
             notes.insert(0, f"held back: {counted(keys, 'key')} with {counted(rows, 'row')}{new}")
+            if overdue := held[name].get("overdue"):
+                notes.insert(1, text_of_overdue(overdue))
         opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
         if table.get("closedUpTo") and (opened or closed or notes):
             notes.append(f"windows closed up to {moment(table['closedUpTo'])}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from hindcast import horizon
-from hindcast.contracts import Contract
+from hindcast.contracts import Contract, shapes
 from hindcast.contracts.definition import list_fields
+from hindcast.contracts.sensitive import sensitive
 from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
 from hindcast.delta.making import LOCKED_OUT
@@ -20,6 +22,7 @@ from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan, Share
 from hindcast.quality import holds, verdicts
 from hindcast.quality.expectations import named
+from hindcast.quality.overdue import read_overdue
 from hindcast.replay import ledger, requeue
 from hindcast.reports import given_up
 from hindcast.words import counted
@@ -63,6 +66,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     past = journal.completed(warehouse, contract.pipeline)
     last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
+    overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
     judged = _of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
@@ -74,9 +78,9 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
             changed[name]["widened"] = widened
         changed[name] |= {"gates": judged.get(name) or _unasked(contract, name)}
         if name in topics and (counts := changed[name].pop("ties", None)):
-            topics[name]["ties"] = _located(contract.kafka_topic(name), plan.topics[name], counts)
+            topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
         if name in held:
-            changed[name]["held"] = held[name]
+            changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
         if name not in contract.views:
             continue
         if contract.views[name].semantics == "kafka":
@@ -99,7 +103,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
         **({"givenUp": left} if (left := given_up.since(warehouse, contract, plan.run)) else {}),
         "topics": topics,
         "tables": changed,
-        "again": _again(contract.pipeline, plan),
+        "again": _again(contract, plan),
     }
 
 
@@ -110,17 +114,43 @@ def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> dict[s
     return definitions.describe_change([run for run in past if run.number < plan.run], plan.contract, fields)
 
 
-def _located(kafka: str, share: Share, counts: dict[str, Any]) -> dict[str, Any]:
+def locate_ties(kafka: str, share: Share, counts: dict[str, Any]) -> dict[str, Any]:
     """Return the ties that a commit noted with their places in words."""
     places = {side: counts[side] for side in ("loser", "winner") if side in counts}
     words = {s: f"{members.place(kafka, share.members, p)}, offset {offset}" for s, (p, offset) in places.items()}
     return counts | words
 
 
-def _again(pipeline: str, plan: Plan) -> str:
-    """The command that does what a run did, with what is there now."""
+def _again(contract: Contract, plan: Plan) -> str:
+    """Return the commands that do what a run did, with what is there now."""
+    pipeline = contract.pipeline
+    if plan.releases:
+        return "; ".join(_release_again(contract, name, told["keys"]) for name, told in plan.releases.items())
+    if plan.requeues:
+        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeues)}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "")
+
+
+_FEW_KEYS = 5
+"""Up to so many released keys are named in a command."""
+
+
+def _release_again(contract: Contract, name: str, keys: Sequence[str]) -> str:
+    """Return the command that releases the same keys of a table; of hidden or many keys, all that is held then."""
+    command = f"hindcast release {contract.pipeline}.{name}"
+    if len(keys) > _FEW_KEYS or sensitive(contract)[name] & set(shapes(contract)[name].key):
+        return command
+    return command + "".join(f" --key {shlex.quote(key)}" for key in keys)
+
+
+def _requeue_options(contract: Contract, asked: Mapping[str, Any]) -> str:
+    """Return the options of `hindcast requeue` that select the same records (`requeue.selection`)."""
+    topics = asked["topics"]
+    topic = asked.get("of") or (topics[0] if len(topics) == 1 and len(contract.topics) > 1 else None)
+    options = {"topic": topic, "reason": asked.get("reason"), "partition": asked.get("partition")}
+    text = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None)
+    return text + "".join(f" --offset {offset}" for offset in asked.get("offsets", ()))
 
 
 def of(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
@@ -241,10 +271,14 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"  {name:<20} {_changed(table)}")
         lines += [f"  {'':<20}   {line}" for line in of_columns(table)]
         if held := table.get("held"):
+            grown = held.get("grown", 0)
             new = f", {held['newly']:,} of them newly" if held["newly"] else ""
+            new += f", {grown:,} with more than before" if grown else ""
             told = "key is" if held["keys"] == 1 else "keys are"
             again = f"hindcast release {report['pipeline']}.{name}"
             lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
+            if "overdue" in held:
+                lines.append(f"  {'':<20}   {text_of_overdue(held['overdue'])}")
         for gate in table["gates"]:
             if gate["detail"] == UNASKED:
                 continue
@@ -253,6 +287,15 @@ def text(report: dict[str, Any]) -> str:
             if "rows" in gate:
                 lines.append(f"  {'':<20}             {gate['rows']}")
     return "\n".join([*lines, "", f"  again: {report['again']}"])
+
+
+def text_of_overdue(overdue: Mapping[str, Any]) -> str:
+    """Return in words for how long keys show a value that a held record would have ended."""
+    lasting = timedelta(seconds=int(overdue["seconds"]))
+    until = "still" if overdue["until"] is None else f"until {overdue['until']}"
+    keys = "1 key shows" if overdue["keys"] == 1 else f"{overdue['keys']:,} keys show"
+    longest = f"{overdue['key']} since {overdue['since']}, {until} ({lasting})"
+    return f"{keys} a value that a held record would have ended; for longest {longest}"
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

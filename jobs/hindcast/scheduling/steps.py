@@ -143,7 +143,7 @@ def _goes_first(ti: Any, run_type: str, run_id: str) -> str | None:
     return None
 
 
-def plan_release(pipeline: str, name: str, until: str, by: str) -> PokeReturnValue:
+def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
     """Store the plan of a release of that name, as a sensor: done with its number.
 
     Not done while another run of the pipeline is under way; none is begun after that before this one (`plan`).
@@ -151,16 +151,13 @@ def plan_release(pipeline: str, name: str, until: str, by: str) -> PokeReturnVal
     from airflow.sdk import PokeReturnValue
 
     from hindcast import runs
-    from hindcast.quality import holds
     from hindcast.scheduling import connections
-    from hindcast.settings import settings
 
     with _failing_for_good():
         connections.use()
-        looked_at = datetime.fromisoformat(until)
-        keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
+        keys = _chosen(pipeline, until, labels)
         try:
-            number = runs.plan_release(pipeline, name, keys, by, looked_at)
+            number = runs.plan_release(pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -241,7 +238,7 @@ def maintain(pipeline: str, spark: SparkSession) -> None:
 def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
     """Makes the run's report, completes the run and tells of what it has published (assets.py).
 
-    Returns whether changes are newly held back.
+    Returns whether keys are newly held back, or have got more to hold: then a person is to be asked.
     """
     with _failing_for_good():
         from hindcast import runs
@@ -251,7 +248,8 @@ def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
         told = runs.finish(pipeline, run)
         print(report.text(told))
         assets.announce(outlet_events, told)
-        return any(table.get("held", {}).get("newly") for table in told["tables"].values())
+        held = [table.get("held", {}) for table in told["tables"].values()]
+        return any(counts.get("newly") or counts.get("grown") for counts in held)
 
 
 def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
@@ -263,47 +261,58 @@ def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
     finish(pipeline, run.number, outlet_events)
 
 
-def held(pipeline: str) -> dict[str, str]:
-    """What is held back: `text` for the person who is asked, `until` when it was read. Skipped if nothing is."""
-    import pyarrow.compute as pc
+def held(pipeline: str) -> dict[str, Any]:
+    """What is held back: `text` for the person who is asked, the `keys` that can be chosen, `until` when it was read.
+
+    Skipped if nothing is.
+    """
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast.contracts import find
-    from hindcast.quality import holds
+    from hindcast.quality import approval, holds
     from hindcast.settings import settings
 
-    now, until = settings(), datetime.now(UTC)
-    rows = holds.held(now.warehouse, pipeline)
-    asked = rows.filter(pc.equal(rows.column("entry"), "held"))
-    if not asked.num_rows:
+    now = settings()
+    until = holds.last_entry(now.warehouse, pipeline)  # before the rows: what comes meanwhile was not looked at
+    contract = find(now.schemas, pipeline)
+    keys = approval.read_held_keys(now.warehouse, contract)
+    if not keys:
         raise AirflowSkipException("nothing is held back")
-    return {"text": holds.text(find(now.schemas, pipeline), asked), "until": until.isoformat()}
+    labels = [key.label for key in keys[: approval.SHOWN]]
+    return {"text": approval.describe(contract, keys), "keys": labels, "until": until.isoformat()}
 
 
-def release(pipeline: str, name: str, until: str, by: str, spark: SparkSession) -> None:
+def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: SparkSession) -> None:
     """Publishes what a person has approved, in a run of that name, which is planned."""
     with _failing_for_good():
         from hindcast import runs
-        from hindcast.quality import holds
         from hindcast.reports import report
         from hindcast.scheduling import connections
-        from hindcast.settings import settings
 
         connections.use()
-        looked_at = datetime.fromisoformat(until)
-        keys = holds.looked_at(settings().warehouse, pipeline, looked_at)
-        print(report.text(runs.release(spark, pipeline, name, keys, by, looked_at)))
+        keys = _chosen(pipeline, until, labels)
+        print(report.text(runs.release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))))
 
 
-def reject(pipeline: str, until: str, by: str) -> None:
+def reject(pipeline: str, until: str, by: str, labels: str) -> None:
     """Notes that what is held stays held."""
-    from hindcast.quality import holds
+    with _failing_for_good():
+        from hindcast.quality import holds
+        from hindcast.settings import settings
+
+        for name, some in _chosen(pipeline, until, labels).items():
+            holds.reject(settings().warehouse, pipeline, name, some, by)
+            print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
+
+
+def _chosen(pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
+    """Return the keys (JSON) by table that a person has chosen (`approval.choose_keys`)."""
+    from hindcast.contracts import find
+    from hindcast.quality import approval
     from hindcast.settings import settings
 
-    warehouse = settings().warehouse
-    for name, some in holds.looked_at(warehouse, pipeline, datetime.fromisoformat(until)).items():
-        holds.reject(warehouse, pipeline, name, some, by)
-        print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
+    now = settings()
+    return approval.choose_keys(now.warehouse, find(now.schemas, pipeline), datetime.fromisoformat(until), labels)
 
 
 @contextmanager

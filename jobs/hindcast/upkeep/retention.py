@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from hindcast import clock, horizon, questions
-from hindcast.building import counted
+from hindcast.building import counted, topic_records
 from hindcast.contracts import Contract
 from hindcast.contracts.keep import length
 from hindcast.delta import attempts, commits, contents, making, tables
@@ -226,7 +226,9 @@ def _trim_log(spark: SparkSession, contract: Contract, name: str, at: Horizon, l
     """
     log = tables.log(settings().warehouse, contract.pipeline, name)
     decided = logs.again(redating.log(spark, contract, name), contract, name)
-    places = unneeded(decided.where(F.col("run") <= last), at, table=contract.topics[name].read == "table")
+    # A record that is held was never in force, and stays until somebody has decided about it.
+    known = topic_records.without_held(spark, contract, name, decided.where(F.col("run") <= last))
+    places = unneeded(known, at, table=contract.topics[name].read == "table")
     rows = _counted(contents.load(spark, log).join(places, ["partition", "offset"], "left_semi")).localCheckpoint()
     records = rows.count()
     if not records or dry_run:

@@ -35,6 +35,7 @@ from hindcast.planning import journal, notices, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
 from hindcast.quality import holds, verdicts
+from hindcast.quality.units import RECORD
 from hindcast.replay import base, logs
 from hindcast.reports import page
 from hindcast.settings import settings
@@ -228,6 +229,11 @@ class _Step:
             own = tables.located("", self._contract, name).key
             keys = self.lineage.rows(name).select(F.lit(name).alias("table"), holds.key_of(own).alias("key")).distinct()
             found.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
+        if "unit" in rows.columns:  # what became of a record that was held names its place alone
+            place = F.col("partition").alias(RECORD[0]), F.col("offset").alias(RECORD[1])
+            units = self._records.select(*place).select(holds.key_of(RECORD).alias("unit")).distinct()
+            of_these = rows.where(F.col("table").isin(self._what.topic, *touched))
+            found.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
         said = F.array(*(F.lit(way) for way in sorted(self.texts.sought))) if self.texts.sought else None
         if said is not None:
             told = F.concat_ws(" ", "key", "row")

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast import horizon
-from hindcast.building import amounts
+from hindcast.building import amounts, topic_records
 from hindcast.building.comparing import compared
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import discreet, sensitive
@@ -29,7 +29,7 @@ from hindcast.formats.decode import decode
 from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
-from hindcast.quality import holds
+from hindcast.quality import holds, units
 from hindcast.replay import base, logs, schemas
 from hindcast.session import sized, sliced
 from hindcast.upkeep.verifying.findings import Finding, rederive, restore
@@ -88,9 +88,7 @@ def _differences(
             derived, believed = derived.where(some), believed.where(some)
         change = compared(table, believed, derived, horizon.frozen(table.warehouse, contract, name))
         if (held := holds.waiting(spark, table.warehouse, table.pipeline, name)) is not None:
-            keyed = change.withColumn("_key", holds.key_of(table.key))
-            alike = held.select(F.col("key").alias("_key")).distinct()
-            change = plane.without(keyed, alike, ["_key"]).drop("_key")
+            change = _without_held(change, held, contract, table)
         change = change.localCheckpoint()
         counts = {row["change"]: row["count"] for row in change.groupBy("change").count().collect()}
         if not counts:
@@ -103,12 +101,22 @@ def _differences(
         yield Finding("definition", name, told, mend, *sides[1:])
 
 
+def _without_held(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
+    """Return the rows of a change that are not held back; of records that are, a table is derived without them."""
+    if units.holds_records(contract, table.name):
+        return change
+    own = units.with_units(change, contract, table)
+    back = units.rows_held_back(own, held.select(F.coalesce("unit", "key").alias("_unit")), contract, table)
+    return plane.without(change, back, [*table.identity, "change"])
+
+
 def _derived(spark: SparkSession, contract: Contract, todo: Plan, name: str) -> DataFrame:
     """The rows of a table by its definition, from the log or from its inputs as they are believed."""
     if name in contract.topics:
         topic, kafka = contract.topics[name], contract.kafka_topic(name)
         records = logs.accepted(spark, contract, name, after=0)
         decoded = logs.undisputed(decode(records, topic, writers=schemas.known(spark, contract, name)), kafka)
+        decoded = topic_records.without_held(spark, contract, name, decoded)
         if topic.read == "stream":
             return derive.events(decoded)
         return derive.versions(base.united(spark, contract, name, decoded), topic.ttl)

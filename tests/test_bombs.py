@@ -1,0 +1,31 @@
+"""Records that are small on the way and large where they are read: the run says so, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from hindcast.building.failures import told
+from hindcast.errors import PlatformError
+from pipelines import Pipeline
+
+EVENTS = """
+pipeline: shop
+start: 2026-01-01
+topics:
+  events: {read: stream, key: {id: string}, value: {n: int}}
+"""
+
+
+def test_what_spark_says_of_its_memory_is_told_with_what_to_do(tmp_path: Path) -> None:
+    said = (
+        "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in "
+        "stage 0.0 (TID 0) (localhost executor driver): java.lang.OutOfMemoryError: Java heap space\n\tat org.apache."
+    )
+    p = Pipeline(None, "nowhere:1", tmp_path, EVENTS)
+    with pytest.raises(PlatformError) as caught, told(p.contract, "events"):
+        raise PySparkException(said)
+    assert caught.value.found == "Spark's memory is too small for this (java.lang.OutOfMemoryError: Java heap space)"
+    assert (caught.value.where, "docs/topics/poison.md" in caught.value.mend) == ("shop.events", True)

@@ -1,0 +1,182 @@
+"""What is told of held keys without Spark: how many there are, what a person is asked, which commands do it again."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from hindcast.contracts import Contract, load
+from hindcast.delta import making
+from hindcast.errors import ContractError
+from hindcast.planning.plans import Plan
+from hindcast.quality import approval, holds
+from hindcast.reports import report
+
+MENU = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  menu:
+    read: table
+    key: {item: string}
+    value: {price: int}
+    expect:
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+        on_failure: quarantine
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {item: string}
+"""
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def contract(folder: Path, text: str = MENU) -> Contract:
+    path = folder / "restaurant.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def enter(warehouse: str, *rows: dict[str, Any]) -> None:
+    """Enter rows of what is held; each with the number of its run, its key and what its change amounts to."""
+    table = holds.table(warehouse, "restaurant")
+    found = making.ensure(table, holds.SCHEMA)
+    schema = making.arrow_schema(holds.SCHEMA)
+    write_deltalake(
+        found, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema), mode="append"
+    )
+
+
+def held(run: int, item: str, digest: int, *, fails: bool = True, price: int = -1, **other: Any) -> dict[str, Any]:
+    why = {"gate": 0, "expectation": "expect_x", "reason": "too cheap"} if fails else {}
+    place = {"topic": "menu", "partition": 0, "offset": digest}
+    row = {"run": run, "at": T0 + timedelta(hours=run), "table": "menu", "entry": "held", "change": "open"}
+    told = {"key": json.dumps({"item": item}), "row": json.dumps({"item": item, "price": price})}
+    return {**row, **told, "digest": digest, "since": 0, **why, **place, **other}
+
+
+def test_a_key_that_is_held_already_is_not_newly_held(tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
+    assert holds.counts(warehouse, "restaurant", 1, 0) == {"menu": {"keys": 2, "rows": 2, "newly": 2, "grown": 0}}
+    # Curry gets more, which is held with it; naan stays as it was; soup is new.
+    enter(warehouse, held(2, "curry", 3), held(2, "curry", 3, fails=False), held(2, "soup", 4))
+    assert holds.counts(warehouse, "restaurant", 2, 1) == {"menu": {"keys": 3, "rows": 4, "newly": 1, "grown": 1}}
+    assert holds.counts(warehouse, "restaurant", 3, 2) == {"menu": {"keys": 3, "rows": 4, "newly": 0, "grown": 0}}
+
+
+def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_path: Path) -> None:
+    warehouse, menu = str(tmp_path), contract(tmp_path)
+    right = [held(1, "curry", 1, fails=False, price=n) for n in range(60)]
+    enter(warehouse, *right, held(1, "curry", 1, price=-7), held(1, "naan", 2))
+    keys = approval.read_held_keys(warehouse, menu)
+    assert [(key.label, key.rows, key.failing) for key in keys] == [
+        ('menu {"item": "curry"}', 61, 1),
+        ('menu {"item": "naan"}', 1, 1),
+    ]
+    lines = approval.describe(menu, keys).splitlines()
+    assert len(lines) == 2 + len(keys)  # the header has two
+    assert '{"item": "curry", "price": -7}' in lines[2].replace("\\", "")
+    assert "1 of 61" in lines[2]
+
+
+def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    warehouse, menu, shown = str(tmp_path), contract(tmp_path), T0 + timedelta(hours=1)
+    enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
+    curry, naan = '{"item": "curry"}', '{"item": "naan"}'
+    assert approval.choose_keys(warehouse, menu, shown, f'["menu {naan.replace(chr(34), chr(92) + chr(34))}"]') == {
+        "menu": [naan]
+    }
+    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry, naan]}
+    # Naan has got more since it was shown: it is not what the person has seen.
+    enter(warehouse, held(2, "naan", 3))
+    assert approval.choose_keys(warehouse, menu, shown, json.dumps([f"menu {naan}"])) == {}
+    assert f"menu {naan}: is not held any more as it was shown" in capsys.readouterr().out
+    assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry]}
+
+
+def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
+    warehouse, menu = (
+        str(tmp_path),
+        contract(tmp_path, MENU.replace("    expect:", "    sensitive: true\n    expect:", 1)),
+    )
+    enter(warehouse, held(1, "curry", 1, row="{}"), held(1, "naan", 2, row="{}"))
+    keys = approval.read_held_keys(warehouse, menu)
+    assert [key.label for key in keys] == [f"menu *** (topic menu, partition 0, offset {n})" for n in (1, 2)]
+    assert "curry" not in approval.describe(menu, keys)
+    asked = json.dumps([keys[1].label])
+    assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
+
+
+def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    table = holds.table(warehouse, "restaurant")
+    fields = [field for field in holds.SCHEMA.fields if field.name != "unit"]
+    older = type(holds.SCHEMA)(fields)
+    found = making.ensure(table, older)
+    row = {name: held(1, "curry", 1).get(name) for name in older.names}
+    write_deltalake(found, pa.Table.from_pylist([row], making.arrow_schema(older)), mode="append")
+    assert holds.named(warehouse, "restaurant", "menu", ["curry"]) == ['{"item": "curry"}']
+    enter(warehouse, held(2, "naan", 2))
+    assert holds.counts(warehouse, "restaurant", 2, 1)["menu"] == {"keys": 2, "rows": 2, "newly": 1, "grown": 0}
+
+
+@pytest.mark.parametrize(
+    ("instead", "command"),
+    [
+        ({}, "hindcast run restaurant"),
+        ({"only": "menu"}, "hindcast run restaurant --only menu"),
+        (
+            {"releases": {"menu": {"keys": ['{"item":"curry"}'], "by": "ann", "until": ""}}},
+            """hindcast release restaurant.menu --key '{"item":"curry"}'""",
+        ),
+        (
+            {"releases": {"menu": {"keys": [str(n) for n in range(9)], "by": "ann", "until": ""}}},
+            "hindcast release restaurant.menu",
+        ),
+        (
+            {"requeues": {"topics": ["menu"], "reason": "not a number", "partition": 0, "offsets": [3, 5]}},
+            "hindcast requeue restaurant --topic menu --reason 'not a number' --partition 0 --offset 3 --offset 5",
+        ),
+        ({"requeues": {"topics": ["menu", "orders"]}}, "hindcast requeue restaurant"),
+    ],
+)
+def test_a_report_says_which_command_does_it_again(tmp_path: Path, instead: dict[str, Any], command: str) -> None:
+    plan = Plan("restaurant", 2, "r", T0, None, "", {}, **instead)
+    told = report.make(str(tmp_path), contract(tmp_path), plan)
+    assert told["again"] == command
+    assert f"again: {command}" in report.text(told)
+
+
+ROW = MENU.replace("    expect:", "    hold: row\n    expect:", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (ROW.replace("        on_failure: quarantine\n", ""), "no gate under expect: holds anything back"),
+        (
+            ROW + "views:\n  dear: {table: menu, hold: row, expect: [{expect_column_values_to_not_be_null: "
+            "{column: price}, on_failure: quarantine}]}\n",
+            "hold: row on a view of versions",
+        ),
+        (ROW + "views:\n  live: {table: menu, semantics: kafka}\n", "Kafka Streams reads every record"),
+        (ROW.replace("hold: row", "hold: rows"), "hold"),
+    ],
+)
+def test_where_rows_cannot_be_held_the_contract_is_refused(tmp_path: Path, text: str, found: str) -> None:
+    with pytest.raises(ContractError, match=found):
+        contract(tmp_path, text)
+
+
+def test_what_is_held_back_changes_no_hash_of_contracts_without_it(tmp_path: Path) -> None:
+    plain, row = contract(tmp_path), contract(tmp_path, ROW)
+    explicit = contract(tmp_path, ROW.replace("hold: row", "hold: key"))
+    assert plain.hash == explicit.hash != row.hash
+    assert plain.topics["menu"].decoding == row.topics["menu"].decoding
