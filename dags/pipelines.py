@@ -262,7 +262,8 @@ class Approval(HITLBranchOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Goes on when the person has answered."""
         context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
-        context["ti"].xcom_push("keys", (event["params_input"] or {}).get("keys") or [])
+        chosen = (event["params_input"] or {}).get("keys")
+        context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
         return super().execute_complete(context, event)
 
 

@@ -46,6 +46,7 @@ EXCESS = [
     ("pipeline: restaurant", "pipeline: |\n  restaurant\n", 1, "has a line break or blanks around it"),
     ("pipeline: restaurant", "pipeline: restaurant__release", 1, "is the name of one of our own DAGs"),
     ("pipeline: restaurant", "pipeline: hindcast_maintenance", 1, "is the name of one of our own DAGs"),
+    ('"@hourly"', '"R * * * *"', 2, "leaves times to chance (H, R)"),
     ('"@hourly"', '"60 * * * *"', 2, "a cron expression that Airflow refuses: it is not acceptable, out of range"),
     ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
     ('"@hourly"', '"0 0 31 2 *"', 2, "a cron expression that Airflow refuses: failed to find next date"),

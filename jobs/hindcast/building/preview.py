@@ -87,7 +87,8 @@ def preview(
 
 def _open_tables(warehouse: str, contract: Contract) -> None:
     """Open every table that a preview can read: the pipeline's own, its inputs and the journals of theirs."""
-    list(inventory.every(warehouse, contract))
+    for table in inventory.every(warehouse, contract):
+        tables.opened(table)
     for name in contract.inputs:
         table = inputs.table(warehouse, contract, name)
         tables.opened(table)

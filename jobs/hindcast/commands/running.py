@@ -88,9 +88,9 @@ def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
         if unfinished is None:
             try:
                 return plan()
-            except BusyError:  # another one was planned at the same moment
-                continue
-        if unfinished.number != waiting_for:
+            except BusyError as error:  # another one was planned at the same moment, or upkeep is under way
+                print(f"{pipeline}: waiting, as {error.found}", file=sys.stderr, flush=True)
+        elif unfinished.number != waiting_for:
             waiting_for = unfinished.number
             found = f"waiting until run {unfinished.number} ({unfinished.run_id}) has ended"
             mend = f"if nothing works on it any more: hindcast abandon {pipeline}"

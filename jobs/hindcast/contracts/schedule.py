@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -24,12 +25,16 @@ def complaints(contract: Contract) -> Iterator[Complaint]:
     if len(schedule) > _LONGEST or len(schedule.split()) != _FIELDS or not set("".join(schedule.split())) <= _LETTERS:
         found = f"'{schedule[:_LONGEST]}' is not a cron expression"
         yield Complaint(place, found, f"write five fields (0 2 * * *), or {', '.join(PRESETS)}, or inputs")
+    elif any(_CHANCE.match(part) for field in schedule.split() for part in field.split(",")):
+        found = f"'{schedule}' leaves times to chance (H, R), and each time it is read it would have others"
+        yield Complaint(place, found, "write the times: 17 * * * *")
     elif wrong := _refusal(schedule, contract.start):
         found = f"'{schedule}' is a cron expression that Airflow refuses: {wrong}"
         yield Complaint(place, found, "write five fields (0 2 * * *): minute 0-59, hour 0-23, day 1-31, month, weekday")
 
 
 _FIELDS, _LONGEST = 5, 200
+_CHANCE = re.compile("[HR](/|$)")
 _LETTERS = set("0123456789*/,-LW#?ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 

@@ -156,7 +156,7 @@ def opened(table: Table) -> DeltaTable | None:
     return pinned[table.path]
 
 
-def _open_latest(table: Table) -> DeltaTable | None:
+def _open_latest(table: Table, *, again: bool = True) -> DeltaTable | None:
     folder = None if "://" in table.path else Path(table.path)
     if folder and folder.exists() and not folder.is_dir():
         raise TableError("is a file, not a Delta table", where=table.path, mend=_ELSEWHERE)
@@ -164,7 +164,12 @@ def _open_latest(table: Table) -> DeltaTable | None:
         found = DeltaTable(table.path)
     except TableNotFoundError:
         if folder is not None:
-            _refuse_other_content(folder)
+            try:
+                _refuse_other_content(folder)
+            except TableError:
+                if again:  # another writer may have made it after we looked
+                    return _open_latest(table, again=False)
+                raise
         return None
     except (DeltaError, OSError) as error:
         raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None

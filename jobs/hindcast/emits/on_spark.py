@@ -93,8 +93,12 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
             before = [F.col(f"_row.before_{side}").alias(i) for i, side in sides]
             known_before = reduce(or_, (F.col(f"_row.before_{side}").isNotNull() for _, side in sides))
             picked = picked.select("_row", "_own", "key", *before, known_before.alias("_there"))
-            old = F.when(F.col("_there"), F.struct(*derive.chosen(it, known)))
-            picked = picked.select("_row", "_own", old.alias("_before"))
+            picked = picked.select("_row", "_own", "_there", F.struct(*derive.chosen(it, known)).alias("_before"))
+            # Delta asks for the fields of a struct that is not there, too
+            kind = _nullable(picked.select("_before").schema)["_before"].dataType
+            picked = picked.select(
+                "_row", "_own", F.when(F.col("_there"), F.col("_before").cast(kind)).alias("_before")
+            )
     there = F.col("_row.put")
     keys, columns = list(shape.key), list(shape.value)
     return picked.select(

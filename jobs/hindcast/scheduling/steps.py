@@ -257,8 +257,8 @@ def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
     from hindcast.planning import journal
     from hindcast.settings import settings
 
-    run = next(run for run in journal.runs(settings().warehouse, pipeline) if run.run_id == name)
-    finish(pipeline, run.number, outlet_events)
+    own = [run for run in journal.runs(settings().warehouse, pipeline) if run.run_id == name]
+    finish(pipeline, own[-1].number, outlet_events)  # one that was given up was planned again under its name
 
 
 def held(pipeline: str) -> dict[str, Any]:
