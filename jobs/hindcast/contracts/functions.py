@@ -68,7 +68,7 @@ def name(function: exp.Func) -> str:
     """The name as Spark is told it; that of an operator or a special form may be none."""
     if isinstance(function, exp.Anonymous):
         return str(function.name)
-    if isinstance(function, exp.Connector):
-        return ""  # AND, OR: to write a long chain of them for each of its parts would take for ever
+    if isinstance(function, exp.Binary):
+        return ""  # AND, COLLATE: to write a long chain of them for each of its parts would take for ever
     match = re.match(r"([A-Za-z_]\w*)(\(|$)", function.sql(dialect="spark"))
     return match[1].lower() if match else ""

@@ -87,7 +87,9 @@ def _unsupported(gate: Expectation) -> _Found:
 def _condition(gate: Expectation, columns: Columns) -> _Found:
     """Of a condition in Spark SQL. In Great Expectations' own language, `col("a") > 1`, sqlglot sees no column."""
     text = gate.kwargs.get("row_condition")
-    if isinstance(text, str) and (lacking := queries.unknown(queries.where(text), columns)) is not None:
+    if isinstance(text, str) and (reach := queries.refuse_condition(text)) is not None:
+        yield "row_condition", f"row_condition {reach}", "name columns of the table, and functions of Spark SQL"
+    elif isinstance(text, str) and (lacking := queries.unknown(queries.where(text), columns)) is not None:
         yield "row_condition", f"row_condition: no column '{lacking}' here", nearest(lacking, columns)
 
 
@@ -111,6 +113,9 @@ def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
         yield name, f"{name} does not look at {{batch}}", "read the rows from it: SELECT * FROM {batch} WHERE ..."
         return
     query = "".join(literal + (queries.BATCH if place else "") for literal, place in parts)
+    if (reach := queries.refuse_query(query)) is not None:
+        yield name, f"{name} {reach}", "write one SELECT ... FROM {batch} WHERE ..., over tables"
+        return
     if (lacking := queries.unknown(query, columns)) is not None:
         yield name, f"{name}: no column '{lacking}' here", nearest(lacking, columns)
     given = queries.projected(query) if gate.on_failure == "quarantine" else None

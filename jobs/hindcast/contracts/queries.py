@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 import sqlglot
@@ -44,6 +45,49 @@ def unknown(query: str, columns: Collection[str]) -> str | None:
     return None
 
 
+def refuse_query(query: str) -> str | None:
+    """Return why a gate must not ask a query, None if it may: it is one SELECT, and `refuse_reach` has nothing to say.
+
+    >>> refuse_query("DROP TABLE _batch")
+    'is not one SELECT that can be read'
+    """
+    tree = _parsed(query)
+    return "is not one SELECT that can be read" if tree is None else refuse_reach(tree)
+
+
+def refuse_condition(condition: str) -> str | None:
+    """Return why a gate must not have a condition on rows, None if it may.
+
+    One that sqlglot cannot read may be in Great Expectations' own language.
+    """
+    tree = _parsed(where(condition))
+    if tree is None:
+        called = _CALLS_JAVA.search(condition)
+        return f"calls Java by '{called[1]}'" if called else None
+    return refuse_reach(tree)
+
+
+def refuse_reach(tree: exp.Query) -> str | None:
+    """Return what in a query reaches beyond tables: a program, Java, or files by their path; None if nothing does."""
+    if tree.find(exp.QueryTransform):
+        return "starts a program (TRANSFORM)"
+    for function in tree.find_all(exp.Anonymous):
+        if _CALLS_JAVA.match(f"{function.name}("):
+            return f"calls Java by '{function.name}'"
+        if function.name.lower() == "identifier":
+            return "makes a name of a text (IDENTIFIER)"
+    for table in tree.find_all(exp.Table):
+        if table.args.get("db") and (table.text("db").lower() in _FORMATS or "/" in table.name):
+            return f"reads files by their path, {table.sql(dialect='spark')}"
+    return None
+
+
+_CALLS_JAVA = re.compile(r"\b(reflect|try_reflect|java_method)\s*\(", re.IGNORECASE)
+_FORMATS = frozenset(
+    ("avro", "binaryfile", "csv", "delta", "iceberg", "jdbc", "json", "kafka", "orc", "parquet", "text", "xml")
+)
+
+
 def projected(query: str) -> list[str] | None:
     """The columns that a query gives, if it names each; None if that cannot be told.
 
@@ -60,10 +104,15 @@ def _parsed(query: str) -> _Query | None:
     """One query, if sqlglot can read it."""
     try:
         bounds.refuse_deep_brackets(query, "([{", ")]}", bounds.BRACKETS, "brackets")
+        if len(query) > bounds.TERMS and len(sqlglot.tokenize(query, dialect="spark")) > bounds.TERMS:
+            return None
         trees = [tree for tree in sqlglot.parse(query, dialect="spark") if tree is not None]
     except (sqlglot.errors.SqlglotError, bounds.ExcessError, RecursionError):
         return None
-    return trees[0] if len(trees) == 1 and isinstance(trees[0], _Query) else None
+    tree = trees[0] if len(trees) == 1 else None
+    while isinstance(tree, exp.Subquery):
+        tree = tree.this
+    return tree if isinstance(tree, _Query) else None
 
 
 def _closed(tree: _Query, sources: Collection[str]) -> bool:

@@ -278,8 +278,8 @@ def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: st
 
 
 _LAST = """
-    SELECT "table", key, unit, max_by(entry, "at") AS entry, max_by(digest, "at") AS digest,
-           max_by(since, "at") AS since, max_by(run, "at") AS run, max("at") AS "at",
+    SELECT "table", key, unit, max_by(entry, (run, "at")) AS entry, max_by(digest, (run, "at")) AS digest,
+           max_by(since, (run, "at")) AS since, max(run) AS run, max_by("at", (run, "at")) AS "at",
            CASE WHEN unit IS NOT NULL THEN max(json_extract_string("row", '$.validFrom')) END AS began
     FROM failing
     WHERE entry NOT IN ('stopped', 'warned') AND NOT list_contains(?, concat(entry, ' ', run, ' ', "table"))
