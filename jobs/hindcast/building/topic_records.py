@@ -155,6 +155,11 @@ class TopicRecords:
         spark, contract, name = self._spark, self._contract, self._name
         return base.united(spark, contract, name, self.decoded(logs.accepted(spark, contract, name, run)), run)
 
+    def _decoded_at(self, places: DataFrame) -> DataFrame:
+        """Return the accepted records of some places: one may be older than the run since which it is held."""
+        records = logs.accepted(self._spark, self._contract, self._name, after=0)
+        return self.decoded(records.join(F.broadcast(places), _PLACE, "left_semi")).select(*base.COLUMNS)
+
     def _known(self, records: DataFrame) -> DataFrame:
         """Return records without those that are held, and those that no longer are as of the run that said so."""
         rows = records if self._waiting is None else left(records, _places(self._waiting))
@@ -176,13 +181,14 @@ class TopicRecords:
             return []
         log, found = self._decoded(since).select(*base.COLUMNS), []
         if again is not None:
-            anew = log.join(F.broadcast(_places(again)), _PLACE, "left_semi")
+            anew = self._decoded_at(_places(again))
             found.append(anew.withColumn("run", F.lit(self._todo.run).cast("long")))
             keys = again.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
             own = log.join(F.broadcast(keys), self._key() == F.col("_held"))
             found.append(own.where(F.col("run") > F.col("_since")).select(*base.COLUMNS))
         if ended is not None:
-            older = log.where(F.col("run") <= run).join(F.broadcast(_places(ended, "run AS _run")), _PLACE)
+            runs = F.broadcast(_places(ended, "run AS _run"))
+            older = self._decoded_at(_places(ended)).where(F.col("run") <= run).join(runs, _PLACE)
             found.append(older.withColumn("run", F.col("_run")).select(*base.COLUMNS))
         return found
 

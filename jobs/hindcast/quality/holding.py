@@ -141,12 +141,15 @@ def _judged(candidate: Candidate, told: DataFrame, waiting: DataFrame, after: in
     `passing`, for a person has released them as they are.
     """
     table = candidate.table
-    before = waiting.select("unit", F.col("since").alias("_before"), F.col("digest").alias("_seen"))
+    before = waiting.select("unit", F.col("digest").alias("_seen"))
+    # Of the key: a unit may have another name when it fails again, as a session that has grown
+    behind = waiting.groupBy("key").agg(F.min("since").alias("_before"))
     released = released_units(candidate.todo, candidate.name, waiting).select("unit", F.lit(True).alias("_released"))
     known = F.col("digest").eqNullSafe(F.col("_seen"))
     settled = F.lit(journal.settled(journal.runs(table.warehouse, table.pipeline), after))
     return (
         told.join(before, "unit", "left")
+        .join(behind, "key", "left")
         .join(released, "unit", "left")
         .select(
             *("key", "unit", "digest"),
