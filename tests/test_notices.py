@@ -59,7 +59,7 @@ def test_a_forgetting_waits_for_those_who_have_posted_a_notice(
         ended.append("waited")
 
     waiting = threading.Thread(target=wait)
-    with notices.posted(now.warehouse, "p", "maintenance"):
+    with notices.post_notice(now.warehouse, "p", "maintenance"):
         waiting.start()
         time.sleep(1.5)  # longer than a notice of a dead process is heeded
         ended.append("posted")
@@ -81,7 +81,7 @@ def test_nobody_rewrites_files_while_something_is_forgotten(now: Settings) -> No
     enter(now, 2, "planned", forgets={"topic": "t", "sha256": "0"})
     with (
         pytest.raises(BusyError, match=r"maintenance stops here: run 2 \(run 2\) forgets something"),
-        notices.posted(now.warehouse, "p", "maintenance"),
+        notices.post_notice(now.warehouse, "p", "maintenance"),
     ):
         raise AssertionError("nothing may be done here")
     assert posted_files(now) == []
@@ -89,7 +89,7 @@ def test_nobody_rewrites_files_while_something_is_forgotten(now: Settings) -> No
     with pytest.raises(BusyError):
         notices.refuse_forgetting(now.warehouse, "p", "maintenance")
     enter(now, 2, "completed", forgets={"topic": "t", "sha256": "0"})
-    with notices.posted(now.warehouse, "p", "maintenance"):
+    with notices.post_notice(now.warehouse, "p", "maintenance"):
         assert len(posted_files(now)) == 1
 
 

@@ -32,9 +32,11 @@ settings of the session in the place of such names, in every SQL text: also wher
 ZONE = {"spark.sql.session.timeZone": "UTC"}
 """Texts without a zone, days and hours are those of UTC, wherever a session was made, and by whom."""
 
+MEANING = {**LITERAL, **ZONE}
+"""What decides how a text is read. Every session has it, and every step sets it in whatever session it is called."""
+
 SETTINGS = {
-    **LITERAL,
-    **ZONE,
+    **MEANING,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
@@ -107,11 +109,11 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     _use_utc()
     if url := os.environ.get("SPARK_REMOTE"):
         allow_deep_plans()
-        return remote.connect(url, {"spark.app.name": app, **LITERAL, **ZONE, **(conf or {})})
+        return remote.connect(url, {"spark.app.name": app, **MEANING, **(conf or {})})
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        own = {**LITERAL, **ZONE, **_places(now), **(conf or {})}
+        own = {**MEANING, **_places(now), **(conf or {})}
         return _configured(SparkSession.builder.appName(app), own).getOrCreate()
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
     properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
@@ -149,7 +151,7 @@ def sized(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     And texts that mean what they say, and the zone in which all steps read texts and days, whoever made the session,
     also one that exists on a server of others.
     """
-    return temporarily(spark, {**LITERAL, **ZONE, **(SMALL if rows <= FEW else {})})
+    return temporarily(spark, {**MEANING, **(SMALL if rows <= FEW else {})})
 
 
 def sliced(spark: SparkSession, rows: int) -> AbstractContextManager[None]:

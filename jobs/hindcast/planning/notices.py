@@ -35,7 +35,7 @@ client is gone after 300.
 
 
 @contextmanager
-def posted(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
+def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
     """Post a notice while the block lasts; raise BusyError, before it, if a forgetting is under way.
 
     `what`: what is done, for the person who waits for it. Where there is no run yet nothing is posted.

@@ -271,7 +271,7 @@ def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: st
     ]
     found = making.ensure(table(warehouse, pipeline), SCHEMA)
     try:
-        with notices.posted(warehouse, pipeline, "a rejection"):
+        with notices.post_notice(warehouse, pipeline, "a rejection"):
             write_deltalake(found, pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA)), mode="append")
     except (DeltaError, OSError) as error:
         raise making.unwritten(error, table(warehouse, pipeline).path) from None

@@ -35,7 +35,7 @@ class SharedSpark(PySparkOperator):
         if connection.conn_type != SparkConnectHook.conn_type:
             return super().execute_callable()  # type: ignore[no-untyped-call]  # the provider's
         conf = {"spark.app.name": f"{self.dag_id}-{self.task_id}", **connection.extra_dejson, **self.config_kwargs}
-        conf |= session.ZONE
+        conf |= session.MEANING
         conf.pop(SparkConnectHook.PARAM_USE_SSL, None)  # of the channel, not of the session
         session.allow_deep_plans()
         spark = remote.connect(SparkConnectHook(conn_id).get_connection_url(), conf)

@@ -96,7 +96,7 @@ def maintain(spark: Spark, now: Settings, contract: Contract, *, dry_run: bool =
         notices.refuse_forgetting(now.warehouse, contract.pipeline, what)
         return spark()
 
-    with nullcontext() if dry_run else notices.posted(now.warehouse, contract.pipeline, what):
+    with nullcontext() if dry_run else notices.post_notice(now.warehouse, contract.pipeline, what):
         told.trimmed = "" if dry_run else _trimmed(session, contract)
         for table in inventory.every(now.warehouse, contract):
             told.tables.append(_maintained(session, table, now.time_travel, told.retention, dry_run=dry_run))

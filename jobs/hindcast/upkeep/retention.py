@@ -53,7 +53,7 @@ def trim(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> d
     `slowest`; `quarantine`: how many refused records, by topic. BusyError while a run is under way, AskedError if the
     contract was changed since the last one.
     """
-    with nullcontext() if dry_run else notices.posted(settings().warehouse, contract.pipeline, "trimming"):
+    with nullcontext() if dry_run else notices.post_notice(settings().warehouse, contract.pipeline, "trimming"):
         return _trim(spark, contract, dry_run=dry_run)
 
 

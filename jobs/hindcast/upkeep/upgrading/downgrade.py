@@ -52,7 +52,7 @@ def downgrade(spark: SparkSession, contract: Contract, name: str, to: str, *, lo
             where=table.pipeline,
             mend=f"wait for it or retry it; if it cannot be finished: hindcast abandon {table.pipeline}",
         )
-    with notices.posted(table.warehouse, table.pipeline, f"the downgrade of {name}"):
+    with notices.post_notice(table.warehouse, table.pipeline, f"the downgrade of {name}"):
         return [*_downgraded(spark, table, to, lose=lose), done]
 
 

@@ -67,11 +67,11 @@ def upgrade(spark: SparkSession, contract: Contract, name: str, mode: str) -> li
         return [*told, f"the store format is {store_formats.TODAY}"]
     match mode:
         case "in-place":
-            with notices.posted(table.warehouse, pipeline, f"the upgrade of {name}"):
+            with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
                 rows = fill(spark, table)
             told.append(f"{rows:,} rows brought to today's form where they lie")
         case "roll-over":
-            with notices.posted(table.warehouse, pipeline, f"the upgrade of {name}"):
+            with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
                 roll_over.build(spark, table)
             done = _run(spark, contract, {"table": name, "mode": mode, "step": "end"})
             told.append(f"run {done['run']}: swapped by the table that was built beside")

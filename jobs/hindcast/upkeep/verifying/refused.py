@@ -71,7 +71,7 @@ def rebuild(warehouse: str, contract: Contract) -> int:
 
     Of topics that the contract does not have it keeps what is there. What was there before stays in its history.
     """
-    with notices.posted(warehouse, contract.pipeline, "a rebuild of the quarantine"):
+    with notices.post_notice(warehouse, contract.pipeline, "a rebuild of the quarantine"):
         return _rebuild(warehouse, contract)
 
 
