@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,8 @@ from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from hindcast.planning.plans import Plan
 
 HOUR = timedelta(hours=1)
 
@@ -304,6 +306,27 @@ def test_runs_and_releases_do_not_depend_on_clocks(
         known = [run.known_at for run in journal.runs(p.warehouse, p.name)]
         assert (known, p.states()) == (sorted(set(known)), [(1, "completed"), (2, "completed"), (3, "completed")])
         assert verify(p.warehouse, p.contract).findings == []
+
+
+def test_of_two_that_give_up_a_stopped_run_at_once_the_second_is_told_to_wait(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(None, broker, tmp_path) as p:
+        runs.plan(p.name, "first")
+        first = plans.current(p.warehouse, p.name, 1)
+        journal.write(p.warehouse, replace(first, state="stopped", detail={"found": "by a test"}))
+        propose = planner.proposed
+
+        def propose_late(*given: Any, **named: Any) -> Plan:
+            """The other one gives the run up in the meantime."""
+            monkeypatch.setattr(planner, "proposed", propose)
+            runs.plan(p.name, "other")
+            return propose(*given, **named)
+
+        monkeypatch.setattr(planner, "proposed", propose_late)
+        with pytest.raises(BusyError, match="another run was planned at the same moment: run 1 is abandoned"):
+            runs.plan(p.name, "second")
+        assert p.states() == [(1, "abandoned"), (2, "planned")]
 
 
 def test_a_known_at_a_little_ahead_of_the_clock_needs_none(

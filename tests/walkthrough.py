@@ -10,6 +10,7 @@ What differs from run to run is compared as its kind: a moment with a fraction o
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
@@ -145,7 +146,8 @@ def check(pages: Sequence[Path], n: int, checkout: Path, done: list[Done]) -> No
     assert n < len(done), "an earlier command failed"
     command = commands(pages)[n]
     assert (done[n].code != 0) == command.fails, done[n].told
-    assert comparable(done[n].told, checkout) == comparable(command.printed, checkout)
+    expected, printed = (comparable(text, checkout).splitlines() for text in (command.printed, done[n].told))
+    assert printed == expected, "\n".join(difflib.unified_diff(expected, printed, "the page", "what it printed"))
 
 
 def comparable(text: str, checkout: Path) -> str:

@@ -40,7 +40,10 @@ class Way(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """The turns of some rows, and their lengths. `root`: rises with the record that is behind a row."""
+    """The turns of some rows, and their lengths. `root`: rises with the record that is behind a row.
+
+    There is a first step even where no row has one, as in a run that brings no record to a task.
+    """
 
     root: Integers
     steps: Integers
@@ -51,7 +54,7 @@ class Turns(NamedTuple):
         """Return the turns of rows in their order; rows without one come first."""
         turn = pc.struct_field(order, "turn")
         length = pc.list_value_length(turn).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        steps = np.full((len(length), int(length.max(initial=0))), NOTHING)
+        steps = np.full((len(length), int(length.max(initial=1))), NOTHING)
         steps[np.arange(steps.shape[1]) < length[:, None]] = turn.flatten().to_numpy(zero_copy_only=False)
         behind = np.stack([_numbers(order, name) for name in ("run", "reached", "topic", "partition", "offset")])
         return cls(np.cumsum(np.any(np.diff(behind, axis=1, prepend=NOTHING - 1) != 0, axis=0)), steps, length)

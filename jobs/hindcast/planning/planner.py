@@ -63,7 +63,14 @@ def plan(
             )
     made = proposed(warehouse, servers, contract, run_id, interval_end, past, only, ahead=ahead)
     for run in open_runs:
-        abandon(warehouse, run, f"given up for {run_id}")
+        try:
+            abandon(warehouse, run, f"given up for {run_id}")
+        except RunError as ended:
+            raise BusyError(
+                f"another run was planned at the same moment: {ended.found}",
+                where=contract.pipeline,
+                mend="run it again when that one has ended; nothing was written",
+            ) from ended
     if instead:
         nothing = {name: share.of_nothing() for name, share in made.topics.items()}
         made = replace(made, run=made.first, numbers=1, topics=nothing, **instead)

@@ -5,6 +5,7 @@ A key is named by its `label`, which is the same as long as what is held of it i
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,6 +16,7 @@ import pyarrow as pa
 from hindcast import show
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
+from hindcast.delta import tables
 from hindcast.quality import holds
 from hindcast.words import counted
 
@@ -49,8 +51,10 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
         if row["entry"] == "held":
             by_key.setdefault((row["table"], row["key"]), []).append(row)
     hidden = {name for name, columns in sensitive(contract).items() if columns & {*shapes(contract)[name].key}}
+    found = tables.opened(holds.table(warehouse, contract.pipeline)) if hidden else None
+    secret = str(found.metadata().id) if found else ""
     return [
-        _held_key(table, key, rows, hides_key=table in hidden)
+        _held_key(table, key, rows, secret if table in hidden else "")
         for (table, key), rows in sorted(by_key.items())
         if until is None or all(row["at"] <= until for row in rows)
     ]
@@ -83,13 +87,15 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
     return chosen
 
 
-def _held_key(table: str, key: str, rows: Sequence[dict[str, Any]], *, hides_key: bool) -> HeldKey:
+def _held_key(table: str, key: str, rows: Sequence[dict[str, Any]], secret: str) -> HeldKey:
+    """Return what is held of a key; `secret` hides it behind a mark that no guess of the key leads to."""
     failing = [row for row in rows if row["expectation"] is not None]
     first = min(failing or rows, key=lambda row: (row["gate"] or 0, row["offset"] or 0, row["row"]))
     place = first["topic"], first["partition"], first["offset"]
     reason = "; ".join(dict.fromkeys(row["reason"] for row in failing if row["reason"]))
     label, shown = f"{table} {key}", key
-    if hides_key:
+    if secret:
         at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first['run']}"
-        label, shown = f"{table} *** ({at})", "***"
+        mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
+        label, shown = f"{table} *** ({at}) {mark}", "***"
     return HeldKey(label, table, key, shown, len(rows), len(failing), first["row"], reason, *place)
