@@ -9,11 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from hindcast.contracts import Contract, load
-from hindcast.delta import making
+from hindcast.delta import making, tables
+from hindcast.delta.tables import Table
 from hindcast.errors import ContractError
+from hindcast.planning import definitions, journal, planner
+from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
 from hindcast.quality import approval, holds
 from hindcast.reports import report
@@ -136,6 +139,24 @@ def test_one_of_two_sensitive_keys_of_one_record_is_chosen_alone(tmp_path: Path)
             }
         labels += [key.label for key in keys]
     assert len({*labels}) == 8, "a label cannot be computed from a guess of its key"
+
+
+def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse, text = str(tmp_path), contract(tmp_path)
+    plan = Plan("restaurant", 2, "dies", T0, None, text.hash, {}, definition=definitions.list_unkept([], text))
+    run = Run(2, "dies", T0, "planned", plan.as_json(), plan.as_json())
+    journal.write(warehouse, run)
+    menu = Table(warehouse, "restaurant", "menu", "versions")
+    nothing = making.arrow_schema(holds.SCHEMA).empty_table()
+    made = CommitProperties(app_transactions=[Transaction(menu.app(""), 2)])
+    write_deltalake(making.ensure(menu, holds.SCHEMA), nothing, mode="append", commit_properties=made)
+    orders = [held(1, "curry", 1, table="orders"), held(2, "curry", 1, table="orders", entry="released")]
+    enter(warehouse, held(1, "curry", 1), held(2, "curry", 1, entry="released"), *orders)
+    planner.abandon(warehouse, run, "by a test")
+    monkeypatch.setattr(tables, "notes", lambda _: {})
+    assert {row["table"] for row in holds.held(warehouse, "restaurant").to_pylist()} == {"orders"}
 
 
 def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hindcast import clock
 from hindcast.contracts import Contract
 from hindcast.corrected import valid_time
 from hindcast.delta import emitted, tables
-from hindcast.delta.tables import located, published
+from hindcast.delta.tables import Table, located, published
 from hindcast.errors import AskedError, BusyError, RunError, nearest
 from hindcast.kafka import gaps, members
 from hindcast.kafka.topics import Cluster, Offsets, bounded, continued, made_anew
@@ -180,8 +180,16 @@ def stays(warehouse: str, contract: Contract, todo: Plan | None, done: int, chun
 
 
 def abandon(warehouse: str, run: Run, reason: str) -> None:
-    """Gives up a run: what it has committed stays, what it has not is left to the next one."""
-    journal.write(warehouse, replace(run, state="abandoned", detail={"reason": reason}))
+    """Give up a run: what it has committed stays, what it has not is left to the next one.
+
+    The entry lists the tables that the run had `published`, since Delta's log forgets its oldest commits.
+    """
+    pipeline, first = run.plan["pipeline"], Plan.from_json(run.plan).first
+    fields = definitions.find_fields(journal.runs(warehouse, pipeline), run.plan["contract"]) or {}
+    places = (place.split(".") for place in fields)
+    names = sorted({place[1] for place in places if place[0] in ("topics", "views")})
+    done = [name for name in names if published(Table(warehouse, pipeline, name, "versions")) >= first]
+    journal.write(warehouse, replace(run, state="abandoned", detail={"reason": reason, "published": done}))
 
 
 def _claimed(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, Share] | None:

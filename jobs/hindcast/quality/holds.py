@@ -307,13 +307,16 @@ def _without_effect(warehouse: str, pipeline: str) -> list[str]:
     if tables.opened(table(warehouse, pipeline)) is None:
         return []
     ended = _asked(warehouse, pipeline, _ENDED, []).to_pylist()
-    given_up = {run.number for run in journal.runs(warehouse, pipeline) if run.state in ("abandoned", "stopped")}
+    past = journal.runs(warehouse, pipeline)
+    given_up = {run.number: run.detail for run in past if run.state in ("abandoned", "stopped")}
     names = {row["table"] for row in ended if row["run"] in given_up}
     done = {name: tables.notes(Table(warehouse, pipeline, name, "versions")) for name in names}
     return [
         f"{row['entry']} {row['run']} {row['table']}"
         for row in ended
-        if row["run"] in given_up and row["run"] not in done[row["table"]]
+        if row["run"] in given_up
+        and row["table"] not in given_up[row["run"]].get("published", ())
+        and row["run"] not in done[row["table"]]
     ]
 
 
