@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from hindcast.contracts import Contract, read, read_all
@@ -13,6 +14,10 @@ from hindcast.settings import settings
 
 SUFFIXES = (RELEASE, PREVIEW)
 """What the DAGs that ask a person, and preview, add to their pipeline's name."""
+
+
+CONTRACTS = (".yaml", ".yml")
+Files = frozenset[tuple[str, int, int, int]]
 
 
 def contract(pipeline: str, readable: Collection[str]) -> Contract:
@@ -34,7 +39,8 @@ def known() -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """The contracts by pipeline, and by file what is wrong with those that do not load."""
     found: dict[str, Contract] = {}
     broken: dict[str, ContractError] = {}
-    for path, contract in read_all(settings().schemas, _read).items():
+    read_one = partial(_read, beside=_list_files(settings().schemas))
+    for path, contract in read_all(settings().schemas, read_one).items():
         if isinstance(contract, Contract):
             found[contract.pipeline] = contract
         else:
@@ -54,15 +60,24 @@ def pipeline_of(dag_id: str) -> str:
     return dag_id.removesuffix(suffix)
 
 
-def _read(path: Path) -> Contract | ContractError:
-    """Return what a file holds; it is read anew when it has changed."""
+def _read(path: Path, beside: Files) -> Contract | ContractError:
+    """Return what a file holds; it is read anew when it, its rights or a file beside the contracts has changed."""
     try:
-        changed = path.stat()
+        now = path.stat()
     except OSError:
         return read(path)
-    return _unchanged(path, changed.st_mtime_ns, changed.st_size)
+    return _unchanged(path, (now.st_mtime_ns, now.st_ctime_ns, now.st_size), beside)
+
+
+def _list_files(folder: Path) -> Files:
+    """Return the files that contracts may refer to, such as Avro schemas, each with when it changed and its size."""
+    try:
+        files = [(it.name, it.stat()) for it in os.scandir(folder) if not it.name.endswith(CONTRACTS)]
+    except OSError:
+        return frozenset()
+    return frozenset((name, now.st_mtime_ns, now.st_ctime_ns, now.st_size) for name, now in files)
 
 
 @lru_cache(maxsize=512)
-def _unchanged(path: Path, _changed: int, _size: int) -> Contract | ContractError:
+def _unchanged(path: Path, _now: tuple[int, ...], _beside: Files) -> Contract | ContractError:
     return read(path)

@@ -1,0 +1,35 @@
+"""Contracts as the pages know them: read once, and again when what they are made of has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hindcast.pages import catalog
+
+CONTRACT = """
+pipeline: bakery
+start: 2026-01-01
+topics:
+  loaves: {read: stream, key: {id: string}, value: {weight: long}, value_format: avro, value_schema: loaves.avsc}
+"""
+SCHEMA = {"type": "record", "name": "loaf", "fields": [{"name": "weight", "type": "long"}]}
+
+
+def test_a_contract_is_read_again_when_its_avro_schema_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    read, schema = [], tmp_path / "loaves.avsc"
+    monkeypatch.setattr(catalog, "read", lambda path, read_now=catalog.read: read.append(path) or read_now(path))
+    (tmp_path / "bakery.yaml").write_text(CONTRACT, encoding="utf-8")
+    assert "loaves.avsc" in str(catalog.known()[1]["bakery"])
+    schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    assert [*catalog.known()[0]] == ["bakery"]
+    schema.write_text("not JSON", encoding="utf-8")
+    assert "is not JSON" in str(catalog.known()[1]["bakery"])
+    times = len(read)
+    assert "is not JSON" in str(catalog.known()[1]["bakery"])
+    assert len(read) == times == 3, "a file that is as it was is not read again"
