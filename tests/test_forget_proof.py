@@ -62,6 +62,7 @@ def test_a_text_is_sought_as_files_may_write_it() -> None:
     ("told", "kept"),
     [
         ({"found": "run 3 failed on key ann"}, {"found": "forgotten"}),
+        ({"again": """hindcast release town.people --key '{"id":"ann"}'"""}, {"again": "forgotten"}),
         ({"found": "run 3 failed on key annabel"}, {"found": "run 3 failed on key annabel"}),
         ({"topics": {"ann": {"topic": "ann"}}}, {"topics": {"ann": {"topic": "ann"}}}),
         (

@@ -15,8 +15,8 @@ from hindcast.replay.forgotten import SAID
 LEAST, DIGITS = 4, 8
 """Shorter texts, and shorter ones of digits alone, are in every file by chance: a search for them tells nothing."""
 
-_FREE = ("reason", "found", "detail", "definition", "before", "after")
-"""The fields of plans, notes and reports that people or errors write; contracts too, of which they tell the text."""
+_FREE = ("reason", "found", "detail", "definition", "before", "after", "again")
+"""The fields of plans, notes and reports that people or errors write, contracts too, and commands that name keys."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ][\d:.,+Z-]*)?$")
 _QUOTED = re.compile(r'(?<=[:,\[{])\s*"([^"\\]+)"(?!\s*:)')
