@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.contracts import load
-from hindcast.delta.folder import Folder
+from hindcast.delta.folder import File, Folder
 from hindcast.upkeep.forgetting import forget, proof, purge
 from hindcast.upkeep.forgetting.texts import Texts, leaves, spellings, strings
 from warehouses import shop
@@ -135,6 +135,15 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     told = proof.told(found, set(), ANN.sought, "", 0)
     assert [it["files"] for it in told["left"]] == [["people/rows.parquet"]]
     assert not told["proven"]
+
+
+def test_a_notice_that_is_taken_away_meanwhile_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(str(tmp_path))
+    (tmp_path / "said.json").write_text("Ann Marker")
+    there = list(folder.files())
+    monkeypatch.setattr(folder, "files", lambda: [File("_notices/run-3.json", 40), *there])
+    found = proof.search(folder, set(), tmp_path / "reports", ANN.sought)
+    assert (found.files, {**found.places}) == (1, {"Ann Marker": {"said.json"}})
 
 
 def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> None:

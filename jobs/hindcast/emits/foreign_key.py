@@ -79,8 +79,9 @@ def foreign_key(
     else:
         roots, hops = (np.concatenate((of[lefts.order], of[rights.order])) for of in (content.root, content.hops))
         hashes = content.hash
+    changed = np.stack((lefts.order, lefts.key, lefts.value, lefts.before, lefts.time, joins_now, leaves), 1)
     rows = _emit(
-        np.stack((lefts.order, lefts.key, lefts.value, lefts.before, lefts.time, joins_now, leaves), 1),
+        changed,
         np.stack((*found, left_behind[1]), 1),
         np.stack((rights.order, rights.key, rights.value, rights.time), 1),
         places,
@@ -90,6 +91,7 @@ def foreign_key(
         roots,
         hops,
         hashes,
+        _sort_changes(changed, roots, hops),
     )
     left_over = np.flatnonzero(subscribed[len(subscribed) // 2 :])
     names = np.searchsorted(places.first, left_over, side="right") - 1
@@ -108,6 +110,7 @@ def _emit(
     roots: Integers,
     hops: Integers,
     hashes: Integers,
+    changes: Integers,
 ) -> Integers:
     """Rows of cause, key, left, right, time."""
     out, used = np.empty((len(lefts) + 16, 5), np.int64), 0
@@ -120,7 +123,7 @@ def _emit(
             root, hop = roots[len(lefts) + m], hops[len(lefts) + m]
             while NOTHING < place < end:
                 # The answer goes to the left row through one topic; the left row's way here has one as well.
-                if not _has_changed(lefts, roots, hops, hashes, n, root, hop + 1, places.time[place], holds[place]):
+                if not _has_changed(lefts, hashes, changes, n, root, hop + 1, places.time[place], holds[place]):
                     out = room(out, used)
                     there = holds[place] if value != NOTHING or outer else NOTHING
                     out[used] = order, places.time[place], there, value, time
@@ -130,7 +133,7 @@ def _emit(
         if n == len(lefts):
             break
         order, key, value, before, time, joins_now, leaves = lefts[n]
-        stays = not _has_changed(lefts, roots, hops, hashes, n + 1, roots[n], hops[n], key, value)
+        stays = not _has_changed(lefts, hashes, changes, n + 1, roots[n], hops[n], key, value)
         other, other_time, left_behind_time = found[n]
         if leaves != NOTHING and leaves != joins_now:
             leave(subscribed, leaves)
@@ -154,24 +157,33 @@ def _emit(
     return out[:used]
 
 
+def _sort_changes(lefts: Integers, roots: Integers, hops: Integers) -> Integers:
+    """Return, sorted, each root, key and number of hops with the last left row that came by as few or fewer."""
+    number = np.arange(len(lefts))
+    root, key = roots[: len(lefts)], lefts[:, 1]
+    by = np.lexsort((number, hops[: len(lefts)], key, root))
+    root, key = root[by], key[by]
+    starts = np.append(0, np.flatnonzero((root[1:] != root[:-1]) | (key[1:] != key[:-1])) + 1)
+    of = np.repeat(starts, np.diff(np.append(starts, len(by)))) * len(by)
+    return np.stack((root, key, hops[: len(lefts)][by], np.maximum.accumulate(of + by) - of), 1)
+
+
 @compiled
 def _has_changed(
-    lefts: Integers,
-    roots: Integers,
-    hops: Integers,
-    hashes: Integers,
-    first: int,
-    root: int,
-    hop: int,
-    key: int,
-    value: int,
+    lefts: Integers, hashes: Integers, changes: Integers, first: int, root: int, hop: int, key: int, value: int
 ) -> bool:
     """Whether a record changes the left row of a key, from the number `first` on, which has `value` so far."""
-    changed = False
-    for n in range(first, len(lefts)):
-        if roots[n] != root:
-            break
-        if lefts[n, 1] == key and hops[n] <= hop:
-            new = lefts[n, 2]
-            changed = new != value if new == NOTHING or value == NOTHING else hashes[new] != hashes[value]
-    return bool(changed)
+    low, high = 0, len(changes)
+    while low < high:
+        middle = (low + high) // 2
+        its_root, its_key, its_hop, _ = changes[middle]
+        if its_root < root or (its_root == root and (its_key < key or (its_key == key and its_hop <= hop))):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0 or changes[low - 1, 0] != root or changes[low - 1, 1] != key or changes[low - 1, 3] < first:
+        return False
+    new = lefts[changes[low - 1, 3], 2]
+    if new == NOTHING or value == NOTHING:
+        return bool(new != value)
+    return bool(hashes[new] != hashes[value])

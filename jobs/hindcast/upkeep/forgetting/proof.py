@@ -16,6 +16,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -54,11 +55,15 @@ class Found:
 
 
 def search(folder: Folder, live: Collection[str], reports: Path, sought: Iterable[str]) -> Found:
-    """Reads every file of a pipeline's folder and of its reports. `live`: the files of data that tables have."""
+    """Reads every file of a pipeline's folder and of its reports. `live`: the files of data that tables have.
+
+    A notice of what goes on beside may be taken away meanwhile (`planning.notices`): it says nothing any more.
+    """
     there = {path for name in folder.tables for path in purge.data(folder, name)}
     found, texts = Found(old=sorted(there - {*live})), sorted(sought)
     for file in folder.files():
-        _search(found, file.path, folder.read(file.path), texts)
+        with suppress(FileNotFoundError):
+            _search(found, file.path, folder.read(file.path), texts)
     for path in sorted(reports.rglob("*")) if reports.is_dir() else []:
         if path.is_file():
             _search(found, f"reports/{path.relative_to(reports)}", path.read_bytes(), texts)
