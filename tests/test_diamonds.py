@@ -106,8 +106,8 @@ def chosen(*parts: str) -> dict[str, list[Json]]:
     return {name: every[name] for name in every if not name.startswith("random") and any(p in name for p in parts)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cuts", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("cuts", [1, 3])
 def test_contracts_emit_what_the_vectors_expect(spark: SparkSession, broker: str, tmp_path: Path, cuts: int) -> None:
     vectors = chosen(*SOME)
     found = replayed(spark, broker, tmp_path, vectors, cuts)

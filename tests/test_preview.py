@@ -62,6 +62,7 @@ def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, An
     return found
 
 
+@pytest.mark.long
 def test_a_run_beside_a_preview_changes_nothing_of_it(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
