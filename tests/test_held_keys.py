@@ -89,6 +89,19 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
     assert "1 of 61" in lines[2]
 
 
+def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Path) -> None:
+    warehouse, places = str(tmp_path), [(1, 0), (0, 7), (0, 10), (1, 2), (0, 3)]
+    enter(
+        warehouse,
+        *(
+            held(1, "tea", 5, topic="t", partition=partition, offset=offset, change=change)
+            for (partition, offset), change in zip(places, ("open", "open", "close", "open", "close"), strict=True)
+        ),
+    )
+    for rows in (holds.held(warehouse, "restaurant"), holds.listed(warehouse, "restaurant")):
+        assert [(row["partition"], row["offset"]) for row in rows.to_pylist()] == sorted(places)
+
+
 def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     warehouse, menu, shown = str(tmp_path), contract(tmp_path), T0 + timedelta(hours=1)
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))

@@ -185,14 +185,14 @@ def listed(
     wanted = {'"table"': name, "run": run, "gate": gate}
     asked = {column: value for column, value in wanted.items() if value is not None}
     where = " AND ".join(["true", *(f"{column} = ?" for column in asked)])
-    query = f'SELECT * EXCLUDE (digest, unit) FROM failing WHERE {where} ORDER BY run, "table", key, "at"'  # noqa: S608  # names of ours
+    query = f'SELECT * EXCLUDE (digest, unit) FROM failing WHERE {where} ORDER BY run, "table", key, "at", {_RECORD}'  # noqa: S608  # names of ours
     return _asked(warehouse, pipeline, query, list(asked.values()))
 
 
 def held(warehouse: str, pipeline: str, upto: int | None = None) -> pa.Table:
     """The rows of all changes that are held now, or after the run `upto`, with `entry` held or rejected.
 
-    Columns as `listed` has them.
+    Columns as `listed` has them, rows by table, key, run and record.
     """
     return _asked(warehouse, pipeline, _HELD, [_without_effect(warehouse, pipeline), upto, upto])
 
@@ -277,6 +277,8 @@ def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: st
         raise making.unwritten(error, table(warehouse, pipeline).path) from None
 
 
+_RECORD = 'topic, "partition", "offset", gate, "change"'
+"""The order of the rows of one key: that of their records."""
 _LAST = """
     SELECT "table", key, unit, max_by(entry, (run, "at")) AS entry, max_by(digest, (run, "at")) AS digest,
            max_by(since, (run, "at")) AS since, max(run) AS run, max_by("at", (run, "at")) AS "at",
@@ -293,7 +295,7 @@ _HELD = f"""
     SELECT r.* EXCLUDE (entry, digest, unit), last.entry
     FROM failing r JOIN last ON r."table" = last."table" AND r.key = last.key AND r.unit IS NOT DISTINCT FROM last.unit
      AND r.digest = last.digest AND r.run = last.run
-    WHERE r.entry = 'held' ORDER BY "table", key, run, "change"
+    WHERE r.entry = 'held' ORDER BY "table", key, run, {_RECORD}
 """  # noqa: S608  # ours
 
 
