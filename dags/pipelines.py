@@ -56,7 +56,7 @@ SPARK_TIMEOUT = timedelta(hours=12)
 """After so long a step in Spark is stopped, and tried again: the first replay of a large topic may take hours."""
 
 APPROVED = {**PATIENCE, "timeout": 2 * SPARK_TIMEOUT.total_seconds()}
-"""How an approval waits: longer than a step may take, for nobody gives it a second time."""
+"""How an approval or a rejection waits: longer than a step may take, for nobody gives it a second time."""
 
 RUN = "{{ ti.xcom_pull(task_ids='plan') }}"
 UNTIL = "{{ ti.xcom_pull(task_ids='plan', key='until') }}"
@@ -111,6 +111,7 @@ SOME = {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
 PLAN = (
     "Fixes what the run does: its known-at, and which offsets of each topic. It waits while another run is under way."
 )
+REJECT = "Notes who has rejected what is held back: it stays held. It waits while something is forgotten."
 REPORT = "Says what the run did, completes it, and tells Airflow which tables were published (as asset events)."
 
 
@@ -229,7 +230,8 @@ def release_dag(contract: Contract) -> DAG:
         release = _spark_task("release", "release", contract, "{{ run_id }}", until, by, keys)
         outlets = [assets.alias(contract.pipeline)]
         report = task(task_id="report", outlets=outlets, doc_md=REPORT)(steps.finish_release)
-        held >> approve >> [planned, task(steps.reject)(contract.pipeline, until, by, keys)]
+        reject = task.sensor(task_id="reject", doc_md=REJECT, **APPROVED)(steps.reject)
+        held >> approve >> [planned, reject(contract.pipeline, until, by, keys)]
         planned >> release >> report(contract.pipeline, "{{ run_id }}")
     return dag
 

@@ -62,6 +62,7 @@ told = {
             "form": {name: param.serialize() for name, param in dag.params.items()},
             "outlets": {t.task_id: [asset.name for asset in t.outlets] for t in dag.tasks if t.outlets},
             "mapped": {t.task_id: [t.task_type, *t.expand_input.value] for t in dag.tasks if t.is_mapped},
+            "waits": {t.task_id: [t.mode, t.poke_interval, t.timeout] for t in dag.tasks if hasattr(t, "mode")},
             "pools": {t.task_id: t.pool for t in dag.tasks},
             "docs": {t.task_id: t.doc_md for t in dag.tasks},
             "tags": sorted(dag.tags),
@@ -179,6 +180,7 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
         "reject": [],
     }
     assert (release["operators"]["approve"], release["active"]) == ("Approval", 1)
+    assert release["waits"]["plan"] == release["waits"]["reject"] == ["reschedule", 10, 24 * 3600]
     choice = release["choice"]
     assert (choice["value"], choice["chosen"]) == ([], ["menu two"])
     assert (choice["schema"]["type"], choice["schema"]["examples"]) == (["array", "null"], ["menu one", "menu two"])

@@ -15,11 +15,12 @@ from hindcast.contracts import Contract, load
 from hindcast.delta import making, tables
 from hindcast.delta.tables import Table
 from hindcast.errors import ContractError
-from hindcast.planning import definitions, journal, planner
+from hindcast.planning import definitions, journal, notices, planner
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
 from hindcast.quality import approval, holds
 from hindcast.reports import report
+from hindcast.scheduling import steps
 
 MENU = """
 pipeline: restaurant
@@ -115,6 +116,52 @@ def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.Capt
     assert approval.choose_keys(warehouse, menu, shown, json.dumps([f"menu {naan}"])) == {}
     assert f"menu {naan}: is not held any more as it was shown" in capsys.readouterr().out
     assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry]}
+
+
+def begin_forgetting(warehouse: str, state: str) -> None:
+    plan = {"pipeline": "restaurant", "forgets": {"topic": "menu", "sha256": "0"}}
+    journal.write(warehouse, Run(2, "forget__1", T0 + timedelta(days=1), state, plan, plan))
+
+
+def test_a_rejection_waits_for_a_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract(tmp_path)
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", warehouse := str(tmp_path / "warehouse"))
+    enter(warehouse, held(1, "curry", 1), held(1, "naan", 2), held(1, "anna", 3, table="orders"))
+    begin_forgetting(warehouse, "planned")
+    answer = "restaurant", (T0 + timedelta(hours=1)).isoformat(), "ann", '["menu {\\"item\\": \\"curry\\"}"]'
+    assert not steps.reject(*answer).is_done
+    assert "a rejection stops here: run 2 (forget__1) forgets something" in capsys.readouterr().out
+    assert {row["entry"] for row in holds.held(warehouse, "restaurant").to_pylist()} == {"held"}
+    begin_forgetting(warehouse, "completed")
+    assert steps.reject(*answer).is_done
+    assert capsys.readouterr().out == "restaurant.menu: 1 key held, rejected by ann\n"
+    entries = {row["key"]: row["entry"] for row in holds.held(warehouse, "restaurant").to_pylist()}
+    assert entries == {'{"item": "curry"}': "rejected", '{"item": "naan"}': "held", '{"item": "anna"}': "held"}
+    assert steps.reject(*answer).is_done
+    assert "nothing is held any more as it was shown" in capsys.readouterr().out
+
+
+def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse, curry, naan = str(tmp_path), '{"item": "curry"}', '{"item": "naan"}'
+    enter(warehouse, held(1, "curry", 1), held(1, "naan", 2), held(1, "soup", 3))
+    post = notices.post_notice
+
+    def post_late(*given: Any) -> Any:
+        """Post a notice when a forgetting has just taken curry, and a run has found more of naan."""
+        tables.opened(holds.table(warehouse, "restaurant")).delete('key = \'{"item": "curry"}\'')  # type: ignore[union-attr]
+        enter(warehouse, held(2, "naan", 4))
+        return post(*given)
+
+    monkeypatch.setattr(notices, "post_notice", post_late)
+    asked = {"menu": [curry, naan, '{"item": "soup"}']}
+    rejected = holds.reject(warehouse, "restaurant", asked, "ann", T0 + timedelta(hours=1))
+    assert rejected == {"menu": ['{"item": "soup"}']}
+    entered = [(row["key"], row["by"]) for row in holds.listed(warehouse, "restaurant").to_pylist()]
+    assert [key for key, by in entered if by] == ['{"item": "soup"}']
+    assert curry not in dict(entered)
 
 
 def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ def _others(p: Pipeline) -> None:
     # One of two keys released, the other rejected: it stays held and is not new.
     release(p, "dear", "curry")
     assert p.believed("dear") == [("curry", 8, 0, 5), ("curry", 60, 5, None)]
-    holds.reject(p.warehouse, p.name, "dear", holds.named(p.warehouse, p.name, "dear", ()), "ann")
+    keys = {"dear": holds.named(p.warehouse, p.name, "dear", ())}
+    holds.reject(p.warehouse, p.name, keys, "ann", datetime.now(UTC))
     assert held(p, "dear") == {("truffle", "open", 90, 0, "between", "rejected")}
     release(p, "orders")
     assert {("bob", "curry", 0, 2), ("bob", "curry", 1, 3), ("anna", "truffle", 1, 3)} < set(p.believed("orders"))

@@ -118,7 +118,7 @@ def test_keys_are_found_counted_and_rejected(now: Settings) -> None:
         counts = holds.counts(now.warehouse, "shop", 1, 0)
         some = holds.named(now.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
         every = approval.choose_keys(now.warehouse, contract, datetime.now(UTC), "[]")
-        holds.reject(now.warehouse, "shop", "prices", every["prices"], "ann")
-    assert counts["prices"]["keys"] == len(every["prices"]) == MANY
+        rejected = holds.reject(now.warehouse, "shop", every, "ann", datetime.now(UTC))
+    assert counts["prices"]["keys"] == len(every["prices"]) == len(rejected["prices"]) == MANY
     assert len(some) == 50
     assert approval.choose_keys(now.warehouse, contract, datetime.now(UTC), "[]") == {}

@@ -294,7 +294,7 @@ def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession
         )
         p.run()
         assert held(p) == {('{"item":"a"}', 1), ('{"item":"b"}', 2)}
-        holds.reject(p.warehouse, p.name, "quotes", ['{"item":"b"}'], "ann")
+        holds.reject(p.warehouse, p.name, {"quotes": ['{"item":"b"}']}, "ann", datetime.now(UTC))
         forget.forget(spark, p.contract, records.asked(p.contract, "quotes", None, ["0/2"]))
         assert held(p) == {('{"item":"a"}', 1)}
         assert '{"item":"b"}' not in holds.listed(p.warehouse, p.name)["key"].to_pylist()

@@ -162,8 +162,10 @@ def release(arguments: argparse.Namespace) -> int:
     }
     by = arguments.by or getpass.getuser()
     if arguments.reject:
-        for name, some in keys.items():
-            holds.reject(warehouse, pipeline, name, some, by)
+        rejected = holds.reject(warehouse, pipeline, keys, by, looked_at)
+        if not rejected:
+            print(f"{pipeline}: nothing is held any more as it was; nothing was rejected")
+        for name, some in rejected.items():
             print(f"{pipeline}.{name}: {counted(len(some), 'key')} held, rejected by {by}")
         return 0
     run_id = journal.run_id("release")

@@ -260,21 +260,31 @@ def masked(contract: Contract, rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("key"), "key", pa.array(keys, pa.string()))
 
 
-def reject(warehouse: str, pipeline: str, name: str, keys: Sequence[str], by: str) -> None:
-    """Notes that a person has looked at the held changes of some keys (JSON) and leaves them held."""
-    now = contents.next_moment(tables.opened(table(warehouse, pipeline)))
-    wanted = set(keys)
-    rows = [
-        {**row, "at": now, "entry": "rejected", "by": by}
-        for row in _held_units(warehouse, pipeline, None)
-        if row["table"] == name and row["key"] in wanted
-    ]
-    found = making.ensure(table(warehouse, pipeline), SCHEMA)
+def reject(
+    warehouse: str, pipeline: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+) -> dict[str, list[str]]:
+    """Note that a person has looked at the held changes of some keys (JSON) by table, and leaves them held; return
+    these keys.
+
+    `until`: when they were looked at. A key whose change is another one since, or that is not held any more, is left
+    out. BusyError, before anything is read or written, while something is forgotten.
+    """
+    failing, wanted = table(warehouse, pipeline), {name: set(some) for name, some in keys.items()}
     try:
         with notices.post_notice(warehouse, pipeline, "a rejection"):
-            write_deltalake(found, pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA)), mode="append")
+            now = contents.next_moment(tables.opened(failing))
+            rows = [
+                {**row, "at": now, "entry": "rejected", "by": by}
+                for row in _held_units(warehouse, pipeline, None)
+                if row["key"] in wanted.get(row["table"], ()) and row["at"] <= until
+            ]
+            if rows:
+                told = pa.Table.from_pylist(rows, schema=making.arrow_schema(SCHEMA))
+                write_deltalake(making.ensure(failing, SCHEMA), told, mode="append")
     except (DeltaError, OSError) as error:
-        raise making.unwritten(error, table(warehouse, pipeline).path) from None
+        raise making.unwritten(error, failing.path) from None
+    rejected = {name: sorted({row["key"] for row in rows if row["table"] == name}) for name in keys}
+    return {name: some for name, some in rejected.items() if some}
 
 
 _RECORD = 'topic, "partition", "offset", gate, "change"'

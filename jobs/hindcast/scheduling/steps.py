@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hindcast import telling
 from hindcast.errors import FINAL, AskedError, BusyError, HindcastError, nearest
 from hindcast.scheduling import gauges
+from hindcast.words import counted
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, PokeReturnValue
@@ -294,15 +295,25 @@ def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: S
         print(report.text(runs.release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))))
 
 
-def reject(pipeline: str, until: str, by: str, labels: str) -> None:
-    """Notes that what is held stays held."""
+def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
+    """Note that what is held stays held, as a sensor. Not done while something is forgotten."""
+    from airflow.sdk import PokeReturnValue
+
     with _failing_for_good():
         from hindcast.quality import holds
         from hindcast.settings import settings
 
-        for name, some in _chosen(pipeline, until, labels).items():
-            holds.reject(settings().warehouse, pipeline, name, some, by)
-            print(f"{pipeline}.{name}: {len(some)} held, rejected by {by}")
+        keys = _chosen(pipeline, until, labels)
+        try:
+            rejected = holds.reject(settings().warehouse, pipeline, keys, by, datetime.fromisoformat(until))
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        for name, some in rejected.items():
+            print(f"{pipeline}.{name}: {counted(len(some), 'key')} held, rejected by {by}")
+        if not rejected:
+            print(f"{pipeline}: nothing is held any more as it was shown; nothing was rejected")
+        return PokeReturnValue(is_done=True)
 
 
 def _chosen(pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
