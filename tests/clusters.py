@@ -134,7 +134,7 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
         server = spark.start(now, more)
         started.append(server)
         spark.wait(server)
-        address = f"{server.where}/;token={spark.token(now)}"
+        address = f"{server.where}/;token={spark.read_token(spark.token_file(now))}"
         cluster = SparkCluster(
             master, f"http://{HOST}:{page}", [Member(one) for one in made], address, now.logs / "spark.log"
         )

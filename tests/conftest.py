@@ -73,7 +73,7 @@ def _connected(work: Path) -> Iterator[SparkSession]:
         try:
             server.wait(started)
             patch.setenv("SPARK_REMOTE", started.where)
-            patch.setenv(TOKEN, server.token(settings()))
+            patch.setenv(TOKEN, server.read_token(server.token_file(settings())))
             spark = session("hindcast-tests")
             yield spark
             spark.stop()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ import grpc
 import psutil
 import pytest
 
-from hindcast import remote
+from hindcast import listeners, remote
 from hindcast.errors import PlatformError
-from hindcast.local import ports, process, spark
+from hindcast.local import airflow, ports, process, spark
 from hindcast.local.process import Process
 from hindcast.remote import TOKEN
 from hindcast.settings import Settings, settings
@@ -30,7 +30,7 @@ import os, sys
 from hindcast import remote
 from hindcast.errors import PlatformError
 from pyspark.sql.connect.session import SparkSession
-import grpc, pyspark.sql.connect.client.core, pyspark.errors.exceptions.connect
+import encodings.idna, grpc, pyspark.sql.connect.client.core, pyspark.errors.exceptions.connect
 if sys.argv[2:]:
     os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 try:
@@ -63,6 +63,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.stop([started])
 
 
+def read_token(now: Settings) -> str:
+    return spark.read_token(spark.token_file(now))
+
+
 def client(url: str, token: str | None, uid: str = "") -> str:
     """What a client of its own process prints; with `uid` it is that user's when it connects."""
     environment = {name: value for name, value in os.environ.items() if name not in (TOKEN, "SPARK_REMOTE")}
@@ -78,7 +82,25 @@ def client(url: str, token: str | None, uid: str = "") -> str:
 @pytest.mark.parametrize("where", ["127.0.0.1:{}", "localhost:{}", f"{NO_LOOPBACK}:{{}}/;use_ssl=false"])
 def test_who_has_the_token_is_served(server: Server, where: str) -> None:
     url = f"sc://{where.format(server.port)}"
-    assert client(url, spark.token(server.now)) == "counted 3 no such setting\n"
+    assert client(url, read_token(server.now)) == "counted 3 no such setting\n"
+
+
+TASK = """
+from airflow.sdk import DAG
+from hindcast.scheduling.operators import SharedSpark
+with DAG("counts"):
+    task = SharedSpark(task_id="count", conn_id="hindcast_spark", python_callable=lambda spark: spark.range(3).count())
+print("counted", task.execute({}))
+"""
+
+
+@pytest.mark.long
+def test_a_task_of_airflow_has_the_token_of_the_server_that_runs_now(server: Server) -> None:
+    environment = airflow.environment(server.now)
+    assert read_token(server.now) not in "".join(environment.values()), "else it was that of the server before"
+    command = [sys.executable, "-c", TASK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.endswith("counted 3\n"), done.stderr
 
 
 @pytest.mark.long
@@ -93,7 +115,7 @@ def test_another_user_of_this_machine_is_refused(server: Server, token: str | No
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_cannot_find_the_token(server: Server) -> None:
-    token, pid = spark.token(server.now), server.process.pid
+    token, pid = read_token(server.now), server.process.pid
     places = [f"/proc/{pid}/environ", str(server.now.var / "spark" / "token")]
     for place in places:
         assert token in Path(place).read_text(encoding="utf-8"), "we can"
@@ -121,7 +143,7 @@ def ask_without_secret(port: int) -> bytes:
 
 @pytest.mark.long
 def test_ports_by_which_spark_speaks_with_itself_ask_for_a_secret(server: Server) -> None:
-    client(server.process.where, spark.token(server.now))
+    client(server.process.where, read_token(server.now))
     listening = {
         it.laddr.port for it in psutil.Process(server.process.pid).net_connections("tcp") if it.status == "LISTEN"
     }
@@ -133,7 +155,7 @@ def test_ports_by_which_spark_speaks_with_itself_ask_for_a_secret(server: Server
 
 @pytest.mark.long
 def test_the_token_stands_in_no_command_line_and_in_no_other_file(server: Server) -> None:
-    token = spark.token(server.now)
+    token = read_token(server.now)
     client(server.process.where, token)
     assert not [p.pid for p in psutil.process_iter(["cmdline"]) if token in " ".join(p.info["cmdline"] or [])]
     files = [path for path in server.now.var.rglob("*") if path.is_file()]
@@ -141,13 +163,103 @@ def test_the_token_stands_in_no_command_line_and_in_no_other_file(server: Server
     assert [path.name for path in files if token.encode() in path.read_bytes()] == ["token"]
 
 
-def test_a_token_is_kept_and_one_that_others_could_read_is_made_anew(tmp_path: Path) -> None:
+def test_each_start_has_a_new_token_and_one_that_others_can_read_is_refused(tmp_path: Path) -> None:
     now = settings({"HINDCAST_VAR": str(tmp_path)})
-    token, path = spark.token(now), tmp_path / "spark" / "token"
-    assert (len(token), path.stat().st_mode & 0o777, spark.token(now)) == (64, 0o600, token)
+    path = spark.token_file(now)
+    with pytest.raises(PlatformError, match="the Spark Connect server's token is not there") as refused:
+        spark.read_token(path)
+    assert "`make up`" in refused.value.mend
+    servers = [spark._environment(now)[TOKEN] for _ in range(2)]
+    assert len(set(servers)) == 2
+    assert (len(servers[1]), spark.read_token(path), path.stat().st_mode & 0o777) == (64, servers[1], 0o600)
+    assert [it.name for it in path.parent.iterdir()] == ["token"]
     path.chmod(0o644)
-    assert spark.token(now) != token
-    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(PlatformError, match="other users can read the file of secrets"):
+        spark.read_token(path)
+
+
+THIEF = """
+import os, socket, sys
+user, leaves = int(sys.argv[1]), sys.argv[2] == "leaves"
+if user != os.geteuid():
+    os.setgroups([]); os.setgid(user); os.setuid(user)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    peer, _ = listener.accept()
+    if leaves:
+        listener.close()  # one that looks for listeners finds none, and the connection is ours
+    try:
+        peer.sendall(bytes.fromhex("000000040000000000"))  # SETTINGS: gRPC holds us for a server
+        stream = peer.makefile("rb")
+        preface = stream.read(24)
+        while frame := stream.read(9):
+            stream.read(int.from_bytes(frame[:3]))
+            if frame[3] == 1:  # HEADERS, which the token is in
+                print("has the token", flush=True)
+                os._exit(0)
+    except ConnectionError:
+        pass
+    if leaves:
+        break
+"""
+
+
+@contextmanager
+def run_thief(monkeypatch: pytest.MonkeyPatch, how: str) -> Iterator[tuple[int, int, subprocess.Popen[str]]]:
+    """Yield port, uid and process of another user who listens; if we cannot be two users, we are another than he."""
+    uid = NOBODY if os.geteuid() == 0 else os.geteuid()
+    if os.geteuid():
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    command = [sys.executable, "-c", THIEF, str(uid), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as thief:
+        assert thief.stdout
+        try:
+            yield int(thief.stdout.readline()), uid, thief
+        finally:
+            thief.kill()
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not say who listens")
+
+
+@needs_proc
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_token_is_not_sent_to_another_user_who_has_the_port(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    with run_thief(monkeypatch, "stays") as (port, uid, thief):
+        with pytest.raises(PlatformError, match=rf"port {port} is held by uid {uid}") as refused:
+            remote.connect(f"sc://{host}:{port}", {}, "secret")
+        assert refused.value.where == f"sc://{host}:{port}"
+        assert "HINDCAST_SPARK_PORT" in refused.value.mend
+        thief.kill()
+        assert thief.communicate()[0] == ""
+
+
+@needs_proc
+@pytest.mark.parametrize("how", ["stays", "leaves"])
+def test_a_session_does_not_send_it_to_one_who_takes_the_port_later(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    with run_thief(monkeypatch, how) as (port, uid, thief):
+        channels = remote._channels(f"sc://127.0.0.1:{port}", "secret")
+        with channels.toChannel() as channel:
+            call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+            with pytest.raises(grpc.RpcError, match=r"Getting metadata from plugin failed.*not by us"):
+                call(b"", timeout=20)
+            with pytest.raises(PlatformError, match=f"by uid {uid}"):
+                call_again(remote._policy("sc://here", channels.refuse_foreign), 1)
+        thief.kill()
+        assert thief.communicate()[0] == ""
+
+
+@needs_proc
+def test_our_own_processes_and_roots_have_their_ports() -> None:
+    with socket.create_server((ports.HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        assert listeners.find_owners("localhost", port) == {os.geteuid()}
+        assert listeners.find_owners("127.0.0.9", port) == set()
+    assert listeners.find_owners(ports.HOST, port) == set()
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        port = listener.getsockname()[1]
+        assert listeners.find_owners("127.0.0.9", port) == listeners.find_owners("::1", port) == {os.geteuid()}
 
 
 class UnavailableError(grpc.RpcError):
@@ -157,31 +269,33 @@ class UnavailableError(grpc.RpcError):
         return grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_server_that_is_gone_is_reported_and_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def call_again(policy: Any, failures: int) -> int:
+    """Return how often a call is tried that fails so often."""
     from pyspark.sql.connect.client.retries import Retrying
 
+    tried = 0
+    for attempt in Retrying([policy]):
+        with attempt:
+            tried += 1
+            if tried <= failures:
+                raise UnavailableError
+    return tried
+
+
+def test_a_server_that_is_gone_is_reported_and_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PATIENCE", 0.6)
     url = f"sc://127.0.0.1:{ports.free()}"
     with pytest.raises(PlatformError, match=r"has not answered for 0\.6 s") as refused:
         remote.connect(url, {})
     assert (refused.value.where, "hindcast up" in refused.value.mend) == (url, True)
 
-    def call(policy: Any, failures: int) -> int:
-        tried = 0
-        for attempt in Retrying([policy]):
-            with attempt:
-                tried += 1
-                if tried <= failures:
-                    raise UnavailableError
-        return tried
-
-    assert call(remote._policy(url), 1) == 2, "a server that is back in time is asked again"
+    assert call_again(remote._policy(url), 1) == 2, "a server that is back in time is asked again"
     policy = remote._policy(url)
     with pytest.raises(PlatformError, match="has not answered"):
-        call(policy, 100)
+        call_again(policy, 100)
     before = time.monotonic()
     with pytest.raises(PlatformError):
-        call(policy, 100)
+        call_again(policy, 100)
     assert time.monotonic() - before < 0.5
 
 
@@ -206,7 +320,11 @@ def test_a_server_that_is_killed_is_reported_after_ten_seconds(tmp_path: Path) -
     started = spark.start(now)
     try:
         spark.wait(started)
-        environment = {**os.environ, TOKEN: spark.token(now), "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {
+            **os.environ,
+            TOKEN: spark.read_token(spark.token_file(now)),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
         command = [sys.executable, "-c", MIDST, started.where]
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -24,7 +24,7 @@ def session_of(pipeline: str) -> SparkSession:
     from hindcast.session import session
 
     if "SPARK_REMOTE" not in os.environ and (url := stack.shared_spark(settings())):
-        os.environ.update({"SPARK_REMOTE": url, TOKEN: spark.token(settings())})
+        os.environ.update({"SPARK_REMOTE": url, TOKEN: spark.read_token(spark.token_file(settings()))})
     return session(f"hindcast {pipeline}")
 
 

@@ -26,7 +26,8 @@ from hindcast import session
 from hindcast.errors import PlatformError
 from hindcast.local import ports, process
 from hindcast.local.api import Airflow
-from hindcast.local.spark import token
+from hindcast.local.spark import token_file
+from hindcast.remote import TOKEN_FILE
 from hindcast.settings import Settings
 
 PARTS = {
@@ -137,7 +138,12 @@ def environment(now: Settings) -> dict[str, str]:
         for name, value in os.environ.items()
         if name.startswith(OBSERVING) or not name.startswith(("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONPATH"))
     }
-    spark = {"conn_type": "spark_connect", "host": ports.HOST, "port": now.spark_port, "password": token(now)}
+    spark = {
+        "conn_type": "spark_connect",
+        "host": ports.HOST,
+        "port": now.spark_port,
+        "extra": {TOKEN_FILE: str(token_file(now))},  # tasks read it: each start of the server makes a new token
+    }
     submit = {
         "conn_type": "spark",
         "host": "local[2]",

@@ -1,13 +1,17 @@
-"""Who else on this machine can read what we write: the umask of our processes, and folders that were there before."""
+"""Who else on this machine can read what we write: the umask of our processes, folders that were there before, files of
+secrets.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hindcast.errors import PlatformError
 from hindcast.settings import Settings
 
 
@@ -39,6 +43,33 @@ def close(folder: Path, umask: int) -> bool:
         return False
     folder.chmod(stat.S_IMODE(found.st_mode) & ~umask)
     return True
+
+
+def read_secret(path: Path, remedy: str) -> str:
+    """Return the text of a file of ours that holds secrets.
+
+    PlatformError, with this remedy, if another user owns the file, or can read or write it: then others may know the
+    secrets already, or may have chosen them.
+    """
+    with path.open(encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.geteuid():
+            message = f"the file of secrets belongs to uid {found.st_uid}"
+            raise PlatformError(message, where=str(path), mend=f"others may know it: {remedy}")
+        if others := found.st_mode & 0o066:
+            can = "write" if others & 0o022 else "read"
+            message = f"other users can {can} the file of secrets"
+            raise PlatformError(message, where=str(path), mend=f"others may know it: {remedy}")
+        return file.read()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write the file anew, so that its owner alone can read it, whole for everybody who reads it meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    new.replace(path)
 
 
 def _denied(path: Path, umask: int) -> int:

@@ -6,13 +6,14 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from pathlib import Path
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from hindcast import remote
-from hindcast.local import ports, process
+from hindcast.errors import PlatformError
+from hindcast.local import ports, private, process
 from hindcast.session import defaults, environment, home, protect
 from hindcast.settings import Settings
 
@@ -20,7 +21,7 @@ from hindcast.settings import Settings
 def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Process:
     """Start the server; `wait` until it serves. `more` goes over its Spark properties, as a master elsewhere.
 
-    It serves those who have its `token`, and nobody else.
+    It serves those who have its token, a new one for each start, and nobody else.
     """
     folder = now.var / "spark"
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,21 +48,24 @@ def start(now: Settings, more: Mapping[str, str] | None = None) -> process.Proce
     )
 
 
-def token(now: Settings) -> str:
-    """Return the token that the server asks its clients for: made once, in a file that its owner alone can read.
+def token_file(settings: Settings) -> Path:
+    """Return where the token is that the running server asks its clients for."""
+    return settings.var / "spark" / "token"
 
-    One that others could have read is made anew.
-    """
-    path = now.var / "spark" / "token"
-    with suppress(FileNotFoundError):
-        found = path.stat()
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o077:
-            return path.read_text(encoding="ascii")
-        path.unlink()
-    path.parent.mkdir(parents=True, exist_ok=True)
+
+def read_token(path: Path) -> str:
+    """Return the token in the file that `start` wrote; PlatformError if it is not there, or others could have it."""
+    remedy = "`make down`, then `make up`: each start of the server makes a new token"
+    try:
+        return private.read_secret(path, remedy)
+    except FileNotFoundError:
+        raise PlatformError("the Spark Connect server's token is not there", where=str(path), mend=remedy) from None
+
+
+def _make_token(settings: Settings) -> str:
+    """Return a new token, which is in the file then. An older one opens no server that is started from now on."""
     made = secrets.token_hex(32)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(made)
+    private.write_secret(token_file(settings), made)
     return made
 
 
@@ -75,7 +79,7 @@ def warm(now: Settings, started: process.Process) -> None:
     """Have the server do once, on nothing, what the steps of a run do, so that the first run finds it warm."""
     from hindcast.session import sized
 
-    spark = remote.connect(started.where, {}, token(now))
+    spark = remote.connect(started.where, {}, read_token(token_file(now)))
     try:
         with sized(spark, 0), tempfile.TemporaryDirectory(dir=now.var) as scratch:
             rows = spark.range(1).selectExpr("id", "named_struct('a', id) AS key", "timestamp_micros(id) AS at")
@@ -93,4 +97,4 @@ def warm(now: Settings, started: process.Process) -> None:
 
 def _environment(now: Settings) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    return {**inherited, **now.environment, **environment(), remote.TOKEN: token(now)}
+    return {**inherited, **now.environment, **environment(), remote.TOKEN: _make_token(now)}

@@ -29,7 +29,10 @@ class SharedSpark(PySparkOperator):
     """A step in a session of the shared Spark Connect server."""
 
     def execute_callable(self) -> Any:
-        """Call the step with a session of the server that the connection names; its password is the server's token."""
+        """Call the step with a session of the server that the connection names.
+
+        The server's token is the connection's password, or in the file that `token_file` of its extra names.
+        """
         conn_id = self.conn_id or SparkConnectHook.default_conn_name
         connection = SparkConnectHook.get_connection(conn_id)
         if connection.conn_type != SparkConnectHook.conn_type:
@@ -37,8 +40,9 @@ class SharedSpark(PySparkOperator):
         conf = {"spark.app.name": f"{self.dag_id}-{self.task_id}", **connection.extra_dejson, **self.config_kwargs}
         conf |= session.MEANING
         conf.pop(SparkConnectHook.PARAM_USE_SSL, None)  # of the channel, not of the session
+        token = _read_token(conf.pop(remote.TOKEN_FILE, None))
         session.allow_deep_plans()
-        spark = remote.connect(SparkConnectHook(conn_id).get_connection_url(), conf)
+        spark = remote.connect(SparkConnectHook(conn_id).get_connection_url(), conf, token)
         try:
             self.op_kwargs = {**self.op_kwargs, "spark": spark}
             return PythonOperator.execute_callable(self)
@@ -87,6 +91,19 @@ class SubmittedSpark(SparkSubmitOperator):
                 with telling.to(gauges.in_airflow):
                     for event in telling.kept(events):
                         telling.pass_on(event)
+
+
+def _read_token(path: str | None) -> str:
+    """Return the token in this file, which the task's log masks from now on; empty without a file."""
+    if path is None:
+        return ""
+    from airflow.sdk.log import mask_secret
+
+    from hindcast.local import spark
+
+    token = spark.read_token(Path(path))
+    mask_secret(token)
+    return token
 
 
 def _lineage(step: str, arguments: list[Any]) -> Any:
