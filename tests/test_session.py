@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hindcast.session import allow_deep_plans
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hindcast import cli, runs, session
+from hindcast.session import allow_deep_plans, defaults_file, environment, home
+from hindcast.settings import settings
 
 
 def test_a_connect_client_may_send_deep_plans() -> None:
@@ -16,3 +26,59 @@ def test_a_connect_client_may_send_deep_plans() -> None:
     inner.range.end = 1
     allow_deep_plans()
     assert CheckpointCommand(relation=deep).relation == deep
+
+
+SUBMITTED = """
+import os, sys
+from hindcast.session import session
+os.umask(0o022)
+spark = session("test")
+spark.range(3).write.format("delta").save(sys.argv[1])
+print("authenticates:", spark.sparkContext.getConf().get("spark.authenticate"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "others"), [("", 0), pytest.param("027", 0o050, marks=pytest.mark.long)], ids=["ours", "given"]
+)
+def test_a_session_under_spark_submit_writes_files_that_others_cannot_read(
+    tmp_path: Path, given: str, others: int
+) -> None:
+    script, table = tmp_path / "job.py", tmp_path / "table"
+    script.write_text(SUBMITTED)
+    umask = f"spark.hadoop.fs.permissions.umask-mode {given}\n" if given else ""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    ours = {"HINDCAST_VAR": str(tmp_path / "var"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    properties = tmp_path / "spark.conf"
+    properties.write_text(f"{defaults_file(settings(), small=True)}spark.master local[1]\n{umask}")
+    done = subprocess.run(
+        [str(home() / "bin" / "spark-submit"), "--properties-file", str(properties), str(script), str(table)],
+        env={**inherited, **environment(), **ours},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == "authenticates: true\n", done.stderr
+    modes = {str(it.relative_to(table)): it.stat().st_mode & 0o777 for it in (table, *table.rglob("*"))}
+    assert "_delta_log/00000000000000000000.json" in modes
+    assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077 & ~others} == {}
+    assert modes["."] == 0o700 | others
+
+
+def test_a_step_of_spark_submit_has_our_umask(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask_umask(*_: object) -> int:
+        os.umask(umask := os.umask(0))
+        return umask
+
+    monkeypatch.setattr(session, "session", lambda: None)
+    monkeypatch.setattr(runs, "replay", ask_umask)
+    before = os.umask(0o022)
+    try:
+        assert cli.step("replay", ["restaurant", "1", "menu"]) == 0
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert json.loads(capsys.readouterr().out) == 0o077

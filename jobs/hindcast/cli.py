@@ -57,7 +57,7 @@ def step(name: str, argv: Sequence[str]) -> int:
 
     pipeline, *others = argv
     try:
-        with telling.lines(settings(), os.environ.get(telling.EVENTS)):
+        with telling.lines(settings(), os.environ.get(telling.EVENTS)), limit_access(settings()):
             if name == "preview":
                 until = read.moment_of(settings().warehouse, pipeline, others[0]) if others[0] else None
                 print(preview.text(preview.preview(session(), pipeline, until, others[1] or None)))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hindcast import object_store, remote
 from hindcast.errors import PlatformError
@@ -93,6 +93,11 @@ which can be more than the JVM has.
 """
 
 
+_HADOOPS_UMASK = "fs.permissions.umask-mode"
+UMASK = f"spark.hadoop.{_HADOOPS_UMASK}"
+"""The property with the umask of files that Hadoop writes: all of Spark's."""
+
+
 SECRET = {"spark.authenticate": "true"}
 """With a local master: the ports that Spark speaks to itself by ask for a secret, which each JVM makes for itself."""
 
@@ -113,8 +118,7 @@ def session(app: str = "hindcast", conf: Mapping[str, str] | None = None, *, sma
     now = settings()
     os.environ.update({name: value for name, value in environment().items() if name not in os.environ})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        own = {**MEANING, **_places(now), **(conf or {})}
-        return _configured(SparkSession.builder.appName(app), own).getOrCreate()
+        return _submitted(app, now, {**MEANING, **_places(now), **(conf or {})})
     master = {"spark.master": os.environ.get("SPARK_MASTER") or "local[*]"}
     properties = protect(now, {**master, **defaults(now, small=small), **(conf or {})})
     return _configured(SparkSession.builder.appName(app), properties).getOrCreate()
@@ -195,7 +199,7 @@ def protect(now: Settings, properties: Mapping[str, str]) -> dict[str, str]:
     together, `spark.authenticate` is the cluster's to set.
     """
     secret = SECRET if is_local(properties["spark.master"]) else {}
-    return {"spark.hadoop.fs.permissions.umask-mode": f"{now.umask:03o}", **properties, **secret}
+    return {UMASK: f"{now.umask:03o}", **properties, **secret}
 
 
 def is_local(master: str) -> bool:
@@ -241,6 +245,26 @@ def _places(now: Settings) -> dict[str, str]:
         "spark.local.dir": str(now.var / "tmp"),
         **object_store.properties(now.warehouse, os.environ),
     }
+
+
+def _submitted(app: str, settings: Settings, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session of the JVM that spark-submit has started, protected as one that we start.
+
+    A umask that spark-submit was given stays. The file system of this machine, which spark-submit has opened before we
+    could say anything, and which all use from then on, is told the umask as well.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  # then a SparkConf is that JVM's
+    given = dict(SparkConf().getAll())
+    properties = protect(settings, {name: given[name] for name in ("spark.master", UMASK) if name in given} | {**conf})
+    session = _configured(SparkSession.builder.appName(app), properties).getOrCreate()
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001  # PySpark has no other way to Hadoop
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+    for configuration in (hadoop, jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).getConf()):
+        configuration.set(_HADOOPS_UMASK, properties[UMASK])
+    return session
 
 
 def _configured(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession.Builder:
