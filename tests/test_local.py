@@ -141,6 +141,38 @@ def test_passwords_are_made_once_for_each_user_and_are_their_owners_alone(now: S
     assert (both["ann"], sorted(both)) == (json.loads(path.read_text())["ann"], ["ann", "bob"])
 
 
+@pytest.mark.parametrize("name", ["passwords.json", "keys.json"])
+@pytest.mark.parametrize(("mode", "right"), [(0o640, "read"), (0o604, "read"), (0o620, "write"), (0o602, "write")])
+def test_secrets_that_others_can_read_or_write_are_refused(now: Settings, name: str, mode: int, right: str) -> None:
+    airflow.environment(now)
+    path = airflow.passwords_file(now).with_name(name)
+    before = path.read_text()
+    path.chmod(mode)
+    with pytest.raises(PlatformError, match=f"other users can {right} the file of secrets") as refused:
+        airflow.environment(now)
+    assert refused.value.where == str(path)
+    assert f"remove {path}" in refused.value.mend
+    assert path.read_text() == before
+    path.chmod(0o600)
+    airflow.environment(now)
+    path.unlink()
+    airflow.environment(now)
+    assert path.read_text() != before
+
+
+def test_secrets_of_another_user_are_refused(now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow.passwords(now)
+    other = os.geteuid() + 1
+    if os.geteuid() == 0:
+        os.chown(airflow.passwords_file(now), other, -1)
+    else:
+        other = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: other + 1)
+    with pytest.raises(PlatformError, match=f"the file of secrets belongs to uid {other}") as refused:
+        airflow.passwords(now)
+    assert "`chown`" in refused.value.mend
+
+
 class TestProcesses:
     def test_one_that_runs_is_told_from_a_later_one_of_its_pid(self, start) -> None:
         one = start(SLEEP)

@@ -17,14 +17,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from hindcast import session
 from hindcast.errors import PlatformError
-from hindcast.local import ports, process
+from hindcast.local import ports, private, process
 from hindcast.local.api import Airflow
 from hindcast.local.spark import token_file
 from hindcast.remote import TOKEN_FILE
@@ -206,15 +206,21 @@ def _keys(now: Settings) -> dict[str, str]:
 
 
 def _secret(path: Path, make: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """What the file at `path` holds, which is made if it is not there or lacks one of the names."""
-    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """What the file at `path` holds, which is made if it is not there or lacks one of the names.
+
+    PlatformError if another user owns it, or can read or write it.
+    """
+    remedy = (
+        f"`make down`; remove {path} and `make up`, which makes new secrets (what Airflow keeps encrypted has to be "
+        "entered again), or keep them: make the file yours with `chown`, and yours alone with `chmod 600`"
+    )
+    found: dict[str, str] = {}
+    with suppress(FileNotFoundError):
+        found = json.loads(private.read_secret(path, remedy))
     made = make()
     if missing := made.keys() - found.keys():
         found |= {name: made[name] for name in missing}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(found, file)
+        private.write_secret(path, json.dumps(found))
     return found
 
 
