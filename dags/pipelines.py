@@ -95,7 +95,7 @@ def pipeline_dag(contract: Contract) -> DAG:
             trigger_rule=TriggerRule.ALL_SKIPPED,
         )
         last = {"task_id": "report", "outlets": [assets.alias(contract.pipeline)], "doc_md": REPORT, **SOME}
-        if _holds(contract):
+        if contract.can_hold:
             report = task.short_circuit(**last)(steps.finish)(contract.pipeline, plan)
             report >> TriggerDagRunOperator(task_id="ask", trigger_dag_id=f"{contract.pipeline}{RELEASE}")
         else:
@@ -285,10 +285,10 @@ def made(folder: Path) -> dict[str, DAG]:
     wanted = get_parsing_context().dag_id or ""
     own = folder / f"{wanted.removesuffix(RELEASE).removesuffix(PREVIEW)}.yaml"
     if wanted and own in paths(folder) and isinstance(contract := read(own), Contract):
-        found, _ = dags({own: contract})
+        found, _ = dags({own: contract}, wanted)
         if wanted in found:
             return found
-    found, broken = dags(read_all(folder))
+    found, broken = dags(read_all(folder), wanted)
     for path, error in broken.items():
         free = (f"{_id(path)}{'__broken' * n}" for n in count())
         name = next(it for it in free if it not in found and it != MAINTENANCE)
@@ -296,10 +296,13 @@ def made(folder: Path) -> dict[str, DAG]:
     return found
 
 
-def dags(contracts: Mapping[Path, Contract | ContractError]) -> tuple[dict[str, DAG], dict[Path, Exception]]:
+def dags(
+    contracts: Mapping[Path, Contract | ContractError], wanted: str = ""
+) -> tuple[dict[str, DAG], dict[Path, Exception]]:
     """The DAGs of contracts by their ids, and what is wrong with files of which none can be made.
 
-    Whatever goes wrong with one stays with its file: there are the DAGs of all others.
+    `wanted`: the DAG of a task that begins. Whatever goes wrong with one stays with its file: there are the DAGs of all
+    others.
     """
     found: dict[str, DAG] = {}
     broken: dict[Path, Exception] = {}
@@ -309,7 +312,9 @@ def dags(contracts: Mapping[Path, Contract | ContractError]) -> tuple[dict[str, 
             continue
         try:
             new = [pipeline_dag(contract), preview_dag(contract)]
-            new += [release_dag(contract)] if _holds(contract) else []
+            # A task that waited while the last such gate was removed still finds its DAG.
+            asks = contract.can_hold or wanted == f"{contract.pipeline}{RELEASE}"
+            new += [release_dag(contract)] if asks else []
             found |= {dag.dag_id: dag for dag in new}
         except Exception as error:  # noqa: BLE001  # whatever it is, it is this contract's alone
             what = f"no DAG can be made of it: {type(error).__name__}: {error}"
@@ -354,12 +359,6 @@ def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **
 def _referred(contract: Contract, name: str) -> list[str]:
     """The tables that a table's gates look into."""
     return [gate.refers_to for gate in contract.expectations(name) if gate.refers_to]
-
-
-def _holds(contract: Contract) -> bool:
-    """Whether a gate can hold changes back."""
-    gates = (gate for name in (*contract.topics, *contract.views) for gate in contract.expectations(name))
-    return any(gate.on_failure == "quarantine" for gate in gates)
 
 
 def _doc(contract: Contract) -> str:

@@ -297,6 +297,14 @@ def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path:
     assert sorted(own["dags"]) == ["hindcast_maintenance", *names]
 
 
+@pytest.mark.parametrize("file", ["restaurant.yaml", "food.yaml"])
+def test_an_approval_that_waits_finds_its_dag_when_the_last_gate_was_removed(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text(RESTAURANT)
+    assert "restaurant__release" not in parsed(tmp_path)["dags"]
+    own = parsed(tmp_path, _AIRFLOW_PARSING_CONTEXT_DAG_ID="restaurant__release")
+    assert own["dags"]["restaurant__release"]["tasks"]["plan"] == ["release"]
+
+
 def test_one_dag_maintains_all_pipelines_each_in_a_task_of_its_own(dags: dict[str, Any], tmp_path: Path) -> None:
     dag = dags["dags"]["hindcast_maintenance"]
     assert dag["tasks"] == {"pipelines": ["maintain"], "maintain": []}

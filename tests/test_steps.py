@@ -170,22 +170,24 @@ class Instances:
 
 
 @pytest.mark.parametrize(
-    ("rule", "run_type", "approval", "paused", "expected"),
+    ("rule", "run_type", "approval", "paused", "can_hold", "expected"),
     [
-        ("an approval goes before a backfill", "backfill", {"a": "up_for_reschedule"}, False, "a goes first"),
-        ("and before a fresh run", "scheduled", {"a": "up_for_reschedule"}, False, "a goes first"),
-        ("not while a person is asked", "manual", {"a": "none"}, False, None),
-        ("nor once it is planned", "manual", {"a": "success"}, False, None),
-        ("nor if it cannot begin", "manual", {"a": "up_for_reschedule"}, True, None),
-        ("a fresh run goes before a backfill", "backfill", {}, False, f"{HOURLY} goes first"),
+        ("an approval goes before a backfill", "backfill", {"a": "up_for_reschedule"}, False, True, "a goes first"),
+        ("and before a fresh run", "scheduled", {"a": "up_for_reschedule"}, False, True, "a goes first"),
+        ("not while a person is asked", "manual", {"a": "none"}, False, True, None),
+        ("nor once it is planned", "manual", {"a": "success"}, False, True, None),
+        ("nor if it cannot begin", "manual", {"a": "up_for_reschedule"}, True, True, None),
+        ("nor if its DAG is gone with the last gate", "manual", {"a": "up_for_reschedule"}, False, False, None),
+        ("a fresh run goes before a backfill", "backfill", {}, False, True, f"{HOURLY} goes first"),
+        ("whatever gates there are", "backfill", {"a": "up_for_reschedule"}, False, False, f"{HOURLY} goes first"),
     ],
 )
 def test_what_goes_before_a_run_that_is_not_planned_yet(
-    rule: str, run_type: str, approval: dict[str, str], paused: bool, expected: str | None
+    rule: str, run_type: str, approval: dict[str, str], paused: bool, can_hold: bool, expected: str | None
 ) -> None:
     own = {BACKFILL: "running", HOURLY: "queued"} if run_type == "backfill" else {HOURLY: "running"}
     ti = Instances({"shop": own, "shop__release": approval}, paused=paused)
-    found = steps._goes_first(ti, run_type, next(iter(own)))
+    found = steps._goes_first(ti, run_type, next(iter(own)), can_hold=can_hold)
     assert (found is None) if expected is None else (found or "").startswith(expected), rule
 
 

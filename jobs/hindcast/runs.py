@@ -141,8 +141,14 @@ def release(
 
 
 def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime) -> int:
-    """Store the plan of a release, or find that of an earlier try; return the run's number."""
+    """Store the plan of a release, or find that of an earlier try; return the run's number.
+
+    AskedError for a table that the contract does not have.
+    """
     contract = find(settings().schemas, pipeline)
+    if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
+        mend = "put it back into the contract, or release what is held of other tables"
+        raise AskedError(f"the contract has no table {', '.join(gone)}", where=pipeline, mend=mend)
     releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
     return _plan_instead(contract, run_id, {"releases": releases})
 

@@ -148,17 +148,21 @@ def release(arguments: argparse.Namespace) -> int:
     from hindcast.reports import report
 
     pipeline, _, table = arguments.table.partition(".")
-    contract_of(pipeline)
+    contract = contract_of(pipeline)
     warehouse = settings().warehouse
     looked_at = holds.last_entry(warehouse, pipeline)
-    held = holds.held(warehouse, pipeline).column("table").to_pylist()
+    held = set(holds.held(warehouse, pipeline).column("table").to_pylist())
+    if not table and (gone := held - {*contract.topics, *contract.views}):
+        held -= gone
+        for name in sorted(gone):
+            print(f"{pipeline}.{name}: not in the contract; what is held of it is left as it is", file=sys.stderr)
     if arguments.key and not table:
         raise QueryError("a key without a table", mend=f"hindcast release {pipeline}.TABLE --key K")
     if not table and not held:
         raise QueryError("nothing is held back", where=pipeline, mend=f"hindcast failing {pipeline} lists failing rows")
     keys = {
         name: holds.named(warehouse, pipeline, name, arguments.key or ())
-        for name in ([table] if table else sorted(set(held)))
+        for name in ([table] if table else sorted(held))
     }
     by = arguments.by or getpass.getuser()
     if arguments.reject:

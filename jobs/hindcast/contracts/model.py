@@ -152,3 +152,9 @@ class Contract(Model):
     def expectations(self, table: str) -> tuple[Expectation, ...]:
         """The gates of a topic's table or of a view."""
         return (self.topics.get(table) or self.views[table]).expect
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether a gate can hold changes back."""
+        gates = (gate for name in (*self.topics, *self.views) for gate in self.expectations(name))
+        return any(gate.on_failure == "quarantine" for gate in gates)

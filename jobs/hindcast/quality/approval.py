@@ -45,10 +45,13 @@ class HeldKey(NamedTuple):
 
 
 def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = None) -> list[HeldKey]:
-    """Return the keys that are held and not rejected, by table; with `until` those that have been held so since."""
+    """Return the keys that are held and not rejected, by table; with `until` those that have been held so since.
+
+    Of a table that is not in the contract any more nothing can be published: its keys are left out.
+    """
     by_key: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in holds.held(warehouse, contract.pipeline).to_pylist():
-        if row["entry"] == "held":
+        if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             by_key.setdefault((row["table"], row["key"]), []).append(row)
     hidden = {name for name, columns in sensitive(contract).items() if columns & {*shapes(contract)[name].key}}
     found = tables.opened(holds.table(warehouse, contract.pipeline)) if hidden else None
@@ -83,7 +86,9 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
         if not wanted or key.label in wanted:
             chosen.setdefault(key.table, []).append(key.key)
     for label in sorted({*wanted} - {key.label for key in keys}):
-        print(f"{label}: is not held any more as it was shown; it is left as it is")
+        of_known = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
+        why = "is not held any more as it was shown" if of_known else "its table is not in the contract any more"
+        print(f"{label}: {why}; it is left as it is")
     return chosen
 
 

@@ -219,6 +219,14 @@ def counts(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, dict
     return found
 
 
+def count_ended(warehouse: str, pipeline: str, run: int) -> dict[str, dict[str, int]]:
+    """Return, by table, how many keys (with `hold: row`: rows) a run has `released` and `mended`."""
+    found: dict[str, dict[str, int]] = {}
+    for row in _asked(warehouse, pipeline, _ENDED_BY, [run]).to_pylist():
+        found.setdefault(row["table"], {})[row["entry"]] = row["units"]
+    return found
+
+
 def named(warehouse: str, pipeline: str, name: str, told: Sequence[str]) -> list[str]:
     """The held keys of a table (JSON) that some texts name: the text of a key's one column, or a JSON object.
 
@@ -332,6 +340,10 @@ def _without_effect(warehouse: str, pipeline: str) -> list[str]:
     ]
 
 
+_ENDED_BY = """
+    SELECT "table", entry, count(DISTINCT (key, unit)) AS units FROM failing
+    WHERE entry IN ('released', 'mended') AND run = ? GROUP BY "table", entry ORDER BY "table", entry DESC
+"""
 _ENDED = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
 
 

@@ -24,7 +24,7 @@ from jinja2 import Environment, Template
 from hindcast.planning import definitions
 from hindcast.quality.expectations import named
 from hindcast.reports import given_up
-from hindcast.reports.report import LEFT_OUT, of_columns, of_emitted, of_ties, text_of_overdue
+from hindcast.reports.report import LEFT_OUT, list_no_longer_held, of_columns, of_emitted, of_ties, text_of_overdue
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """What can become of a gate, in the order in which the page lists them."""
@@ -243,6 +243,7 @@ def _tables(report: dict[str, Any]) -> list[Changed]:
             notes.insert(0, f"held back: {counted(keys, 'key')} with {counted(rows, 'row')}{new}")
             if overdue := held[name].get("overdue"):
                 notes.insert(1, text_of_overdue(overdue))
+        notes += list_no_longer_held(table)
         opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
         if table.get("closedUpTo") and (opened or closed or notes):
             notes.append(f"windows closed up to {moment(table['closedUpTo'])}")

@@ -25,7 +25,7 @@ from hindcast.quality.expectations import named
 from hindcast.quality.overdue import read_overdue
 from hindcast.replay import ledger, requeue
 from hindcast.reports import given_up
-from hindcast.words import counted
+from hindcast.words import counted, listed
 
 
 def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = None) -> dict[str, Any]:
@@ -67,6 +67,7 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
     last = max((run.number for run in past if run.number < plan.run), default=0)
     held = holds.counts(warehouse, contract.pipeline, plan.run, last)
     overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
+    ended = holds.count_ended(warehouse, contract.pipeline, plan.run)
     judged = _of_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
     changed = {}
     for name in (*contract.topics, *contract.views):
@@ -81,6 +82,8 @@ def make(warehouse: str, contract: Contract, plan: Plan, stopped: str | None = N
             topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
         if name in held:
             changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
+        if name in ended:
+            changed[name]["noLongerHeld"] = ended[name]
         if name not in contract.views:
             continue
         if contract.views[name].semantics == "kafka":
@@ -138,8 +141,8 @@ _FEW_KEYS = 5
 
 def _release_again(contract: Contract, name: str, keys: Sequence[str]) -> str:
     """Return the command that releases the same keys of a table; of hidden or many keys, all that is held then."""
-    command = f"hindcast release {contract.pipeline}.{name}"
-    if len(keys) > _FEW_KEYS or sensitive(contract)[name] & set(shapes(contract)[name].key):
+    command, known = f"hindcast release {contract.pipeline}.{name}", shapes(contract)
+    if name not in known or len(keys) > _FEW_KEYS or sensitive(contract)[name] & set(known[name].key):
         return command
     return command + "".join(f" --key {shlex.quote(key)}" for key in keys)
 
@@ -279,6 +282,7 @@ def text(report: dict[str, Any]) -> str:
             lines.append(f"  {'':<20}   {held['keys']:,} {told} held back{new}: {again}")
             if "overdue" in held:
                 lines.append(f"  {'':<20}   {text_of_overdue(held['overdue'])}")
+        lines += [f"  {'':<20}   {line}" for line in list_no_longer_held(table)]
         for gate in table["gates"]:
             if gate["detail"] == UNASKED:
                 continue
@@ -296,6 +300,12 @@ def text_of_overdue(overdue: Mapping[str, Any]) -> str:
     keys = "1 key shows" if overdue["keys"] == 1 else f"{overdue['keys']:,} keys show"
     longest = f"{overdue['key']} since {overdue['since']}, {until} ({lasting})"
     return f"{keys} a value that a held record would have ended; for longest {longest}"
+
+
+def list_no_longer_held(table: Mapping[str, Any]) -> list[str]:
+    """Return in words how many changes of a table are held no more, as lines."""
+    ended = table.get("noLongerHeld")
+    return [f"no longer held: {listed(ended)}"] if ended else []
 
 
 LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}

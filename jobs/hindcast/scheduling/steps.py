@@ -102,6 +102,7 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from hindcast import runs
+    from hindcast.contracts import find
     from hindcast.planning import journal
     from hindcast.scheduling import connections
     from hindcast.settings import settings
@@ -115,7 +116,8 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
             ti.xcom_push("until", todo.until.isoformat() if todo.until else "")
             raise AirflowSkipException("only a preview was asked for")
         begun = any(r.run_id == run_id and not r.finished for r in journal.runs(settings().warehouse, pipeline))
-        if not begun and (first := _goes_first(ti, dag_run.run_type, run_id)):
+        can_hold = find(settings().schemas, pipeline).can_hold
+        if not begun and (first := _goes_first(ti, dag_run.run_type, run_id, can_hold=can_hold)):
             print(first)
             return PokeReturnValue(is_done=False)
         try:
@@ -126,12 +128,16 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
         return PokeReturnValue(is_done=True, xcom_value=number)
 
 
-def _goes_first(ti: Any, run_type: str, run_id: str) -> str | None:
-    """Return what waits for its turn and goes before a run that has not been planned yet, in words; None if nothing."""
+def _goes_first(ti: Any, run_type: str, run_id: str, *, can_hold: bool) -> str | None:
+    """Return what waits for its turn and goes before a run that has not been planned yet, in words; None if nothing.
+
+    `can_hold`: whether a gate can hold changes back. If none can any more, Airflow has no DAG of approvals: one that
+    waits will not begin, and the run publishes what was held.
+    """
     from hindcast.scheduling import priority
 
     release = f"{ti.dag_id}__release"
-    if ti.get_dr_count(release, states=["running"]):
+    if can_hold and ti.get_dr_count(release, states=["running"]):
         states = ti.get_task_states(release, task_ids=["plan"])
         waiting = priority.find_waiting({run: state.get("plan") for run, state in states.items()})
         if waiting and not ti.get_dag(release).is_paused:
