@@ -269,11 +269,17 @@ prints its JSON Schema for editors. A field that is not listed here is refused.
 `hindcast check` parses expressions and finds what their names mean. It does not know their types: that `sum` is asked
 of a boolean, the preview or the run says, with file and line; so does `hindcast check --spark`.
 
+Spark gets an expression as it is written: only its columns are written out (`orders.item`), its comments left out, and
+each making of a timestamp guarded ([valid time](topics/timestamps.md)). What `hindcast check` cannot follow it refuses:
+`*`, placeholders, computed options of `from_json` and its like, functions that read files of the server.
+
 Spark takes 'now', 'today', 'tomorrow' and 'yesterday' for a day of its own clock, wherever it makes a date or timestamp
 of such a text. An expression must not depend on that. `hindcast check` refuses such texts in casts, as arguments of
-functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and compared with a column that is a date or a
-timestamp. Where only Spark knows that it makes a cast (`coalesce(at, 'now')`), or what a text is (`reverse('yadot')`),
-a run refuses it before it writes anything, and so do the preview and `hindcast check --spark`.
+functions of dates (`to_date('now')`, `date_add('to' || 'day', 1)`), and beside a column that is a date or a timestamp
+(`at > 'today'`, `coalesce(at, 'now')`). Where only Spark knows that it makes a cast, or what a text is
+(`coalesce(at, lower('NOW'))`), a run refuses it before it writes anything, and so do the preview and
+`hindcast check --spark`. Timestamps within other values (`from_json(text, 'at timestamp')`, a cast to
+`array<timestamp>`) are refused too: make strings, and cast each.
 
 A contract has bounds: 1 MiB, 50,000 names and values with aliases written out, 40 levels of lists and mappings, 500
 tables, 1,000 gates; an expression 5,000 terms and 30 brackets in each other, all of them 20,000 terms; a name 200

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 
 from hindcast.contracts import functions
-from hindcast.contracts.expressions import ExpressionError, aggregate, clash, of_today, plain_type, resolve
+from hindcast.contracts.expressions import aggregate, clash, plain_type, resolve
+from hindcast.contracts.moments import find_today_beside
+from hindcast.contracts.parsing import ExpressionError, strip_comments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,18 +31,27 @@ TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decim
         ("place.street", "orders.place.street"),
         ("orders.place.street", "orders.place.street"),
         ("`price`", "menu.price"),
-        ("upper(orders.item)", "UPPER(orders.item)"),
-        ("coalesce(price, 0)", "COALESCE(menu.price, 0)"),
-        ("quantity > 1 AND price IS NOT NULL", "orders.quantity > 1 AND NOT menu.price IS NULL"),
+        ("upper(orders.item)", "upper(orders.item)"),
+        ("coalesce(price, 0)", "coalesce(menu.price, 0)"),
+        ("quantity > 1 AND price IS NOT NULL", "orders.quantity > 1 AND menu.price IS NOT NULL"),
         (
             "CASE WHEN quantity = 1 THEN 'one' ELSE 'more' END",
             "CASE WHEN orders.quantity = 1 THEN 'one' ELSE 'more' END",
         ),
-        ("cast(quantity AS string)", "CAST(orders.quantity AS STRING)"),
-        ("transform(place, x -> x + 1)", "TRANSFORM(orders.place, x -> x + 1)"),
-        ("timestampdiff(minute, place, place)", "TIMESTAMPDIFF(MINUTE, orders.place, orders.place)"),
-        ("try_cast(price AS int)", "TRY_CAST(menu.price AS INT)"),
+        ("cast(quantity AS string)", "cast(orders.quantity AS string)"),
+        ("transform(place, x -> x + 1)", "transform(orders.place, x -> x + 1)"),
+        ("timestampdiff(minute, place, place)", "timestampdiff(minute, orders.place, orders.place)"),
+        ("try_cast(price AS int)", "try_cast(menu.price AS int)"),
         ("'price'", "'price'"),
+        ("array(orders.item, 'b')[1] -- the second", "array(orders.item, 'b')[1]"),
+        ("log(quantity) /* natural */ + log(2, quantity)", "log(orders.quantity) + log(2, orders.quantity)"),
+        ("nvl2(price, 'it''s', r'\\n') || \"x\"", "nvl2(menu.price, 'it''s', r'\\n') || \"x\""),
+        ("2.5BD * quantity % 1L", "2.5BD * orders.quantity % 1L"),
+        ("quantity == 1 AND !(price <=> 2)", "orders.quantity == 1 AND !(menu.price <=> 2)"),
+        ("trim(BOTH 'x' FROM customer)", "trim(BOTH 'x' FROM orders.customer)"),
+        ("substring(customer FROM 2 FOR 1)", "substring(orders.customer FROM 2 FOR 1)"),
+        ("place['k'].street", "orders.place['k'].street"),
+        ("cast(customer AS date)", "cast(orders.customer AS date)"),
         ("1", "1"),
     ],
 )
@@ -48,15 +60,7 @@ def test_columns_become_input_and_column(written: str, resolved: str) -> None:
 
 
 def test_a_place_stands_for_its_input() -> None:
-    assert resolve("upper(item)", {"orders": ["item"]}, {"orders": "value"}) == "UPPER(value.item)"
-
-
-@pytest.mark.parametrize(
-    "written", ["quantity * price", "cast(cast(place AS timestamp) AS timestamp)", "try_to_timestamp(customer)"]
-)
-def test_resolving_twice_changes_nothing(written: str) -> None:
-    once = resolve(written, SCOPE)
-    assert resolve(once, SCOPE) == once
+    assert resolve("upper(item)", {"orders": ["item"]}, {"orders": "value"}) == "upper(value.item)"
 
 
 SENT = {"12:30": None, " T12:30:15": None, "+9:00Z": None, "2026-01-02": "2026-01-02 00:00:00", "soon": None} | {
@@ -120,7 +124,7 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("timestamp 'now'", "CAST('now' AS TIMESTAMP) is another moment every day", "write it out"),
         ("cast('today' AS date)", "CAST('today' AS DATE) is another moment every day", "write it out"),
         ("timestamp '12:30'", "CAST('12:30' AS TIMESTAMP) is another moment every day", "write it out"),
-        ("to_date('now')", "TO_DATE('now') is another moment every day", "write it out"),
+        ("to_date('now')", "to_date('now') is another moment every day", "write it out"),
         ("date_add('Tomorrow', 1)", "is another moment every day", "write it out"),
         ("year('today UTC')", "is another moment every day", "write it out"),
         ("last_day('yesterday')", "is another moment every day", "write it out"),
@@ -130,12 +134,56 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("to_date('to' || ('da' || 'y'))", "is another moment every day", "write it out"),
         ("cast(concat('no', 'w') AS timestamp)", "is another moment every day", "write it out"),
         ("orders.*", "'*' is not an expression", "name the columns"),
+        ("struct(*)", "'*' is not an expression", "name the columns"),
+        ("quantity > ?", "has a placeholder", "write the value"),
+        ("quantity > :least", "has a placeholder", "write the value"),
+        ("`current_user`()", "'current_user' does not give the same answer again", "records alone"),
+        ("identifier('current_user')", "no function 'identifier'", "built-in functions"),
+        ("to_date('n\\ow')", "to_date('now') is another moment every day", "write it out"),
+        ("to_date('\\u006eow')", "to_date('now') is another moment every day", "write it out"),
+        ("to_date('\\156ow')", "to_date('now') is another moment every day", "write it out"),
+        ("to_date('\\tnow')", "is another moment every day", "write it out"),
+        ("cast(r'now' AS date)", "is another moment every day", "write it out"),
+        ("cast('to' 'day' AS date)", "is another moment every day", "write it out"),
+        ("from_json(customer, 'at timestamp')", "timestamps within another value", "cast each to a timestamp"),
+        ("from_json(customer, 'a array<timestamp_ltz>')", "timestamps within another value", "cast each"),
+        ("from_csv(customer, concat('at time', 'stamp'))", "timestamps within another value", "as a text"),
+        ("cast(place AS array<timestamp>)", "timestamps within another value", "cast each to a timestamp"),
+        ("CASE WHEN true THEN customer END::timestamp", "in a way that is not understood", "write cast("),
+        ("builtin.to_timestamp(customer)", "in a way that is not understood", "write cast("),
+        (
+            "from_json(customer, 'a int', map('mode', customer))",
+            "the options of 'from_json' are computed",
+            "write them",
+        ),
+        ("from_xml(customer, 'a int', map('rowValidationXSDPath', '/etc/x'))", "reads a file of the server", "remove"),
+        ("from_protobuf(customer, 'A', '/etc/x')", "'from_protobuf' reads a file of the server", "declare the topic"),
     ],
 )
 def test_what_is_refused(written: str, found: str, mend: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         resolve(written, SCOPE)
     assert (found in caught.value.found, mend in caught.value.mend) == (True, True), vars(caught.value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "from_json(customer, 'timestamp string, b timestamp_ntz')",
+        "from_json(customer, schema_of_json('{\"a\": 1}'))",
+        "from_json(customer, 'a int', map('mode', 'FAILFAST'))",
+        "to_timestamp(customer, 'yyyy-MM-dd')",
+        "timestampadd(MONTH, 1, place)",
+        "date_add(place, 1)",
+    ],
+)
+def test_what_is_taken_as_it_is_written(written: str) -> None:
+    assert resolve(written, SCOPE) == re.sub(r"\b(customer|place)\b", r"orders.\1", written)
+
+
+def test_comments_are_left_out_and_texts_that_look_like_them_are_not() -> None:
+    written = "a -- first\n + /* second */ '-- no' || \"/* no */\" || `b -- no`"
+    assert strip_comments(written) == "a + '-- no' || \"/* no */\" || `b -- no`"
 
 
 @pytest.mark.parametrize("written", ["concat(customer, 'now')", "customer = 'today'", "if(price > 1, 'now', 'later')"])
@@ -149,12 +197,20 @@ def test_a_text_that_is_no_date_may_be_any(written: str) -> None:
         ("menu.since > 'yesterday'", "menu.since > 'yesterday'"),
         ("menu.since IN ('2026-01-01', 'today')", "menu.since IN ('2026-01-01', 'today')"),
         ("menu.since BETWEEN '2026-01-01' AND 'now'", "menu.since BETWEEN '2026-01-01' AND 'now'"),
+        ("coalesce(menu.since, 'now')", "coalesce(menu.since, 'now')"),
+        ("if(orders.quantity = 1, menu.since, 'today')", "IF(orders.quantity = 1, menu.since, 'today')"),
+        (
+            "CASE WHEN orders.quantity = 1 THEN menu.since ELSE '12:30' END",
+            "CASE WHEN orders.quantity = 1 THEN menu.since ELSE '12:30' END",
+        ),
+        ("if(menu.since IS NULL, 'now', 'later')", None),
+        ("coalesce(orders.item, 'now')", None),
         ("orders.item = 'today'", None),
         ("menu.since > '2026-01-01'", None),
     ],
 )
 def test_a_date_is_not_compared_with_what_is_another_tomorrow(resolved: str, told: str | None) -> None:
-    assert of_today(resolved, TYPES) == told
+    assert find_today_beside(resolved, TYPES) == told
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,15 @@ TODAYS = {
     "CASE WHEN o.n = 1 THEN 'today' ELSE o.day END": "'today'",
     "o.day IN ('2026-01-01', 'today')": "'today'",
     "to_date(if(true, 'today', o.name))": "'today'",
-    "to_date(reverse('yadot'))": "REVERSE('yadot')",
+    "to_date(reverse('yadot'))": "reverse('yadot')",
     "CAST(UNHEX('6e6f77') AS STRING) = o.at": "CAST(UNHEX('6e6f77') AS STRING)",
     "date_trunc('day', '12:30')": "'12:30'",
-    "try_to_timestamp(concat('no', 'w'))": "CONCAT('no', 'w')",
-    "make_interval(1) + to_timestamp_ntz(lower('NOW'))": "LOWER('NOW')",
+    "try_to_timestamp(concat('no', 'w'))": "concat('no', 'w')",
+    "make_interval(1) + to_timestamp_ntz(lower('NOW'))": "lower('NOW')",
+    "o.at > r'now'": "'now'",
+    "o.at > 'n\\ow'": "'now'",
+    "coalesce(o.ats, array('12:30'))": "'12:30'",
+    "nvl(o.at, lower('NOW'))": "lower('NOW')",
     "o.name = 'now'": None,
     "concat(o.name, 'today')": None,
     "if(o.n = 1, 'now', 'later')": None,
@@ -39,7 +43,7 @@ TODAYS = {
 
 
 def test_spark_tells_which_texts_are_cast_to_a_day_of_today(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([], "o struct<day: date, at: timestamp, name: string, n: int>")
+    rows = spark.createDataFrame([], "o struct<day: date, at: timestamp, name: string, n: int, ats: array<timestamp>>")
     found = {text: text_of_today(spark, text, rows.select, lambda it: it) for text in TODAYS}
     assert found == TODAYS
 
@@ -62,7 +66,11 @@ SOUND = ("at", "at", "max(at)")
 
 @pytest.mark.parametrize(
     ("place", "text", "line"),
-    [(0, "coalesce(at, 'now')", 8), (1, "coalesce(at, 'tomorrow')", 10), (2, "max(coalesce(at, 'to' || 'day'))", 11)],
+    [
+        (0, "coalesce(at, lower('NOW'))", 8),
+        (1, "nvl(at, btrim('tomorrow'))", 10),
+        (2, "max(coalesce(at, reverse('yadot')))", 11),
+    ],
 )
 def test_what_only_spark_finds_is_refused_before_anything_is_written(
     spark: SparkSession, tmp_path: Path, place: int, text: str, line: int
@@ -82,9 +90,9 @@ def test_check_asks_spark_where_it_is_told_to(
     monkeypatch.setattr("hindcast.commands.shared.session_of", lambda _: spark)
     good, bad = tmp_path / "good.yaml", tmp_path / "days.yaml"
     good.write_text((CONTRACT % SOUND).replace("pipeline: days", "pipeline: good"))
-    bad.write_text(CONTRACT % ("at", "\"coalesce(at, 'now')\"", "max(at)"))
+    bad.write_text(CONTRACT % ("at", "\"coalesce(at, lower('NOW'))\"", "max(at)"))
     assert cli.main(["check", str(good), str(bad)]) == 0
     assert cli.main(["check", "--spark", str(good), str(bad)]) == 1
     captured = capsys.readouterr()
     assert captured.out.endswith(f"{good}: 1 topic, 2 views, fine\n")
-    assert f"{bad}:10: COALESCE(orders.at, 'now'): 'now' is cast to a date" in captured.err
+    assert f"{bad}:10: coalesce(orders.at, lower('NOW')): lower('NOW') is cast to a date" in captured.err

@@ -73,6 +73,14 @@ REFUSED = {
     "b: {stream: orders, aggregate: {customer: count(*)}}": ("'customer' is a group too", "another name"),
     "b: {stream: orders, aggregate: {n: sum(quantty)}}": ("no column 'quantty'", "did you mean 'quantity'?"),
     "b: {table: menu, key: {dish: dish}}": ("leaves out item: two rows could come to one key", "keep the old key"),
+    "b: {stream: orders, select: {Item: item, item: quantity}}": (
+        "'item' and 'Item' differ only in capitals: to Spark they are one column",
+        "rename one of them",
+    ),
+    "b: {stream: orders, group_by: {item: item}, aggregate: {ITEM: count(*)}}": (
+        "'ITEM' and 'item' differ only in capitals",
+        "rename one of them",
+    ),
     "b: {stream: orders, select: {customer: item}}": ("'customer' is the key and cannot be computed", "another name"),
     "a: {stream: b}\n  b: {stream: a}": ("a and b are made of each other", "break the cycle"),
     "b: {table: b}": ("b is made of itself", "break the cycle"),

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 
-import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import expressions as exp
 
-from hindcast.contracts.moments import is_of_today
+from hindcast.contracts.moments import find_constant, is_of_today
+from hindcast.contracts.parsing import parse_resolved, show
 from hindcast.session import temporarily
 
 
@@ -29,22 +29,24 @@ def text_of_today(
 
     `over`: the rows with one more column; `call`: what is done with the expression's column, an aggregate for example.
     """
-    tree = sqlglot.parse_one(expression, dialect="spark")
+    tree = parse_resolved(expression)
     constants = list(_constants(tree))
     for node, text in zip(constants, _evaluated(spark, constants), strict=True):
         if text is not None and is_of_today(text) and _is_cast(spark, tree, node, over, call):
-            return str(node.sql(dialect="spark"))
+            return show(node)
     return None
 
 
 _MARKER = "hindcast marks this"
 _CAST = re.compile(
-    rf"cast\({_MARKER} as (date|timestamp)|(to|try_to)_(date|timestamp)\w*\({_MARKER}\b|"
+    rf"cast\({_MARKER} as (date|timestamp)|cast\(((array|map|struct|named_struct)\([^()]*)+{_MARKER}[^()]*\)+ as "
+    rf"\S*(date|timestamp)|(to|try_to)_(date|timestamp)\w*\({_MARKER}\b|"
     rf"(date|timestamp)\w*\({_MARKER}\)",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(rf"'{_MARKER}' of the type \"STRING\" cannot be cast to \"(DATE|TIMESTAMP)")
 _PLANS = {"spark.sql.maxPlanStringLength": str(1 << 24), "spark.sql.debug.maxToStringFields": "100000"}
+_WRITTEN = (exp.Literal, exp.RawString)
 _VARIES = (exp.Column, exp.Lambda, exp.Star, exp.Placeholder, exp.Parameter)
 _NO_TEXT = (
     exp.DataType,
@@ -63,8 +65,8 @@ _NO_TEXT = (
 def _constants(tree: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the parts of an expression that may be a text, the same in every row."""
     for node in tree.walk():
-        if isinstance(node, exp.Literal):
-            if node.is_string:
+        if isinstance(node, _WRITTEN):
+            if find_constant(node) is not None:
                 yield node
         elif isinstance(node, exp.Condition) and _may_be_text(node) and not node.find(*_VARIES):
             yield node
@@ -78,16 +80,16 @@ def _may_be_text(node: exp.Expr) -> bool:
 
 def _evaluated(spark: SparkSession, constants: list[exp.Expr]) -> list[str | None]:
     """Return what each constant is, if it is a text; of one that cannot be evaluated alone nothing."""
-    told: list[str | None] = [str(it.name) if isinstance(it, exp.Literal) else None for it in constants]
-    asked = [n for n, it in enumerate(constants) if not isinstance(it, exp.Literal)]
-    texts = [constants[n].sql(dialect="spark") for n in asked]
+    found: list[str | None] = [find_constant(it) if isinstance(it, _WRITTEN) else None for it in constants]
+    asked = [n for n, it in enumerate(constants) if not isinstance(it, _WRITTEN)]
+    texts = [show(constants[n]) for n in asked]
     try:
-        found = _asked(spark, texts)
+        computed = _asked(spark, texts)
     except PySparkException:
-        found = [_asked_alone(spark, text) for text in texts]
-    for n, text in zip(asked, found, strict=True):
-        told[n] = text
-    return told
+        computed = [_asked_alone(spark, text) for text in texts]
+    for n, text in zip(asked, computed, strict=True):
+        found[n] = text
+    return found
 
 
 def _asked(spark: SparkSession, texts: list[str]) -> list[str | None]:
@@ -123,7 +125,7 @@ def _is_cast(
         part.replace(marker)
     with temporarily(spark, _PLANS), redirect_stdout(io.StringIO()) as told:
         try:
-            over(call(F.expr(marked.sql(dialect="spark"))).alias("_")).explain(extended=True)
+            over(call(F.expr(show(marked))).alias("_")).explain(extended=True)
         except PySparkException as error:  # Spark computes what is the same in every row to tell its plan
             return _REFUSED.search(str(error)) is not None
-    return _CAST.search(told.getvalue().partition("== Optimized Logical Plan ==")[0]) is not None
+    return _CAST.search(told.getvalue()) is not None

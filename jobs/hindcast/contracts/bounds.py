@@ -83,7 +83,7 @@ def refuse_excess(events: Iterable[yaml.Event]) -> None:
             types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
             if wrong := _UNSPEAKABLE.search(event.value):
                 found = f"the character U+{ord(wrong[0]):04X} stands in a text"
-                raise ExcessError(found, "remove it: neither Airflow nor Spark can store it", line)
+                raise ExcessError(found, _SPEAKABLE, line)
             if event.anchor:
                 sizes[event.anchor] = 1, len(event.value)
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -117,7 +117,10 @@ def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what:
             raise ExcessError(f"has more than {most} {what} in each other", "write it in several steps")
 
 
-_UNSPEAKABLE = re.compile("[\x00\ud800-\udfff]")
+_UNSPEAKABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal, turn the direction of what is read, or cannot be stored."""
+
+_SPEAKABLE = "remove it: nobody sees it where the text is shown; a string in an expression can have it as '\\u001F'"
 
 
 def _refuse_odd_file(status: os.stat_result) -> None:

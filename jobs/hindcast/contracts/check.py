@@ -8,8 +8,8 @@ from typing import Any
 
 from hindcast.contracts import bounds, envelope, formats, gates, kafka, keep, names, schedule, valid_time
 from hindcast.contracts.bounds import ExcessError
-from hindcast.contracts.expressions import ExpressionError
 from hindcast.contracts.model import Contract
+from hindcast.contracts.parsing import ExpressionError
 from hindcast.contracts.patterns import first_match
 from hindcast.contracts.shapes import Shape, given, topic_shape, view_shape
 from hindcast.contracts.topic import Topic

@@ -8,110 +8,62 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
-import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import bounds, functions, moments
+from hindcast.contracts import bounds, functions, guards, moments
+from hindcast.contracts.parsing import (
+    ExpressionError,
+    find_position,
+    parse_one,
+    parse_resolved,
+    show,
+    strip_comments,
+    write_column,
+)
 from hindcast.contracts.types import shown
 from hindcast.errors import nearest
 
 Scope = Mapping[str, Sequence[str]]
 
 
-class ExpressionError(ValueError):
-    """An expression that does not parse, or that names what is not there or has no place there: `found` and `mend`."""
-
-    def __init__(self, found: str, mend: str) -> None:
-        self.found, self.mend = found, mend
-        super().__init__(found)
-
-
 def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> str:
-    """The expression with every column as `input.column`.
+    """Return the expression with every column as `input.column`, and all else as it was written.
 
     `scope`: input name -> its columns. `places`: input name -> the struct that holds its columns, where that has
     another name than the input.
     Raises ExpressionError for syntax, unknown and ambiguous names, functions that have no place in an expression over
     one row (functions.py), moments that are others tomorrow (moments.py), and for queries within expressions. A text
-    without a date is no timestamp in what it gives (moments.py).
+    without a date is no timestamp in what it gives (guards.py). Comments are left out.
 
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
-    columns = tuple((name, tuple(known)) for name, known in scope.items()) if len(text) > _LONG else ()
-    if columns:  # it is asked for more than once
-        return _resolved_once(text, columns, tuple((places or {}).items()))
-    return _resolved_text(text, scope, places or {})
+    text = strip_comments(text)
+    tree = parse_one(text)
+    _refuse_unfit(text, tree)
+    columns = [column for column in tree.find_all(exp.Column) if not functions.is_unit(column)]
+    edits = [_resolve_column(column, scope, places or {}) for column in columns]
+    for start, end, written in sorted(edits, reverse=True):
+        text = text[:start] + written + text[end:]
+    return guards.write_guards(text)
 
 
-_LONG = 200
-
-
-@lru_cache(maxsize=1024)
-def _resolved_once(
-    text: str, columns: tuple[tuple[str, tuple[str, ...]], ...], places: tuple[tuple[str, str], ...]
-) -> str:
-    return _resolved_text(text, dict(columns), dict(places))
-
-
-def _resolved_text(text: str, scope: Scope, places: Mapping[str, str]) -> str:
-    tree = _parsed(text)
-    whole = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and {k for k, v in tree.args.items() if v}
-    if not isinstance(tree, exp.Select) or whole != {"expressions"} or isinstance(tree.expressions[0], exp.Alias):
-        raise ExpressionError(f"'{text}' is more than one expression", "write one Spark SQL expression without AS")
-    if tree.expressions[0].find(exp.Query):
-        raise ExpressionError(f"'{text}' holds a query", "join the table in the view instead")
-    if isinstance(tree.expressions[0], exp.Star):
+def _refuse_unfit(text: str, tree: exp.Expr) -> None:
+    if tree.find(exp.Star):
         raise ExpressionError("'*' is not an expression", "name the columns")
-    if wrong := functions.misplaced(tree.expressions[0]):
+    if tree.find(exp.Placeholder, exp.Parameter, exp.SessionParameter):
+        raise ExpressionError(f"'{text}' has a placeholder", "write the value")
+    if wrong := functions.find_misplaced(tree):
         raise ExpressionError(*wrong)
-    if (told := moments.of_today(tree)) is not None:
-        raise ExpressionError(f"{told} is another moment every day", WRITTEN_OUT)
-    if moments.weight(tree) > bounds.MOMENTS:
+    if (part := moments.find_today(tree)) is not None:
+        raise ExpressionError(f"{part} is another moment every day", WRITTEN_OUT)
+    if (part := moments.find_hidden(tree)) is not None:
+        found = f"{part} makes timestamps within another value, also of texts without a date"
+        raise ExpressionError(found, "make strings of them, and cast each to a timestamp; write a schema as a text")
+    if moments.weigh(tree) > bounds.MOMENTS:
         found = f"{shown(text)} makes too many timestamps, or timestamps of timestamps"
         raise ExpressionError(found, "cast to a timestamp once, in a view before")
-    for column in list(tree.find_all(exp.Column)):
-        column.replace(_resolved(column, scope, places))
-    return str(moments.dated(tree.expressions[0]).sql(dialect="spark"))
-
-
-def _parsed(text: str) -> exp.Expr:
-    """Return an expression as the tree of `SELECT <text>`, bounded (bounds.py); ExpressionError if there is none."""
-    mend = "write it in several views, each made of the one before"
-    if len(text) > bounds.EXPRESSION:
-        raise ExpressionError(f"an expression of more than {bounds.EXPRESSION:,} characters", mend)
-    try:
-        bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
-        if len(text) > bounds.TERMS and len(sqlglot.tokenize(text, dialect="spark")) > bounds.TERMS:
-            raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", mend)
-        tree = sqlglot.parse_one(f"SELECT {text}", dialect="spark")
-        deep = _depth(tree) > bounds.NESTED
-    except bounds.ExcessError as error:
-        raise ExpressionError(f"{shown(text)} {error.found}", mend) from None
-    except RecursionError:
-        deep = True
-    except sqlglot.errors.ParseError as error:
-        detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
-        detail = "an operand is missing" if detail.startswith("Required keyword") else detail
-        raise ExpressionError(f"'{text}' does not parse: {detail}", "write one Spark SQL expression") from None
-    except sqlglot.errors.SqlglotError as error:
-        raise ExpressionError(f"'{text}' does not parse: {error}", "write one Spark SQL expression") from None
-    if deep:
-        raise ExpressionError(f"{shown(text)} is nested too deeply", mend)
-    return tree
-
-
-def _depth(tree: exp.Expr) -> int:
-    """Return how many steps it is from the top of a tree to its last part; `a + b + c` and its like are one step."""
-    deepest, todo = 0, [(tree, 0)]
-    while todo:
-        node, depth = todo.pop()
-        deepest = max(deepest, depth)
-        chained = node.this if isinstance(node, exp.Binary) and not isinstance(node, exp.Dot) else None
-        todo += [(child, depth if child is chained else depth + 1) for child in node.iter_expressions()]
-    return deepest
 
 
 def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
@@ -119,7 +71,7 @@ def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
 
     Spark would make the string a number, and fail at the first record where it is none.
     """
-    for node in sqlglot.parse_one(resolved, dialect="spark").walk():
+    for node in parse_resolved(resolved).walk():
         if isinstance(node, exp.Between):
             operands = [node.this, node.args["low"], node.args["high"]]
         elif isinstance(node, exp.In):
@@ -128,15 +80,10 @@ def clash(resolved: str, types: Mapping[str, str | None]) -> str | None:
             operands = [node.this, node.expression]
         else:
             continue
-        kinds = {_sort(operand, types): operand.sql(dialect="spark") for operand in reversed(operands)}
+        kinds = {_sort(operand, types): operand for operand in reversed(operands)}
         if "string" in kinds and "number" in kinds:
-            return f"{kinds['string']} is a string, {kinds['number']} a number"
+            return f"{show(kinds['string'])} is a string, {show(kinds['number'])} a number"
     return None
-
-
-def of_today(resolved: str, types: Mapping[str, str | None]) -> str | None:
-    """Return the first comparison of a date or timestamp with a text as 'today', as far as their types are known."""
-    return moments.compared(sqlglot.parse_one(resolved, dialect="spark"), types)
 
 
 WRITTEN_OUT = "write it out: timestamp '2026-01-31 12:30:00'"
@@ -147,8 +94,13 @@ def plain_type(resolved: str, types: Mapping[str, str | None]) -> str | None:
     """The type of a resolved expression where no Spark is needed to tell: of a plain column, or of a cast."""
     if resolved in types:
         return types[resolved]
-    tree = sqlglot.parse_one(resolved, dialect="spark")
-    return tree.to.sql(dialect="spark").lower() if isinstance(tree, exp.Cast) else None
+    return _find_type(parse_resolved(resolved), types)
+
+
+def _find_type(node: exp.Expr, types: Mapping[str, str | None]) -> str | None:
+    if isinstance(node, exp.Cast):
+        return show(node.to).lower()
+    return types.get(".".join(it.name for it in node.parts)) if isinstance(node, exp.Column) else None
 
 
 def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) -> tuple[str, str]:
@@ -158,7 +110,7 @@ def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) 
     ('sum', 'orders.quantity * 2')
     """
     mend = "write one aggregate function of one argument: count(*), sum(amount), avg(delay), count(distinct item)"
-    match = re.fullmatch(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\((.*)\)\s*", text, re.DOTALL)
+    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)\s*\((.*)\)", strip_comments(text), re.DOTALL)
     if match is None:
         raise ExpressionError(f"'{text}' is not an aggregate", mend)
     function, argument = match[1].lower(), match[2].strip()
@@ -183,7 +135,7 @@ def _sort(operand: exp.Expr, types: Mapping[str, str | None]) -> str | None:
     """Whether an operand is a string or a number; None if it is neither, or only Spark can tell."""
     if isinstance(operand, exp.Literal):
         return "number" if not operand.is_string else None if _is_number(operand.name) else "string"
-    kind = plain_type(operand.sql(dialect="spark"), types) or ""
+    kind = _find_type(operand, types) or ""
     return "number" if kind.startswith(_NUMBERS) else "string" if kind == "string" else None
 
 
@@ -195,19 +147,21 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _resolved(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> exp.Expr:
+def _resolve_column(column: exp.Column, scope: Scope, places: Mapping[str, str]) -> tuple[int, int, str]:
+    """Return where a column stands in the text, from and to, and what is to stand there."""
     parts = [part.name for part in column.parts]
-    if isinstance(column.this, exp.Star):
-        raise ExpressionError("'*' is not an expression", "name the columns")
     if len(parts) > 1 and parts[0] in scope:
-        inputs, path = [parts[0]], parts[1:]
-        if path[0] not in scope[parts[0]]:
-            raise ExpressionError(f"'{parts[0]}' has no column '{path[0]}'", nearest(path[0], scope[parts[0]]))
+        inputs, named = [parts[0]], 2
+        if parts[1] not in scope[parts[0]]:
+            raise ExpressionError(f"'{parts[0]}' has no column '{parts[1]}'", nearest(parts[1], scope[parts[0]]))
     else:
-        inputs, path = [name for name, known in scope.items() if parts[0] in known], parts
+        inputs, named = [name for name, known in scope.items() if parts[0] in known], 1
     if not inputs:
         every = {name for known in scope.values() for name in known}
         raise ExpressionError(f"no column '{parts[0]}'", nearest(parts[0], every))
     if len(inputs) > 1:
         raise ExpressionError(f"'{parts[0]}' is a column of {' and of '.join(inputs)}", f"write {inputs[0]}.{parts[0]}")
-    return exp.Dot.build([exp.to_identifier(name) for name in [places.get(inputs[0], inputs[0]), *path]])
+    first, last = find_position(column.parts[0]), find_position(column.parts[named - 1])
+    if first is None or last is None:
+        raise ExpressionError(f"it is not clear where '{show(column)}' stands", "write the column in quotes: `name`")
+    return first[0], last[1], write_column([places.get(inputs[0], inputs[0]), parts[named - 1]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,42 +12,77 @@ from sqlglot import expressions as exp
 
 
 def kind(name: str) -> str | None:
-    """What sort of function Spark 4.2 has by this name, None if it has none.
+    """Return what sort of function Spark 4.2 has by this name, None if it has none.
 
     `aggregate`, `window`, `generator` (several rows of one), `table`, `unstable` (not the same each time it is asked:
-    clocks, dice, the session), `scalar`: any other.
+    clocks, dice, the session), `file` (reads a file of the server), `scalar`: any other.
     """
     return _kinds().get(name.lower())
 
 
-def misplaced(tree: exp.Expression) -> tuple[str, str] | None:
-    """The first function that cannot stand in an expression over one row: what was found, what would do."""
+def find_misplaced(tree: exp.Expr) -> tuple[str, str] | None:
+    """Return the first function that cannot stand in an expression over one row: what was found, what would do."""
     for node in tree.walk():
         if isinstance(node, exp.Window):
             return f"'{node.sql(dialect='spark')}' looks at other rows", "aggregate in a view of its own"
         if not isinstance(node, exp.Func):
             continue
-        called = name(node)
+        called = find_name(node)
         sort = kind(called)
-        if sort is None and isinstance(node, exp.Anonymous):
+        if sort is None and isinstance(node, exp.Anonymous) and called not in _IN_GRAMMAR:
             return f"no function '{called}'", near(called)
         if sort in _REFUSED:
             found, mend = _REFUSED[sort]
             return f"'{called}' {found}", mend
+        if called in _OPTIONS and (wrong := _find_open_option(called, list(node.expressions))):
+            return wrong
     return None
 
 
-def generates(tree: exp.Expression) -> bool:
+def generates(tree: exp.Expr) -> bool:
     """Whether a function in it makes several rows of one, and columns with names of its own."""
-    return any(kind(name(function)) == "generator" for function in tree.find_all(exp.Func))
+    return any(kind(find_name(function)) == "generator" for function in tree.find_all(exp.Func))
 
 
 def near(name: str, wanted: str | None = None) -> str:
-    """The names nearest to one that is not there, of all functions or of one kind."""
+    """Return the names nearest to one that is not there, of all functions or of one kind."""
     names = [known for known, sort in _kinds().items() if sort == wanted or (not wanted and sort not in _REFUSED)]
     close = difflib.get_close_matches(name.lower(), names, n=3)
     return f"did you mean {' or '.join(close)}?" if close else "see the built-in functions of Spark SQL"
 
+
+def is_unit(column: exp.Column) -> bool:
+    """Whether what looks like a column is a unit of time: the `minute` of `timestampdiff(minute, at, until)`."""
+    call = column.parent
+    return (
+        isinstance(call, exp.Anonymous)
+        and find_name(call) in _WITH_UNIT
+        and len(call.expressions) == 3
+        and call.expressions[0] is column
+        and len(column.parts) == 1
+        and column.name.upper() in _UNITS
+    )
+
+
+def find_name(function: exp.Func) -> str:
+    """Return the name of a function, in small letters; that of an operator is empty."""
+    if isinstance(function, exp.Anonymous):
+        return str(function.name).lower()
+    if isinstance(function, exp.Binary):
+        return ""
+    if isinstance(function, exp.Cast):
+        return "cast"
+    return str(_SPELLED.get(type(function)) or function.sql_name()).lower()
+
+
+_SPELLED = {exp.StrPosition: "position", exp.Substring: "substring"}
+_IN_GRAMMAR = frozenset(("timestampadd", "timestampdiff"))
+"""Functions of Spark's grammar that its catalog does not list."""
+
+_WITH_UNIT = frozenset(("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"))
+_UNITS = frozenset(
+    ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
+)
 
 _REFUSED = {
     "aggregate": ("is an aggregate: it needs many rows", "aggregate in a view of its own: aggregate: {n: count(*)}"),
@@ -55,20 +90,35 @@ _REFUSED = {
     "generator": ("makes several rows of one", "a view has one row for a row of its inputs; keep the array"),
     "table": ("is a table, not a value", "join the table in the view instead"),
     "unstable": ("does not give the same answer again", "a table is made of its records alone: name their columns"),
+    "file": (
+        "reads a file of the server",
+        "declare the topic's format: its schema stands in the contract",
+    ),
 }
+
+_OPTIONS = {
+    **dict.fromkeys(("from_csv", "from_json", "from_xml", "from_avro"), 2),
+    **dict.fromkeys(("schema_of_csv", "schema_of_json", "schema_of_xml", "to_csv", "to_json", "to_xml"), 1),
+}
+"""Functions that take options, and which argument these are."""
+
+_OF_FILES = frozenset(("rowvalidationxsdpath", "avroschemaurl"))
+
+
+def _find_open_option(called: str, arguments: Sequence[exp.Expr]) -> tuple[str, str] | None:
+    """Return what is wrong with the options of a call: they are written out, and none of them names a file."""
+    if len(arguments) <= _OPTIONS[called]:
+        return None
+    options = arguments[_OPTIONS[called]]
+    written = options.expressions if isinstance(options, exp.Anonymous) and find_name(options) == "map" else None
+    if written is None or not all(isinstance(it, exp.Literal) for it in written):
+        return f"the options of '{called}' are computed", "write them out: map('mode', 'FAILFAST')"
+    if files := [it.name for it in written[::2] if it.name.lower() in _OF_FILES]:
+        return f"'{called}' reads a file of the server by '{files[0]}'", "remove the option"
+    return None
 
 
 @cache
 def _kinds() -> dict[str, str]:
-    told = json.loads(Path(__file__).with_name("functions.json").read_text(encoding="utf-8"))
-    return {name: sort for sort, names in told.items() for name in names}
-
-
-def name(function: exp.Func) -> str:
-    """The name as Spark is told it; that of an operator or a special form may be none."""
-    if isinstance(function, exp.Anonymous):
-        return str(function.name)
-    if isinstance(function, exp.Binary):
-        return ""  # AND, COLLATE: to write a long chain of them for each of its parts would take for ever
-    match = re.match(r"([A-Za-z_]\w*)(\(|$)", function.sql(dialect="spark"))
-    return match[1].lower() if match else ""
+    sorts = json.loads(Path(__file__).with_name("functions.json").read_text(encoding="utf-8"))
+    return {name: sort for sort, names in sorts.items() for name in names}

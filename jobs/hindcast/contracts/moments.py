@@ -1,14 +1,13 @@
-"""Texts as timestamps that are the same on every day. Pure, without Spark.
+"""Texts that Spark takes for another date or timestamp every day, found without Spark. Pure.
 
-Spark takes the text "12:30" for that time of today, and 'now' for the moment at which it is asked. Where an expression
-makes a timestamp of a text, one without a date is no timestamp here: a cast fails on it, try_cast gives null.
+Spark takes the text "12:30" for that time of today, and 'now' for the moment at which it is asked. A table must not
+depend on the day on which it is made.
 
-Only what is written is looked at: a cast, or to_timestamp and its like without a format. Where Spark makes the cast by
-itself, as in `hour(name)`, it is Spark's.
-
-A text that is the same in every row, 'now' or 'to' || 'day', Spark takes for that day wherever it casts it to a date or
-timestamp. Where such a text is written as an argument of a function of dates, or compared with a date, `of_today` finds
-it without Spark. Where only Spark knows that it makes a cast, or what the text is, building/todays.py finds it.
+- What stands in the records is guarded where a timestamp is made of it (guards.py).
+- A text that is the same in every row, 'now' or 'to' || 'day', Spark takes for that day wherever it casts it to a date
+  or timestamp. `find_today` finds it as an argument of a cast or of a function of dates, `find_today_beside` beside a
+  column that is a date. Where only Spark knows that it makes a cast, or what the text is, building/todays.py does.
+- A timestamp within another value, as in from_json(at, 'at timestamp'), cannot be guarded: `find_hidden`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,18 @@ from collections.abc import Mapping
 
 from sqlglot import expressions as exp
 
-from hindcast.contracts import functions
+from hindcast.contracts.functions import find_name
+from hindcast.contracts.parsing import parse_resolved, show
 
 _KIND = exp.DataType.Type
-_ANY_MOMENT = (_KIND.TIMESTAMP, _KIND.TIMESTAMPTZ, _KIND.TIMESTAMPLTZ, _KIND.TIMESTAMPNTZ, _KIND.DATE)
-_MOMENTS = (_KIND.TIMESTAMP, _KIND.TIMESTAMPTZ, _KIND.TIMESTAMPLTZ)
-_FUNCTIONS = ("to_timestamp_ltz", "try_to_timestamp")
-_DATELESS = "^[^0-9]*(T|[0-9]*:)"
+_DATES = (_KIND.TIMESTAMP, _KIND.TIMESTAMPTZ, _KIND.TIMESTAMPLTZ, _KIND.TIMESTAMPNTZ, _KIND.DATE)
+TIMESTAMPS = (_KIND.TIMESTAMP, _KIND.TIMESTAMPTZ, _KIND.TIMESTAMPLTZ)
+MAKERS = ("timestamp", "to_timestamp", "to_timestamp_ltz", "try_to_timestamp")
+"""Functions that make a timestamp of one argument, also of a text."""
+
+DATELESS = "^[^0-9]*(T|[0-9]*:)"
 """How a text begins that has a time of day and no date."""
+
 _WORDS = re.compile(r"[\x00-\x20\x7f]*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _OF_DATES = frozenset(
     (
@@ -40,106 +43,125 @@ _OF_DATES = frozenset(
 )
 """Functions of Spark that take dates or timestamps, also as texts."""
 
-_COMPARED = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+_ALIKE = frozenset(("array", "coalesce", "greatest", "if", "ifnull", "least", "nullif", "nvl", "nvl2"))
+"""Functions that make their arguments alike: a text beside a date becomes a date."""
+
+_READERS = ("from_avro", "from_csv", "from_json", "from_xml")
+_TIMESTAMP_IN_SCHEMA = re.compile(r"""(?:[\s:<]|"type"\s*:\s*")timestamp(?:_ltz)?(?=["\s,>)]|$)""", re.IGNORECASE)
 
 
 def is_of_today(text: str) -> bool:
     """Whether a text, made a timestamp, is another one tomorrow: 'now', ' Today', 'yesterday UTC', '12:30'."""
-    return _WORDS.match(text) is not None or re.match(_DATELESS, text) is not None
+    return _WORDS.match(text) is not None or re.match(DATELESS, text) is not None
 
 
-def of_today(tree: exp.Expr) -> str | None:
-    """The first part that is another moment tomorrow: timestamp 'now', date '12:30', to_date('to' || 'day')."""
+def find_today(tree: exp.Expr) -> str | None:
+    """Return the first part that is another moment tomorrow: timestamp 'now', date '12:30', to_date('to' || 'day')."""
     for node in tree.walk():
         if isinstance(node, exp.Cast):
-            text = _constant(node.this) if node.to.this in _ANY_MOMENT else None
+            text = find_constant(node.this) if node.to.this in _DATES else None
             if text is not None and is_of_today(text):
-                return str(node.sql(dialect="spark"))
-        elif isinstance(node, exp.Func) and functions.name(node) in _OF_DATES:
+                return show(node)
+        elif isinstance(node, exp.Func) and find_name(node) in _OF_DATES:
             for argument in node.iter_expressions():
-                text = _constant(argument.this if isinstance(argument, exp.TimeStrToTime) else argument)
+                text = find_constant(argument)
                 if text is not None and _WORDS.match(text):
-                    return str(node.sql(dialect="spark"))
+                    return show(node)
     return None
 
 
-def compared(resolved: exp.Expr, types: Mapping[str, str | None]) -> str | None:
-    """The first comparison of a date or timestamp, as far as types are known, with a text that is of today."""
-    for node in resolved.find_all(*_COMPARED):
-        operands = list(node.iter_expressions())
-        dated = any(types.get(it.sql(dialect="spark")) in ("date", "timestamp") for it in operands)
-        if dated and any((text := _constant(it)) is not None and is_of_today(text) for it in operands):
-            return str(node.sql(dialect="spark"))
+def find_today_beside(resolved: str, types: Mapping[str, str | None]) -> str | None:
+    """Return the first part where a date or timestamp, as far as types are known, stands beside a text of today.
+
+    `resolved`: an expression over `input.column`; `types`: these columns' types.
+    """
+    for node in parse_resolved(resolved).walk():
+        beside = _find_alike(node)
+        if any(_is_date(it, types) for it in beside) and any(_is_text_of_today(it) for it in beside):
+            return show(node)
     return None
 
 
-def _constant(node: exp.Expr) -> str | None:
-    """The text that an expression is in every row, of what is plainly one: 'now', 'to' || 'day'; else None."""
-    if isinstance(node, exp.Literal):
-        return str(node.name) if node.is_string else None
-    if isinstance(node, exp.Paren):
-        return _constant(node.this)
-    if isinstance(node, exp.DPipe | exp.Concat):
-        parts = [_constant(it) for it in node.iter_expressions()]
-        return None if None in parts else "".join(part or "" for part in parts)
+def find_hidden(tree: exp.Expr) -> str | None:
+    """Return the first part that makes timestamps within other values, of texts that no guard can see."""
+    for node in tree.walk():
+        if isinstance(node, exp.Cast):
+            if node.to.this not in TIMESTAMPS and any(it.this in TIMESTAMPS for it in node.to.find_all(exp.DataType)):
+                return show(node)
+        elif isinstance(node, exp.Func) and find_name(node) in _READERS:
+            schema = node.expressions[1:2]
+            if any(_TIMESTAMP_IN_SCHEMA.search(it.name) for it in schema if isinstance(it, exp.Literal)):
+                return show(node)
+            if not all(isinstance(it, exp.Literal) or _is_inferred(it) for it in schema):
+                return show(node)
     return None
 
 
-def weight(tree: exp.Expr) -> int:
-    """Return how much the makings of a moment in an expression weigh: `dated` writes what is in each three times."""
+def is_guarded(node: exp.Expr) -> bool:
+    """Whether a timestamp is made here, of what may be a text: where a guard is written."""
+    if isinstance(node, exp.Cast):
+        return node.to.this in TIMESTAMPS and not isinstance(node.this, exp.Literal)
+    if not isinstance(node, exp.Anonymous) or find_name(node) not in MAKERS or len(node.expressions) != 1:
+        return False
+    return not isinstance(node.expressions[0], exp.Literal)
+
+
+def weigh(tree: exp.Expr) -> int:
+    """Return how much the guards of an expression weigh: each writes three times what is in it."""
     heavy, todo = 0, [(tree, 1)]
     while todo:
         node, times = todo.pop()
-        if _makes_a_moment(node) and not _is_dated(node):
+        if is_guarded(node):
             times *= 3
             heavy += times
         todo += [(child, times) for child in node.iter_expressions()]
     return heavy
 
 
-def dated(tree: exp.Expr) -> exp.Expr:
-    """The expression, in which a text without a date is no timestamp. Doing so twice changes nothing."""
-    for node in reversed(list(tree.find_all(exp.Cast, exp.Anonymous))):  # what is within first
-        if _makes_a_moment(node) and not _is_dated(node):
-            whole = _dated(node)
-            tree = whole if node is tree else tree
-            node.replace(whole)
-    return tree
+def find_constant(node: exp.Expr) -> str | None:
+    """Return the text that an expression is in every row, of what is plainly one: 'now', 'to' || 'day'; else None."""
+    if isinstance(node, exp.RawString):
+        return str(node.this)
+    if isinstance(node, exp.Literal):
+        return str(node.this) if node.is_string else None
+    if isinstance(node, exp.Paren):
+        return find_constant(node.this)
+    joined = isinstance(node, exp.Anonymous) and find_name(node) == "concat"
+    if joined or isinstance(node, exp.DPipe | exp.Concat):
+        parts = [find_constant(it) for it in node.iter_expressions()]
+        return None if None in parts else "".join(part or "" for part in parts)
+    return None
 
 
-def _makes_a_moment(node: exp.Expr) -> bool:
+_COMPARED = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)
+
+
+def _find_alike(node: exp.Expr) -> list[exp.Expr]:
+    """Return the parts of an expression that Spark makes alike in type."""
+    if isinstance(node, exp.Case):
+        return [*(it.args["true"] for it in node.args["ifs"]), *filter(None, [node.args.get("default")])]
+    if isinstance(node, exp.If):
+        return [it for it in (node.args.get("true"), node.args.get("false")) if it is not None]
+    if isinstance(node, _COMPARED) or (isinstance(node, exp.Anonymous) and find_name(node) in _ALIKE):
+        return list(node.iter_expressions())
+    return []
+
+
+def _is_date(node: exp.Expr, types: Mapping[str, str | None]) -> bool:
     if isinstance(node, exp.Cast):
-        return node.to.this in _MOMENTS and not isinstance(node.this, exp.Literal)
-    return isinstance(node, exp.Anonymous) and node.name.lower() in _FUNCTIONS and len(node.expressions) == 1
+        return node.to.this in _DATES
+    return isinstance(node, exp.Column) and types.get(".".join(it.name for it in node.parts)) in ("date", "timestamp")
 
 
-def _dated(node: exp.Expr) -> exp.Expr:
-    """Of cast(x AS timestamp): cast(if(x begins without a date, cast('no date: ' || x AS timestamp), itself) AS ...).
+def _is_text_of_today(node: exp.Expr) -> bool:
+    text = find_constant(node)
+    return text is not None and is_of_today(text)
 
-    Each cast is one of any type, so that nobody has to know that of x.
-    """
-    text = exp.cast(_argument(node), "string", dialect="spark")
-    wrong = node.copy()
-    _argument(wrong).replace(exp.func("CONCAT", exp.Literal.string("no date: "), text.copy()))
-    found = exp.If(
-        this=exp.RegexpLike(this=text, expression=exp.Literal.string(_DATELESS)), true=wrong, false=node.copy()
+
+def _is_inferred(schema: exp.Expr) -> bool:
+    """Whether a schema is that of an example: it has no timestamps then."""
+    return isinstance(schema, exp.Anonymous) and find_name(schema) in (
+        "schema_of_csv",
+        "schema_of_json",
+        "schema_of_xml",
     )
-    if not isinstance(node, exp.Cast):
-        return found
-    whole = node.copy()
-    whole.set("this", found)
-    return whole
-
-
-def _is_dated(node: exp.Expr) -> bool:
-    """Whether it is what `_dated` gives, or within it."""
-    around = (node.this, node.parent)
-    return any(
-        isinstance(it, exp.If) and isinstance(it.this, exp.RegexpLike) and it.this.expression.name == _DATELESS
-        for it in around
-    )
-
-
-def _argument(node: exp.Expr) -> exp.Expr:
-    argument: exp.Expr = node.this if isinstance(node, exp.Cast) else node.expressions[0]
-    return argument

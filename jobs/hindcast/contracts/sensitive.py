@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-import sqlglot
-from sqlglot import expressions as exp
-
 from hindcast.contracts.model import Contract
+from hindcast.contracts.parsing import find_columns
 from hindcast.contracts.shapes import Shape, computed, shapes
 from hindcast.contracts.view import View
 
@@ -48,7 +46,6 @@ NOT_TOLD = "not told: the table has sensitive columns"
 def _made(view: View, known: Mapping[str, Shape], found: Mapping[str, frozenset[str]]) -> Iterator[str]:
     """The columns of a view that name a sensitive one of its inputs."""
     for column, text in computed(view, known).items():
-        for named in sqlglot.parse_one(text, dialect="spark").find_all(exp.Column):
-            parts = [part.name for part in named.parts]
+        for parts in find_columns(text):
             if parts[0] in found and parts[1:] and parts[1] in found[parts[0]]:
                 yield column

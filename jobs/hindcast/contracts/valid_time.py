@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import sqlglot
-from sqlglot import expressions as exp
-
-from hindcast.contracts.expressions import WRITTEN_OUT, ExpressionError, clash, of_today, plain_type, resolve
+from hindcast.contracts.expressions import WRITTEN_OUT, clash, plain_type, resolve
+from hindcast.contracts.moments import find_today_beside
+from hindcast.contracts.parsing import ExpressionError, find_columns
 from hindcast.contracts.topic import Topic
 from hindcast.contracts.views import Complaint
 
@@ -58,8 +57,8 @@ def complaints(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
     types = {f"{RECORD}.{name}": kind for name, kind in columns(topic).items()}
     if wrong := clash(text, types):
         yield Complaint(here, wrong.replace(f"{RECORD}.", ""), "cast one of them")
-    if wrong := of_today(text, types):
-        yield Complaint(here, f"{wrong.replace(f'{RECORD}.', '')} is another condition every day", WRITTEN_OUT)
+    if wrong := find_today_beside(text, types):
+        yield Complaint(here, f"{wrong.replace(f'{RECORD}.', '')} is another one every day", WRITTEN_OUT)
     kind = plain_type(text, types)
     if kind not in (None, "timestamp"):
         yield Complaint(here, f"{topic.valid_time} is {kind}, not a timestamp", mend(topic.valid_time, kind))
@@ -92,5 +91,4 @@ _UNCOUNTED = ("string", "date", "timestamp", "boolean", "binary")
 
 def _named(topic: Topic) -> list[str]:
     """The columns that the expression names, each once."""
-    tree = sqlglot.parse_one(resolved(topic) or "NULL", dialect="spark")
-    return list(dict.fromkeys(column.parts[1].name for column in tree.find_all(exp.Column) if len(column.parts) > 1))
+    return list(dict.fromkeys(path[1] for path in find_columns(resolved(topic) or "NULL") if len(path) > 1))

@@ -7,8 +7,10 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any, NamedTuple
 
-from hindcast.contracts.expressions import WRITTEN_OUT, ExpressionError, aggregate, clash, of_today, plain_type, resolve
+from hindcast.contracts.expressions import WRITTEN_OUT, aggregate, clash, plain_type, resolve
 from hindcast.contracts.model import Contract
+from hindcast.contracts.moments import find_today_beside
+from hindcast.contracts.parsing import ExpressionError
 from hindcast.contracts.shapes import Shape, expressions, resolved, scope
 from hindcast.contracts.view import Join, View, Window
 from hindcast.errors import nearest
@@ -171,8 +173,8 @@ def _types(place: tuple[Any, ...], resolved: str, types: Mapping[str, str | None
     """What the plain types in a resolved expression show: a string against a number, a condition that is none."""
     if told := clash(resolved, types):
         yield Complaint(place, told, f"make them alike: {_cast(told.partition(' ')[0])}, or quote the number")
-    if told := of_today(resolved, types):
-        yield Complaint(place, f"{told} is another condition every day", WRITTEN_OUT)
+    if told := find_today_beside(resolved, types):
+        yield Complaint(place, f"{told} is another one every day", WRITTEN_OUT)
     kind = plain_type(resolved, types) if place == ("where",) else None
     if kind not in (None, "boolean"):
         yield Complaint(place, f"{resolved} is {kind}, not a condition", f"write for example {resolved} IS NOT NULL")
@@ -185,6 +187,7 @@ def _cast(resolved: str) -> str:
 def _columns(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
     """Columns that would stand twice, or whose key is lost."""
     key = view.key or known[view.first].key
+    yield from _differ_in_case(view, known)
     if view.aggregate is not None:
         for both in sorted({*(view.group_by or known[view.first].key)} & {*view.aggregate}):
             yield Complaint(("aggregate", both), f"'{both}' is a group too", "choose another name")
@@ -204,6 +207,20 @@ def _columns(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
         if lost:
             found = f"the new key leaves out {', '.join(lost)}: two rows could come to one key at one instant"
             yield Complaint(("key",), found, "keep the old key as a part of the new one, or aggregate")
+
+
+def _differ_in_case(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:
+    """Columns that only capitals tell apart: to Spark they are one."""
+    key = view.group_by or view.key or known[view.first].key
+    field = "select" if view.aggregate is None else "aggregate"
+    written = getattr(view, field)
+    others = written if written is not None else [c for name in view.inputs for c in known[name].columns]
+    seen: dict[str, str] = {}
+    for column in (*key, *others):
+        other = seen.setdefault(column.lower(), column)
+        if other != column:
+            found = f"'{column}' and '{other}' differ only in capitals: to Spark they are one column"
+            yield Complaint((field, column) if written and column in written else (), found, "rename one of them")
 
 
 def _join(view: View, known: Mapping[str, Shape]) -> Iterator[Complaint]:

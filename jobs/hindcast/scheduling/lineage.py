@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import sqlglot
-from sqlglot import expressions as exp
-
 from hindcast.contracts import Contract, View, shapes
 from hindcast.contracts.expressions import resolve
+from hindcast.contracts.parsing import find_columns
 from hindcast.contracts.sensitive import sensitive
 from hindcast.contracts.shapes import PERIODS, Shape, computed, resolved, scope
 
@@ -75,8 +73,7 @@ def of_view(contract: Contract, name: str) -> Lineage:
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
     """The columns of inputs that a resolved expression names."""
-    for column in sqlglot.parse_one(text, dialect="spark").find_all(exp.Column):
-        first, *path = [part.name for part in column.parts]
+    for first, *path in find_columns(text):
         if path:
             yield first, path[0]
 
