@@ -34,13 +34,13 @@ ORDERS = "    stream: orders\n"
 
 REFUSED = [
     # the view from its second line on, the line, what was found, what would do
-    (ORDERS, "where: upper(item)", 9, "UPPER(orders.item) is string, not a condition", "a comparison"),
+    (ORDERS, "where: upper(item)", 9, "upper(orders.item) is string, not a condition", "a comparison"),
     (ORDERS, "select: {n: quantity + tags}", 9, 'Cannot resolve "(orders.quantity + orders.tags)"', "takes there"),
     (ORDERS, "select: {a: quantity, n: substring(item)}", 9, "requires", "refer to"),
     (ORDERS, "key: {n: tags.x.y}", 9, "Can't extract a value from", "Need a complex type"),
     (ORDERS, "group_by: {i: item}\n    aggregate: {n: max_by(item)}", 10, "max_by", "refer to"),
     (ORDERS, "aggregate: {n: count(*), m: sum(tags)}", 9, "Cannot resolve", "takes there"),
-    (ORDERS, "join: {table: menu, on: length(item)}", 9, "LENGTH(orders.item) is int, menu.item is string", "cast(LEN"),
+    (ORDERS, "join: {table: menu, on: length(item)}", 9, "length(orders.item) is int, menu.item is string", "cast(len"),
 ]
 
 
@@ -65,8 +65,8 @@ FAILING = [
         "menu.price / menu.pieces fails: Division by zero",
         "try_divide",
     ),
-    (ORDERS, "where: cast(item AS int) > quantity", "CAST(orders.item AS INT) > orders.quantity fails: ", "try_cast"),
-    (ORDERS, "aggregate: {n: max(cast(item AS int))}", "CAST(orders.item AS INT) fails: The value 'curry'", "try_cast"),
+    (ORDERS, "where: cast(item AS int) > quantity", "cast(orders.item AS int) > orders.quantity fails: ", "try_cast"),
+    (ORDERS, "aggregate: {n: max(cast(item AS int))}", "cast(orders.item AS int) fails: The value 'curry'", "try_cast"),
     (
         ORDERS,
         "join: {table: menu, on: 'if(cast(item AS int) = 1, item, null)'}",
