@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import reduce
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -203,14 +204,18 @@ def _with_held(
     refreshed: Callable[[Run], Refreshed | None],
 ) -> tuple[Refreshed | None, DataFrame]:
     """What increments since the run `seen` found, with all that has changed of held keys that they touch since these
-    are held; and what was held of these. None if only the whole can tell.
+    are held; and what was held of these, also of those of which nothing is left. None if only the whole can tell.
     """
     found = found._replace(believed=sources.keep(found.believed), right=sources.keep(found.right))
     again, key = waiting, holds.key_of(table.key)
     if not last_seen.changed_for_gates(contract, todo, table, seen.number):
         keys = found.believed.select(key.alias("key")).unionByName(found.right.select(key.alias("key"))).distinct()
-        released = holding.released_units(todo, table.name, waiting)
-        again = waiting.join(keys, "key", "left_semi").unionByName(released).distinct().localCheckpoint()
+        touched = [waiting.join(keys, "key", "left_semi"), holding.released_units(todo, table.name, waiting)]
+        if found.units is not None:
+            touched.append(
+                holds.concerned_by(waiting, found.units)
+            )  # nothing need be left of a held key, nor was there
+        again = reduce(DataFrame.unionByName, touched).distinct().localCheckpoint()
     row = again.agg(F.min("since")).first()
     if row is None or row[0] is None:
         return found, again

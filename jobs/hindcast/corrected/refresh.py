@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -22,11 +23,14 @@ class Refreshed(NamedTuple):
     """The believed rows of a view that a change may concern, and what is right in their place; both flat.
 
     `left_out`: what the change adds to `derive.left_out`; None for what is no aggregate, or where only the whole tells.
+    `units`: the keys that the change may concern, also those of which neither side has a row, in the columns of the
+    view's key by which that can be told; without columns it may be any key. None where the two sides have all of them.
     """
 
     believed: DataFrame
     right: DataFrame
     left_out: DataFrame | None = None
+    units: DataFrame | None = None
 
 
 def view(
@@ -99,7 +103,7 @@ def _over_time(
         relations = {it.first: lefts, it.second or "": rights}
     unit = {"key": unit_of(it, name, known), **{period: F.col(period) for period in PERIODS["versions"]}}
     scope = over_time(learnt, lambda periods: _packed(believed(periods), unit), keep)
-    compared = _compared(it, name, relations, known, unit, scope)
+    compared = _compared(it, name, relations, known, unit, scope)._replace(units=_units(it, name, known, learnt))
     if it.aggregate is None:
         return compared
     change = derive.grouped(it, sources[it.first].change, known)
@@ -124,7 +128,8 @@ def _windowed(
     judged, scope = increments.windowed(
         events, window, lambda periods: _packed(believed(periods), unit), appended=appended
     )
-    compared = _compared(it, name, {it.first: judged}, known, unit, scope)
+    units = _units(it, name, known, events.change, judged)
+    compared = _compared(it, name, {it.first: judged}, known, unit, scope)._replace(units=units)
     if not appended:
         return compared
     taken = judged.select(F.col("position").alias("_judged"), "taken")
@@ -143,7 +148,8 @@ def _looked_up(
         lambda periods: _packed(believed(periods), unit),
         keep,
     )
-    return _compared(it, name, {it.first: events, it.second or "": versions}, known, unit, scope)
+    units = _units(it, name, known, sources[it.first].change, events)
+    return _compared(it, name, {it.first: events, it.second or "": versions}, known, unit, scope)._replace(units=units)
 
 
 def _paired(
@@ -155,15 +161,17 @@ def _paired(
         for place, columns in derive.PLACES.items()
         if place != "position"
     }
-    left, right = sources[it.first], sources[it.second or ""]
+    left = sources[it.first]
+    right = sources[it.second or ""].mapped(lambda rows: derive.alike(rows, left.change))
     lefts, rights, scope = increments.stream_stream(
         left,
-        right.mapped(lambda rows: derive.alike(rows, left.change)),
+        right,
         derive.interval(join.before),
         derive.interval(join.after),
         lambda periods: _packed(believed(periods), unit),
     )
-    return _compared(it, name, {it.first: lefts, it.second or "": rights}, known, unit, scope)
+    units = _units(it, name, known, left.change, right.change, lefts, rights)
+    return _compared(it, name, {it.first: lefts, it.second or "": rights}, known, unit, scope)._replace(units=units)
 
 
 def _compared(
@@ -188,11 +196,24 @@ def _packed(rows: DataFrame, unit: Mapping[str, Column]) -> DataFrame:
 
 def unit_of(it: View, name: str, known: Mapping[str, Shape]) -> Column:
     """The key of the operator's row that a view's row was made of; a new key holds the old one."""
-    names = {column: column for column in known[name].key}
-    if it.key is not None and it.aggregate is None:
-        kept = {text.removeprefix(f"{it.first}."): column for column, text in resolved(it.key, it, known).items()}
-        names = {column: kept[column] for column in known[it.first].key}
-    return F.struct(*(F.col(column).alias(old) for old, column in names.items()))
+    return F.struct(*(F.col(column).alias(old) for old, column in _kept(it, name, known).items()))
+
+
+def _kept(it: View, name: str, known: Mapping[str, Shape]) -> dict[str, str]:
+    """The columns of the key of the operator's row, each with the column of the view's key that holds it."""
+    if it.key is None or it.aggregate is not None:
+        return {column: column for column in known[name].key}
+    kept = {text.removeprefix(f"{it.first}."): column for column, text in resolved(it.key, it, known).items()}
+    return {column: kept[column] for column in known[it.first].key}
+
+
+def _units(it: View, name: str, known: Mapping[str, Shape], *rows: DataFrame) -> DataFrame:
+    """Return the keys of rows that an operator looks at as `Refreshed` has them: no column of a stream's new key need
+    tell its old one.
+    """
+    names = {} if it.key is not None and known[name].kind in ("events", "pairs") else _kept(it, name, known)
+    keys = reduce(DataFrame.unionByName, (some.select("key") for some in rows)).distinct()
+    return keys.select(*(F.col("key").getField(old).alias(column) for old, column in names.items()))
 
 
 def _source(source: Source, shape: Shape) -> Source:

@@ -16,7 +16,7 @@
 Entries: `stopped` and `warned` are rows that a gate with that on_failure found; `held` rows are the whole change of a
 key with a row that a quarantine gate found, or, with `hold: row`, that row. What became of what is held, is a row of
 its own: `released` (a person approved), `rejected` (a person did not; it stays held), `mended` (a later run's change of
-it passes).
+it passes, or nothing is left of it).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import duckdb
@@ -81,6 +83,19 @@ def keyed(*columns: Column) -> Column:
 def key_of(names: Sequence[str]) -> Column:
     """The key of a flat row as JSON, given its key columns."""
     return keyed(*(F.col(f"`{name}`") for name in names))
+
+
+def concerned_by(held: DataFrame, keys: DataFrame) -> DataFrame:
+    """Return what is held (`waiting`) of some keys, which may have some of the key's columns only, or none: then of all
+    if there is any.
+    """
+
+    def part(key: Column, name: str) -> Column:
+        return F.get_json_object(key, f"$.{name}")
+
+    told = keys.select(*(part(keyed(F.col(f"`{name}`")), name).alias(f"_{n}") for n, name in enumerate(keys.columns)))
+    same = [part(F.col("key"), name).eqNullSafe(F.col(f"_{n}")) for n, name in enumerate(keys.columns)]
+    return held.join(told.distinct(), reduce(and_, same, F.lit(True)), "left_semi")
 
 
 def waiting(
