@@ -7,7 +7,7 @@ A view's expressions see the columns of its inputs by name, or by input and name
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlglot import expressions as exp
 
@@ -42,11 +42,23 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     text = strip_comments(text)
     tree = parse_one(text)
     _refuse_unfit(text, tree)
+    _refuse_capture(tree, {*scope, *(places or {}).values()})
     columns = [column for column in tree.find_all(exp.Column) if not functions.is_unit(column)]
     edits = [_resolve_column(column, scope, places or {}) for column in columns]
     for start, end, written in sorted(edits, reverse=True):
         text = text[:start] + written + text[end:]
     return guards.write_guards(text)
+
+
+def _refuse_capture(tree: exp.Expr, inputs: Collection[str]) -> None:
+    """Raise ExpressionError for a lambda's variable that stands for an input or a column, to Spark or to us alone."""
+    taken = {name.lower() for name in inputs}
+    for call in tree.find_all(exp.Lambda):
+        for variable in (it.name for it in call.expressions):
+            beside = {column.parts[0].name for column in call.find_all(exp.Column)}
+            if variable.lower() in taken or variable.lower() in {name.lower() for name in beside}:
+                found = f"the variable '{variable}' of '{show(call)}' is called as an input or a column"
+                raise ExpressionError(found, "give the variable another name")
 
 
 def _refuse_unfit(text: str, tree: exp.Expr) -> None:

@@ -46,8 +46,12 @@ _OF_DATES = frozenset(
 _ALIKE = frozenset(("array", "coalesce", "greatest", "if", "ifnull", "least", "nullif", "nvl", "nvl2"))
 """Functions that make their arguments alike: a text beside a date becomes a date."""
 
-_READERS = ("from_avro", "from_csv", "from_json", "from_xml")
-_TIMESTAMP_IN_SCHEMA = re.compile(r"""(?:[\s:<]|"type"\s*:\s*")timestamp(?:_ltz)?(?=["\s,>)]|$)""", re.IGNORECASE)
+_READERS = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
+"""Functions that read values of a type that a text says, and which argument that text is."""
+
+_TIMESTAMP_IN_SCHEMA = re.compile(
+    r"""(?:[\s:<]|"type"\s*:\s*")timestamp(?:_ltz)?(?=["\s,>)]|$)|^timestamp(?:_ltz)?$""", re.IGNORECASE
+)
 
 
 def is_of_today(text: str) -> bool:
@@ -89,10 +93,8 @@ def find_hidden(tree: exp.Expr) -> str | None:
             if node.to.this not in TIMESTAMPS and any(it.this in TIMESTAMPS for it in node.to.find_all(exp.DataType)):
                 return show(node)
         elif isinstance(node, exp.Func) and find_name(node) in _READERS:
-            schema = node.expressions[1:2]
-            if any(_TIMESTAMP_IN_SCHEMA.search(it.name) for it in schema if isinstance(it, exp.Literal)):
-                return show(node)
-            if not all(isinstance(it, exp.Literal) or _is_inferred(it) for it in schema):
+            place = _READERS[find_name(node)]
+            if not all(_is_plain_schema(it) for it in node.expressions[place : place + 1]):
                 return show(node)
     return None
 
@@ -158,10 +160,8 @@ def _is_text_of_today(node: exp.Expr) -> bool:
     return text is not None and is_of_today(text)
 
 
-def _is_inferred(schema: exp.Expr) -> bool:
-    """Whether a schema is that of an example: it has no timestamps then."""
-    return isinstance(schema, exp.Anonymous) and find_name(schema) in (
-        "schema_of_csv",
-        "schema_of_json",
-        "schema_of_xml",
-    )
+def _is_plain_schema(schema: exp.Expr) -> bool:
+    """Whether a type is written out without a timestamp, or is that of an example in JSON, which has none."""
+    if isinstance(schema, exp.Literal):
+        return not _TIMESTAMP_IN_SCHEMA.search(schema.name)
+    return isinstance(schema, exp.Anonymous) and find_name(schema) == "schema_of_json" and len(schema.expressions) == 1
