@@ -438,7 +438,7 @@ UNFIT = [
     ("unexpected_rows_expectation: {unexpected_rows_query: \"SELECT TRANSFORM(id) USING 'sh' FROM {batch}\"}", 10,
      "starts a program (TRANSFORM)", "over tables"),
     ("unexpected_rows_expectation: {unexpected_rows_query: \"SELECT Reflect('a', 'b') FROM {batch}\"}", 10,
-     "calls Java by 'Reflect'", "over tables"),
+     "calls Java by 'reflect'", "over tables"),
     ("expect_column_values_to_not_be_null: {column: price, row_condition: \"java_method('a', 'b') = 'x'\"}", 10,
      "row_condition calls Java by 'java_method'", "functions of Spark SQL"),
     ("expect_column_values_to_match_like_pattern: {column: note, like_pattern: '2%%'}", 10,

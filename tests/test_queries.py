@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hindcast.contracts.queries import projected, unknown, where
+from hindcast.contracts.queries import projected, refuse_condition, refuse_query, unknown, where
 
 COLUMNS = ["id", "price", "note", "tags", "place", "validFrom"]
 
@@ -98,3 +98,39 @@ def test_what_spark_might_take_is_not_refused(query: str) -> None:
 )
 def test_the_columns_that_a_query_gives_are_told_where_it_names_each(query: str, columns: list[str] | None) -> None:
     assert projected(query) == columns
+
+
+REACHING = {
+    "k IN (SELECT TRANSFORM(k) USING 'tee /tmp/x' AS (y string) FROM t) AND price !< 0": "is no condition",
+    "exists(SELECT 1 FROM text.`/etc/passwd` WHERE value LIKE 'root:x%') AND price !> 0": "is no condition",
+    "`reflect`('java.lang.System', 'getProperty', 'user.name') <> ''": "calls Java by 'reflect'",
+    "java_method /* a comment */ ('a', 'b') = 'x'": "calls Java by 'java_method'",
+    "exists(SELECT * FROM `org.apache.spark.sql.execution.datasources.text.TextFileFormat`.`a.md`)": "by their path",
+    "exists(SELECT * FROM image.README)": "reads files by their path",
+    "exists(SELECT * FROM table_changes_by_path('/a/b', 0))": "reads files by their path, table_changes_by_path",
+    "from_protobuf(note, 'A', '/etc/x') IS NULL": "reads files by their path, from_protobuf",
+    "from_xml(note, 'a int', map('rowValidationXSDPath', '/x')) IS NULL": "may read files",
+    "from_xml(note, 'a int', place) IS NULL": "may read files",
+    "exists(SELECT * FROM identifier('text.' || note))": "IDENTIFIER",
+    "price >>> 1 = 0": "is no condition",
+}
+
+
+@pytest.mark.parametrize("condition", REACHING)
+def test_what_reaches_beyond_tables_is_refused(condition: str) -> None:
+    assert REACHING[condition] in (refuse_condition(condition) or "")
+    assert refuse_query(where(condition))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "price > 0 AND note LIKE 'a%' -- and so on",
+        "id IN (SELECT id FROM shops.closed)",
+        "exists(SELECT 1 FROM range(3))",
+        "validFrom < current_timestamp() AND tags[0] = 'x'",
+        "from_json(note, 'a int', map('mode', 'PERMISSIVE')).a = 1",
+    ],
+)
+def test_a_condition_over_rows_and_tables_is_taken(condition: str) -> None:
+    assert refuse_condition(condition) is None

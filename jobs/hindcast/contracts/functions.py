@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,8 +33,22 @@ def find_misplaced(tree: exp.Expr) -> tuple[str, str] | None:
         if sort in _REFUSED:
             found, mend = _REFUSED[sort]
             return f"'{called}' {found}", mend
-        if called in _OPTIONS and (wrong := _find_open_option(called, list(node.expressions))):
+        if (wrong := find_open_option(node)) is not None:
             return wrong
+    return None
+
+
+def find_open_option(call: exp.Func) -> tuple[str, str] | None:
+    """Return what is wrong with the options of a call: they must be written out, and none of them name a file."""
+    name = find_name(call)
+    if name not in _OPTIONS or len(call.expressions) <= _OPTIONS[name]:
+        return None
+    options = call.expressions[_OPTIONS[name]]
+    written = options.expressions if isinstance(options, exp.Anonymous) and find_name(options) == "map" else None
+    if written is None or not all(isinstance(it, exp.Literal) for it in written):
+        return f"the options of '{name}' are computed", "write them out: map('mode', 'FAILFAST')"
+    if files := [it.name for it in written[::2] if it.name.lower() in _OF_FILES]:
+        return f"'{name}' reads a file of the server by '{files[0]}'", "remove the option"
     return None
 
 
@@ -103,19 +116,6 @@ _OPTIONS = {
 """Functions that take options, and which argument these are."""
 
 _OF_FILES = frozenset(("rowvalidationxsdpath", "avroschemaurl"))
-
-
-def _find_open_option(called: str, arguments: Sequence[exp.Expr]) -> tuple[str, str] | None:
-    """Return what is wrong with the options of a call: they are written out, and none of them names a file."""
-    if len(arguments) <= _OPTIONS[called]:
-        return None
-    options = arguments[_OPTIONS[called]]
-    written = options.expressions if isinstance(options, exp.Anonymous) and find_name(options) == "map" else None
-    if written is None or not all(isinstance(it, exp.Literal) for it in written):
-        return f"the options of '{called}' are computed", "write them out: map('mode', 'FAILFAST')"
-    if files := [it.name for it in written[::2] if it.name.lower() in _OF_FILES]:
-        return f"'{called}' reads a file of the server by '{files[0]}'", "remove the option"
-    return None
 
 
 @cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 
 import sqlglot
 from sqlglot import expressions as exp
 
 from hindcast.contracts import bounds, functions
+from hindcast.contracts.parsing import Verbatim, show
 
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
@@ -46,46 +46,55 @@ def unknown(query: str, columns: Collection[str]) -> str | None:
 
 
 def refuse_query(query: str) -> str | None:
-    """Return why a gate must not ask a query, None if it may: it is one SELECT, and `refuse_reach` has nothing to say.
+    """Return why a gate must not ask a query, None if it may: it is one SELECT over tables.
+
+    Refused is what reaches beyond tables: a program, Java, files by their path, names made of texts; and what sqlglot
+    cannot read, since nobody can tell what it reaches.
 
     >>> refuse_query("DROP TABLE _batch")
     'is not one SELECT that can be read'
     """
-    tree = _parsed(query)
-    return "is not one SELECT that can be read" if tree is None else refuse_reach(tree)
+    if (tree := _parsed(query)) is not None and tree.find(exp.QueryTransform):
+        return "starts a program (TRANSFORM)"
+    return "is not one SELECT that can be read" if (tree := _parsed(query, Verbatim)) is None else _find_reach(tree)
 
 
 def refuse_condition(condition: str) -> str | None:
-    """Return why a gate must not have a condition on rows, None if it may.
+    """Return why a gate must not have a condition in Spark SQL on rows, None if it may: it is over one row, or tables.
 
-    One that sqlglot cannot read may be in Great Expectations' own language.
+    >>> refuse_condition("price !< 0")
+    'is no condition that can be read'
     """
-    tree = _parsed(where(condition))
-    if tree is None:
-        called = _CALLS_JAVA.search(condition)
-        return f"calls Java by '{called[1]}'" if called else None
-    return refuse_reach(tree)
+    found = refuse_query(where(condition))
+    return "is no condition that can be read" if found and "one SELECT" in found else found
 
 
-def refuse_reach(tree: exp.Query) -> str | None:
-    """Return what in a query reaches beyond tables: a program, Java, or files by their path; None if nothing does."""
-    if tree.find(exp.QueryTransform):
-        return "starts a program (TRANSFORM)"
-    for function in tree.find_all(exp.Anonymous):
-        if _CALLS_JAVA.match(f"{function.name}("):
-            return f"calls Java by '{function.name}'"
-        if function.name.lower() == "identifier":
+def _find_reach(tree: exp.Query) -> str | None:
+    for function in tree.find_all(exp.Func):
+        name = functions.find_name(function)
+        if name in _CALLS_JAVA:
+            return f"calls Java by '{name}'"
+        if name == "identifier":
             return "makes a name of a text (IDENTIFIER)"
+        if functions.kind(name) == "file" or (functions.kind(name) == "table" and name != "range"):
+            return f"reads files by their path, {name}"
+        if (wrong := functions.find_open_option(function)) is not None:
+            return f"has a function that may read files: {wrong[0]}"
     for table in tree.find_all(exp.Table):
-        if table.args.get("db") and (table.text("db").lower() in _FORMATS or "/" in table.name):
-            return f"reads files by their path, {table.sql(dialect='spark')}"
+        parts = [part.name for part in table.parts]
+        if len(parts) > 1 and (parts[-2].lower() in _FORMATS or not all(map(str.isidentifier, parts))):
+            return f"reads files by their path, {show(table)}"
     return None
 
 
-_CALLS_JAVA = re.compile(r"\b(reflect|try_reflect|java_method)\s*\(", re.IGNORECASE)
+_CALLS_JAVA = frozenset(("reflect", "try_reflect", "java_method"))
 _FORMATS = frozenset(
-    ("avro", "binaryfile", "csv", "delta", "iceberg", "jdbc", "json", "kafka", "orc", "parquet", "text", "xml")
+    (
+        *("avro", "binaryfile", "csv", "delta", "deltasharing", "hudi", "iceberg", "image", "jdbc", "json", "kafka"),
+        *("libsvm", "orc", "parquet", "statestore", "state-metadata", "text", "xml"),
+    )
 )
+"""What Spark reads files by where it stands before a name, as in text.`/etc/passwd`."""
 
 
 def projected(query: str) -> list[str] | None:
@@ -100,13 +109,13 @@ def projected(query: str) -> list[str] | None:
     return [it.alias_or_name for it in tree.selects] or None
 
 
-def _parsed(query: str) -> _Query | None:
+def _parsed(query: str, dialect: str | type[Verbatim] = "spark") -> _Query | None:
     """One query, if sqlglot can read it."""
     try:
         bounds.refuse_deep_brackets(query, "([{", ")]}", bounds.BRACKETS, "brackets")
-        if len(query) > bounds.TERMS and len(sqlglot.tokenize(query, dialect="spark")) > bounds.TERMS:
+        if len(query) > bounds.TERMS and len(sqlglot.tokenize(query, dialect=dialect)) > bounds.TERMS:
             return None
-        trees = [tree for tree in sqlglot.parse(query, dialect="spark") if tree is not None]
+        trees = [tree for tree in sqlglot.parse(query, dialect=dialect) if tree is not None]
     except (sqlglot.errors.SqlglotError, bounds.ExcessError, RecursionError):
         return None
     tree = trees[0] if len(trees) == 1 else None
