@@ -288,22 +288,23 @@ class TestStack:
         before = os.umask(0o022)
         try:
             stack.up(now)
-            (first,) = process.load(now.var / "run")
+            first, supervisor = process.load(now.var / "run")
+            assert (first.name, supervisor.name) == ("broker", "supervisor")
             assert ports.listens(now.kafka_port)
             assert stack.is_up(now)
             stack.up(now)
-            assert process.load(now.var / "run") == [first]
+            assert process.load(now.var / "run") == [first, supervisor]
         finally:
             os.umask(before)
             stack.down(now)
         assert not ports.listens(now.kafka_port)
-        assert process.family([first]) == []
+        assert process.family([first, supervisor]) == []
         stack.down(now)
         printed = capsys.readouterr().out
         assert printed.count("starting broker") == 1
         assert f"login    admin: password in {airflow.passwords_file(now)}" in printed
         assert f"Kafka    {now.kafka} without a login: every user of this machine can read and write it" in printed
-        assert printed.endswith("stopped broker\nnothing of ours is running\n")
+        assert printed.endswith("stopped supervisor\nstopped broker\nnothing of ours is running\n")
         assert printed.count(f"{now.var} was open to other users of this machine; it is closed now") == 1
         modes = {str(path.relative_to(now.var)): path.stat().st_mode & 0o777 for path in (now.var, *now.var.rglob("*"))}
         assert {"run", "kafka/server.properties", "logs/broker.log"} <= modes.keys()

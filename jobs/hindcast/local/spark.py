@@ -8,9 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
 from hindcast import remote
 from hindcast.errors import PlatformError
 from hindcast.local import ports, private, process
@@ -77,6 +74,9 @@ def wait(started: process.Process, seconds: float = 90) -> None:
 
 def warm(now: Settings, started: process.Process) -> None:
     """Have the server do once, on nothing, what the steps of a run do, so that the first run finds it warm."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
     from hindcast.session import sized
 
     spark = remote.connect(started.where, {}, read_token(token_file(now)))

@@ -1,28 +1,30 @@
 """Broker, Spark Connect server and Airflow together: what `make up` and `make down` do.
 
 Each process is recorded in <var>/run with its pid and birth. `up` starts what does not run, `down` stops what is
-recorded and everything that came of it, and nothing else.
+recorded and everything that came of it, and nothing else. Between them the supervisor starts parts of Airflow again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from hindcast.contracts import paths
 from hindcast.errors import PlatformError
 from hindcast.kafka import security
-from hindcast.local import airflow, broker, ports, private, process, spark
+from hindcast.local import airflow, broker, lock, ports, private, process, spark, supervisor
 from hindcast.local.process import Process
 from hindcast.settings import DEFAULT_POOL, Settings
 
 SLOTS = 2
 """How many Spark tasks at once a pool lets run that `up` makes: three drivers would have the machine's whole memory."""
+
+PATIENCE = 60.0
+"""Seconds that `up` and `down` wait for the supervisor: it may have to stop a part's children, who do not listen."""
 
 
 class Part(NamedTuple):
@@ -37,9 +39,9 @@ class Part(NamedTuple):
 def up(now: Settings, *, brief: bool = False) -> None:
     """Start what does not run, wait until it answers, and print where to look.
 
-    `brief`: for minutes only. Spark is not warmed, as its first tasks do that, and there is no triggerer, which no task
-    of ours defers to. PlatformError when a port is taken or a process does not start; what this call started is then
-    stopped again.
+    `brief`: for minutes only. Spark is not warmed, as its first tasks do that; there is no triggerer, which no task of
+    ours defers to, and no supervisor. PlatformError when a port is taken or a process does not start; what this call
+    started is then stopped again.
     """
     with private.limit_access(now), _alone(now):
         if private.close(now.var, now.umask):
@@ -48,6 +50,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
         parts = _parts(now)
         if brief:
             parts.pop("airflow-triggerer", None)
+            parts.pop(supervisor.NAME)
         _refuse_moved(running, parts)
         missing = {name: part for name, part in parts.items() if name not in running}
         for name, part in missing.items():
@@ -59,7 +62,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
             for name, part in missing.items():
                 print(f"starting {name}", flush=True)
                 started[name] = part.start()
-                process.save(_folder(now), started[name])
+                process.save(lock.records(now), started[name])
             _wait(now, started, since, warm=not brief)
             if now.pool != DEFAULT_POOL:
                 airflow.api(now).pool(now.pool, SLOTS)
@@ -72,7 +75,7 @@ def up(now: Settings, *, brief: bool = False) -> None:
 def down(now: Settings) -> None:
     """Stop what `up` started, and print what that was."""
     with _alone(now):
-        recorded = process.load(_folder(now))
+        recorded = process.load(lock.records(now))
         if not recorded:
             print("nothing of ours is running")
             return
@@ -81,13 +84,13 @@ def down(now: Settings) -> None:
 
 def is_up(now: Settings) -> bool:
     """Does every process of the stack run?"""
-    return _parts(now).keys() <= _running(now).keys()
+    return _parts(now).keys() <= {one.name for one in process.load(lock.records(now)) if process.is_running(one)}
 
 
 def shared_spark(now: Settings) -> str | None:
     """The address of the Spark Connect server that `up` started, if it runs."""
-    one = _running(now).get("spark")
-    return one.where if one else None
+    recorded = process.load(lock.records(now))
+    return next((one.where for one in recorded if one.name == "spark" and process.is_running(one)), None)
 
 
 def _parts(now: Settings) -> dict[str, Part]:
@@ -104,6 +107,7 @@ def _parts(now: Settings) -> dict[str, Part]:
     for name in airflow.PARTS:
         port = now.airflow_port if name == "airflow-api-server" else None
         parts[name] = Part(airflow.url(now), port, "HINDCAST_AIRFLOW_PORT", partial(_start_airflow, now, name))
+    parts[supervisor.NAME] = Part(airflow.url(now), None, "", partial(supervisor.start, now))
     return parts
 
 
@@ -126,16 +130,18 @@ def _wait(now: Settings, started: dict[str, Process], since: datetime, *, warm: 
     for name in airflow.PARTS:
         if name in started:
             airflow.wait(started[name], since)
+    if supervisor.NAME in started:
+        ports.wait(started[supervisor.NAME], lambda: process.is_running(started[supervisor.NAME]), 0)
 
 
 def _running(now: Settings) -> dict[str, Process]:
     """What is recorded and runs. What is recorded and died is stopped to its last child, and forgotten."""
-    recorded = process.load(_folder(now))
+    recorded = process.load(lock.records(now))
     dead = [one for one in recorded if not process.is_running(one)]
     if dead:
         process.stop(dead)
         for one in dead:
-            process.forget(_folder(now), one)
+            process.forget(lock.records(now), one)
     return {one.name: one for one in recorded if one not in dead}
 
 
@@ -149,12 +155,14 @@ def _refuse_moved(running: dict[str, Process], parts: dict[str, Part]) -> None:
 
 
 def _stop(now: Settings, processes: list[Process]) -> None:
-    """Airflow first, so that no task starts while what it needs goes away."""
-    schedulers = [one for one in processes if one.name in airflow.PARTS]
-    for group in (schedulers, [one for one in processes if one not in schedulers]):
+    """The supervisor first, so that nothing comes back; then Airflow, so that no task starts without what it needs."""
+    groups: list[list[Process]] = [[], [], []]
+    for one in processes:
+        groups[0 if one.name == supervisor.NAME else 1 if one.name in airflow.PARTS else 2].append(one)
+    for group in groups:
         process.stop(group)
         for one in group:
-            process.forget(_folder(now), one)
+            process.forget(lock.records(now), one)
             print(f"stopped {one.name}", flush=True)
 
 
@@ -174,19 +182,17 @@ def _where_to_look(now: Settings) -> str:
     return "\n".join(f"{name:<9}{where}" for name, where in lines)
 
 
-def _folder(now: Settings) -> Path:
-    return now.var / "run"
-
-
 @contextlib.contextmanager
 def _alone(now: Settings) -> Iterator[None]:
-    """One `up` or `down` at a time."""
-    _folder(now).mkdir(parents=True, exist_ok=True)
-    with (_folder(now) / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    """One `up` or `down` at a time. For the supervisor, which has the lock for seconds at most, they wait."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        with lock.attempt(now, "up or down") as holder:
+            if holder is None:
+                yield
+                return
+        if holder not in (supervisor.NAME, "") or time.monotonic() > end:
             raise PlatformError(
                 "another `up` or `down` is at work here", where=str(now.var), mend="wait until it has ended"
-            ) from None
-        yield
+            )
+        time.sleep(0.1)
