@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from hindcast import cli
+from hindcast import cli, runs
 from hindcast.building import last_seen, preview
 from hindcast.emits import murmur2
 from hindcast.kafka import partitioning, produce
 from hindcast.kafka.produce import Record
 from hindcast.kafka.topics import Cluster
-from hindcast.quality import verdicts
+from hindcast.quality import holds, verdicts
 from hindcast.reports import page, report
 from hindcast.settings import settings
 from hindcast.upkeep import doctor
@@ -108,6 +109,55 @@ def test_a_correction_that_loses_to_another_partition_is_told(
             told
         )
         assert ("rice", 4, 0, None) in p.believed("menu")
+
+
+HOLDING = (
+    CONTRACT
+    + """\
+      - expect_column_values_to_be_between: {column: price, min_value: 0}
+        on_failure: quarantine
+"""
+)
+
+
+def release(p: Pipeline) -> dict[str, Any]:
+    assert p.spark is not None
+    keys = {"menu": holds.named(p.warehouse, p.name, "menu", ())}
+    return runs.release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC))
+
+
+@pytest.mark.parametrize("whole", [last_seen.WHOLE, -1], ids=["whole", "by increments"])
+def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    monkeypatch.setattr(last_seen, "WHOLE", whole)
+    with pipeline(spark, broker, tmp_path, HOLDING, partitions=2) as p:
+        send(p, 1, ("curry", 8, 0), ("tea", 2, 0))
+        p.run()
+        # Both lose their tie; the price below nothing holds all of curry back.
+        send(p, 0, ("curry", 9, 0), ("tea", 3, 0), ("curry", -5, 4))
+        previewed = preview.preview(spark, p.name) if whole == -1 else None
+        told, place = p.run(), f"topic {p.kafka('menu')}, partition"
+        tea = {"lost": 1, "loser": f"{place} 0, offset 1", "winner": f"{place} 1, offset 1"}
+        assert menu(told)["ties"] == {"scattered": 1, **tea}
+        assert previewed is None or menu(previewed)["ties"] == menu(told)["ties"]
+        assert judged(p, 2)[0] == ("failed", 1, 1)
+        curry = {"lost": 1, "loser": f"{place} 0, offset 0", "winner": f"{place} 1, offset 0"}
+        assert menu(release(p))["ties"] == {"scattered": 1, **curry}
+        assert judged(p, 3)[0] == ("failed", 2, 1)
+        assert "ties" not in menu(p.run())
+
+
+def test_a_record_does_not_lose_to_one_that_is_held(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    with pipeline(spark, broker, tmp_path, HOLDING.replace("    expect:", "    hold: row\n    expect:"), 2) as p:
+        send(p, 0, ("soup", 5, 0), ("tea", 3, 0))
+        send(p, 1, ("soup", -1, 0), ("tea", 2, 0))
+        told, place = p.run(), f"topic {p.kafka('menu')}, partition"
+        tea = {"lost": 1, "loser": f"{place} 0, offset 1", "winner": f"{place} 1, offset 1"}
+        assert menu(told)["ties"] == {"scattered": 1, **tea}
+        assert ("soup", 5, 0, None) in p.believed("menu")
+        assert menu(release(p))["ties"] == {"scattered": 1}
+        assert judged(p, 2)[0] == ("failed", 1, 1)
 
 
 def test_produce_takes_a_partitioner_or_a_partition_and_warns_of_keys_that_are_elsewhere(

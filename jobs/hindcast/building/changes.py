@@ -28,7 +28,6 @@ from hindcast.delta.tables import Table
 from hindcast.errors import TableError
 from hindcast.kernels import chosen
 from hindcast.kernels.staged import Staged, stage
-from hindcast.planning import journal
 from hindcast.planning.inputs import located, source
 from hindcast.planning.journal import Run
 from hindcast.planning.plans import Plan
@@ -104,12 +103,12 @@ def of_topic(
         return Found(changes, after, judged=judged, ties=ties)
 
     of = table.warehouse, contract.pipeline, name
-    settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), after)
     seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
     if seen is None or name in (todo.only, todo.upgraded):
         every = records.all()
         looked_for = tie_counts.are_looked_for(contract, todo, name, tables.size(tables.log(*of)))
-        tied = tie_counts.find_in_whole(todo, name, every, settled) if looked_for else None
+        came, earlier = records.unpublished(every, whole=True), records.published(every)
+        tied = tie_counts.find_in_whole(todo, name, came, earlier) if looked_for else None
 
         def compare_whole(rows: DataFrame) -> DataFrame:
             return comparing.whole(spark, table, derive.versions(rows, topic.ttl), todo, frozen)
@@ -132,7 +131,7 @@ def of_topic(
 
     first, tied = refreshed(new), None
     if tie_counts.are_looked_for(contract, todo, name):
-        came = new.where(F.col("run") > settled)  # of keys that are held back there are earlier ones
+        came = records.unpublished(new, whole=False)
         tied = tie_counts.find_in_increment(contract, todo, name, came, near_log(new), first.believed)
     changes = comparing.fitting(spark, table, first, todo, frozen)
     return found(new, changes, compare_refreshed, ties=tied, whole=False)

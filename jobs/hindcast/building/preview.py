@@ -114,6 +114,7 @@ def _preview_pinned(
         for name, pin in todo.pins.items():
             candidates[name] = contents.believed(spark, inputs.table(now.warehouse, contract, name, pin)).persist()
         for name in (*contract.topics, *contract.ordered):
+            records: TopicRecords | None = None
             tied: DataFrame | None = None
             if not todo.concerns(contract, name):
                 candidates[name] = contents.believed(spark, located(contract, name)).persist()
@@ -127,12 +128,12 @@ def _preview_pinned(
                     records = _records(spark, contract, todo, name, new.where("fate = 'accepted'"))
                     every = records.all()
                     candidates[name] = _of_topic(contract.topics[name], every).persist()
-                    tied = _ties(contract, todo, name, every)
-                    topics[name] |= {} if tied is None else _counted_ties(contract, todo, name, tied)
+                    tied = _ties(contract, todo, name, every, records)
                 else:
-                    records = None
                     candidates[name] = _of_view(spark, contract, todo, name, candidates, emitted).persist()
-                told[name] = _difference(spark, contract, todo, name, candidates, records, tied)
+                told[name], left = _difference(spark, contract, todo, name, candidates, records, tied)
+                if left:
+                    topics[name]["ties"] = left
         for candidate in candidates.values():
             candidate.unpersist()
     end = interval_end.isoformat() if interval_end else None
@@ -221,22 +222,20 @@ def _of_topic(topic: Topic, records: DataFrame) -> DataFrame:
     return derive.events(records) if topic.read == "stream" else derive.versions(records, topic.ttl)
 
 
-def _ties(contract: Contract, todo: Plan, name: str, records: DataFrame) -> DataFrame | None:
+def _ties(contract: Contract, todo: Plan, name: str, every: DataFrame, records: TopicRecords) -> DataFrame | None:
     """Return the ties of what a run would bring to a topic (tie_counts.py); None where nobody looks for them."""
     table = located(contract, name)
     log = tables.log(table.warehouse, contract.pipeline, name)
     if contract.topics[name].read == "stream" or not tie_counts.are_looked_for(contract, todo, name, tables.size(log)):
         return None
-    settled = journal.settled(journal.runs(table.warehouse, contract.pipeline), tables.published(table))
-    return tie_counts.find_in_whole(todo, name, records, settled)
+    return tie_counts.find_in_whole(todo, name, records.unpublished(every, whole=True), records.published(every))
 
 
-def _counted_ties(contract: Contract, todo: Plan, name: str, tied: DataFrame) -> dict[str, Any]:
+def _counted_ties(contract: Contract, todo: Plan, name: str, tied: DataFrame | None) -> dict[str, Any]:
     """Return the counts of ties as a report has them; nothing where there are none."""
-    row = ties.count_ties(tied).first()
+    row = None if tied is None else ties.count_ties(tied).first()
     counts = tie_counts.note(row.asDict(recursive=True)["ties"]) if row else {}
-    where = contract.kafka_topic(name), todo.topics[name]
-    return {"ties": report.locate_ties(*where, counts)} if counts else {}
+    return report.locate_ties(contract.kafka_topic(name), todo.topics[name], counts) if counts else {}
 
 
 def _difference(
@@ -247,7 +246,8 @@ def _difference(
     candidates: dict[str, DataFrame],
     records: TopicRecords | None,
     tied: DataFrame | None,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the run would change in a table, and the ties of what it would publish of a topic."""
     candidate = candidates[name]
     table = located(contract, name)
     changes = _changes(spark, contract, table, candidate).persist()
@@ -266,9 +266,8 @@ def _difference(
             return _changes(spark, contract, table, left)
 
         judged = Judged(records.again, Records(own, derive_without, records.released(own)))
-    flat = None if tied is None else tie_counts.flatten(tied)
     with (
-        Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates, flat) as looked_at,
+        Candidate(contract, todo, name, changes, whole["opened"], whole["closed"], candidates, tied) as looked_at,
         holding.sifted(looked_at, expected, tables.published(table), judged) as (passed, held, verdicts),
     ):
         numbers = whole if passed is looked_at else _numbers(passed.change, table, todo)
@@ -278,14 +277,16 @@ def _difference(
         if passed is not looked_at:
             candidates[name] = _left(spark, candidate, passed.change, table).localCheckpoint()
             candidate.unpersist()
+        left = _counted_ties(contract, todo, name, passed.ties)
     changes.unpersist()
-    return {
+    told = {
         **numbers,
         **({"widened": widened} if widened else {}),
         "held": held.keys if held is not None else 0,
         "examples": examples,
         "gates": [v._asdict() for v in verdicts],
     }
+    return told, left
 
 
 def _changes(spark: SparkSession, contract: Contract, table: Table, candidate: DataFrame) -> DataFrame:

@@ -43,11 +43,11 @@ def publish(contract: Contract, todo: Plan, name: str, found: Found) -> dict[str
         settled = not note["opened"] + note["closed"] and not any(gate.beyond for gate in expected)
         if settled and not _may_hold(table):
             return _left_out_alone(contract, todo, table, change, note, found)
-        tied = None if found.ties is None else tie_counts.flatten(found.ties)
-        candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"], ties=tied)
+        candidate = Candidate(contract, todo, name, change, note["opened"], note["closed"], tied=found.ties)
         with candidate, _audited(candidate, expected, found) as passed:
             if passed is not candidate:
-                found = found._replace(staged=None, ties=None)
+                found = found._replace(staged=None, ties=passed.ties)
+                note.pop("ties", None)
                 told = _counted(passed.change, table, todo, found)
                 closing, bytes_ = told.pop("closing"), told.pop("bytes")
                 note |= told

@@ -1,6 +1,7 @@
 """The ties of what a run brings to a topic's table (corrected/ties.py): found beside the change, counted with it.
 
-Looked at are the run's own records and what lies near them, so the cost follows the change; of a topic of one partition
+What is held back ties with nothing: its ties are counted by the run that publishes it. Looked at are the records that a
+run publishes and what lies near them, so the cost follows the change; of a topic of one partition
 the run's records alone: whatever they tie with before, they are rightly the later ones. Not looked for they are where
 nobody could miss one, in one partition without a gate; and, but for the gate `expect_ties_to_be_ordered`, where more
 than a million records are derived whole, which would take all of them once more.
@@ -37,12 +38,14 @@ def are_looked_for(contract: Contract, todo: Plan, name: str, derived: int = 0) 
 def find_in_increment(
     contract: Contract, todo: Plan, name: str, new: DataFrame, log: Near, believed: DataFrame
 ) -> DataFrame:
-    """Return the ties of new records; `log` gives those accepted before near some periods, `believed` rows of keys."""
+    """Return the ties of new records (`TopicRecords.unpublished`); `log` gives those accepted before near some periods,
+    `believed` rows of keys.
+    """
     own = derive.positioned(new)
     if not are_scattered(todo, name):
         return ties.find_ties(own)
     instants = new.select(F.col("timestamp").alias("start"), F.col("timestamp").alias("end"))
-    earlier = derive.positioned(log(instants))
+    earlier = _of_keys(derive.positioned(log(instants)), own)
     near = None
     if todo.topics[name].epoch == 0:  # rows do not tell of what epoch they are
         key = derive.keyed({column: F.col(f"`{column}`") for column in contract.topics[name].key})
@@ -50,13 +53,16 @@ def find_in_increment(
     return ties.find_ties(own, earlier, near)
 
 
-def find_in_whole(todo: Plan, name: str, records: DataFrame, after: int) -> DataFrame:
-    """Return the ties of all records of a topic that came after a run, among themselves and with those before."""
-    new = derive.positioned(records.where(F.col("run") > after))
-    if not after or not are_scattered(todo, name):
+def find_in_whole(todo: Plan, name: str, came: DataFrame, earlier: DataFrame | None) -> DataFrame:
+    """Return the ties of records of a topic that is derived whole, among themselves and with those `earlier`."""
+    new = derive.positioned(came)
+    if earlier is None or not are_scattered(todo, name):
         return ties.find_ties(new)
-    earlier = derive.positioned(records.where(F.col("run") <= after))
-    return ties.find_ties(new, earlier.join(new.select("key").distinct(), "key", "left_semi"))
+    return ties.find_ties(new, _of_keys(derive.positioned(earlier), new))
+
+
+def _of_keys(records: DataFrame, new: DataFrame) -> DataFrame:
+    return records.join(new.select("key").distinct(), "key", "left_semi")
 
 
 def note(told: dict[str, Any]) -> dict[str, Any]:
@@ -65,11 +71,3 @@ def note(told: dict[str, Any]) -> dict[str, Any]:
     if told["lost"]:
         counts |= {side: [told[side]["partition"], told[side]["offset"]] for side in ("loser", "winner")}
     return counts
-
-
-def flatten(rows: DataFrame) -> DataFrame:
-    """Return the new records as a gate looks at them: flat rows with `_unordered` and `_replaced`."""
-    place = (F.col("position.partition").alias("_partition"), F.col("position.offset").alias("_offset"))
-    marks = (F.col(name).alias(f"_{name}") for name in ("unordered", "replaced"))
-    period = (F.col("timestamp").alias("validFrom"), F.lit(None).cast("timestamp").alias("validTo"))
-    return rows.where("new").select("key.*", "value.*", *period, *place, *marks)

@@ -104,6 +104,21 @@ class TopicRecords:
         """Return of a topic's log what a table has seen which was brought up to date by a run."""
         return self._known(log).where(F.col("run") <= run)
 
+    def unpublished(self, records: DataFrame, *, whole: bool) -> DataFrame:
+        """Return those of some records that the table has not had yet: they came since it was published, or since their
+        key is held, where that is derived anew.
+        """
+        fresh, held = F.col("run") > self._settled, self._waiting if whole else self.again
+        if held is None:
+            return records.where(fresh)
+        keys = held.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+        rows = records.join(F.broadcast(keys), self._key() == F.col("_held"), "left")
+        return rows.where(fresh | (F.col("run") > F.col("_since"))).select(*records.columns)
+
+    def published(self, records: DataFrame) -> DataFrame | None:
+        """Return those of some records that came before the table was published; None where it never was."""
+        return records.where(F.col("run") <= self._settled) if self._settled else None
+
     def decoded(self, log: DataFrame) -> DataFrame:
         """Return accepted records of the log, decoded."""
         spark, contract, name = self._spark, self._contract, self._name

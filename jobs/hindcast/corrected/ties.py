@@ -14,6 +14,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
+from hindcast.corrected import plane
+
 
 def find_ties(new: DataFrame, earlier: DataFrame | None = None, neighbours: DataFrame | None = None) -> DataFrame:
     """Return the new records, and what else is given, each with what it ties with.
@@ -67,6 +69,24 @@ def find_ties(new: DataFrame, earlier: DataFrame | None = None, neighbours: Data
 
 def _varies(value: Column, rows: WindowSpec) -> Column:
     return F.min(value).over(rows) != F.max(value).over(rows)
+
+
+def leave_out(rows: DataFrame, held: DataFrame) -> DataFrame:
+    """Return the ties of what is left of some records (`find_ties`) without those that are like some others in all
+    columns of these: columns of the key, or `_partition` and `_offset`.
+    """
+    place = F.col("position.partition").alias("_partition"), F.col("position.offset").alias("_offset")
+    flat = rows.select(F.struct("*").alias("_row"), "key.*", *place)
+    left = plane.without(flat, held, held.columns).select("_row.*")
+    return find_ties(left.where("new"), left.where("NOT new"))
+
+
+def flatten(rows: DataFrame) -> DataFrame:
+    """Return the new ones of records that tie as a gate looks at them: flat rows with `_unordered` and `_replaced`."""
+    place = (F.col("position.partition").alias("_partition"), F.col("position.offset").alias("_offset"))
+    marks = (F.col(name).alias(f"_{name}") for name in ("unordered", "replaced"))
+    period = (F.col("timestamp").alias("validFrom"), F.lit(None).cast("timestamp").alias("validTo"))
+    return rows.where("new").select("key.*", "value.*", *period, *place, *marks)
 
 
 def count_ties(rows: DataFrame) -> DataFrame:

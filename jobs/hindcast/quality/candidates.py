@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contracts import Contract, Expectation, shapes
 from hindcast.contracts.sensitive import sensitive
-from hindcast.corrected import derive, joins
+from hindcast.corrected import derive, joins, ties
 from hindcast.corrected.plane import matching, without
 from hindcast.delta import contents, evolution, tables
 from hindcast.delta.sources import Sources
@@ -27,8 +27,8 @@ class Candidate:
 
     `change`: flat rows with `change`, open or close (plane.changes), kept in memory by the caller; `opened` and
     `closed`: how many of each. `previewed`: of a preview the tables as they would be, by name; it has brought no
-    records, so that nothing can be told of these. `ties`: of a topic's table the records that came, and whether they
-    tie (tie_counts.flatten).
+    records, so that nothing can be told of these. `tied`: of a topic's table the records that came, with what they tie
+    with (`ties.find_ties`).
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Candidate:
         opened: int,
         closed: int,
         previewed: Mapping[str, DataFrame] | None = None,
-        ties: DataFrame | None = None,
+        tied: DataFrame | None = None,
     ) -> None:
         self.contract, self.todo, self.name, self.change = contract, todo, name, change
-        self.opened, self.closed, self._previewed, self._ties = opened, closed, previewed, ties
+        self.opened, self.closed, self._previewed, self.ties = opened, closed, previewed, tied
         self.table = inputs.located(contract, name)
         self._sources = Sources(change.sparkSession)
         self._rows: dict[str, DataFrame] = {}
@@ -75,7 +75,7 @@ class Candidate:
             case "records" | "unpublished" | "events" if self._previewed is not None:
                 return True
             case "ties":
-                return self._ties is None
+                return self.ties is None
             case "records":
                 return self.name not in self.contract.topics or not self.todo.topics[self.name].parts
             case "unpublished":
@@ -164,10 +164,10 @@ class Candidate:
 
         What is `held` does not tie with anything: records that are like it in some columns.
         """
-        ties = None if self._ties is None else without(self._ties, held.select(*by), by)
+        left = None if self.ties is None else ties.leave_out(self.ties, held.select(*by).distinct())
         row = change.agg(*(F.count_if(F.col("change") == which) for which in ("open", "close"))).first()
         opened, closed = row or (0, 0)
-        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed, ties)
+        return Candidate(self.contract, self.todo, self.name, change, opened, closed, self._previewed, left)
 
     def _made(self, which: str) -> DataFrame:
         opened = self._opened()
@@ -185,8 +185,8 @@ class Candidate:
                 return self._records().where(F.col("run") == self.todo.run)
             case "unpublished":
                 return self._records()
-            case "ties" if self._ties is not None:
-                return self._ties.withColumn("systemFrom", F.lit(self.todo.known_at))
+            case "ties" if self.ties is not None:
+                return ties.flatten(self.ties).withColumn("systemFrom", F.lit(self.todo.known_at))
             case _:
                 return self._events()
 
