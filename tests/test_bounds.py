@@ -251,10 +251,10 @@ def test_what_nobody_has_thought_of_is_a_refusal_of_its_file_too(
     assert (error.where, "ZeroDivisionError: 'over nothing'" in error.found) == (f"{path}:1", True)
 
 
-def test_any_hundred_contracts(
+def test_any_forty_contracts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _any(tmp_path, 104, monkeypatch, capsys)
+    _any(tmp_path, 40, monkeypatch, capsys)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from hindcast.contracts import functions
 from hindcast.contracts.expressions import aggregate, clash, plain_type, resolve
 from hindcast.contracts.moments import find_today_beside
-from hindcast.contracts.parsing import ExpressionError, strip_comments
+from hindcast.contracts.parsing import ExpressionError, find_columns, strip_comments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +57,14 @@ TYPES = {"orders.quantity": "int", "orders.item": "string", "menu.price": "decim
 )
 def test_columns_become_input_and_column(written: str, resolved: str) -> None:
     assert resolve(written, SCOPE) == resolved
+
+
+def test_columns_are_called_as_they_like() -> None:
+    """Words of SQL too."""
+    scope = {"orders": ["not", "select", "case", "cast", "timestamp", "from"]}
+    for name in scope["orders"]:
+        assert resolve(f"`{name}` + orders.`{name}`", scope) == f"orders.{name} + orders.{name}"
+        assert find_columns(f"orders.{name}") == [["orders", name]]
 
 
 def test_a_place_stands_for_its_input() -> None:

@@ -11,14 +11,18 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import expressions as exp
+from sqlglot.tokenizer_core import TokenType
 
-from hindcast.contracts.moments import find_constant, is_of_today
-from hindcast.contracts.parsing import parse_resolved, show
+from hindcast.contracts.moments import is_of_today
+from hindcast.contracts.parsing import parse_resolved, show, tokenize
 from hindcast.session import temporarily
 
 
@@ -29,12 +33,24 @@ def text_of_today(
 
     `over`: the rows with one more column; `call`: what is done with the expression's column, an aggregate for example.
     """
-    tree = parse_resolved(expression)
-    constants = list(_constants(tree))
-    for node, text in zip(constants, _evaluated(spark, constants), strict=True):
-        if text is not None and is_of_today(text) and _is_cast(spark, tree, node, over, call):
-            return show(node)
+
+    def plan(text: str) -> str:
+        with temporarily(spark, _PLANS), redirect_stdout(io.StringIO()) as written:
+            over(call(F.expr(text)).alias("_")).explain(extended=True)
+        return written.getvalue()
+
+    for part in [*_find_strings(expression), *_find_computed(spark, expression)]:
+        if is_of_today(part.value) and (_is_cast(plan, part) or _is_read_as_moment(plan, part)):
+            return part.shown
     return None
+
+
+class _Part(NamedTuple):
+    """A part of an expression that is the same text in every row, and the expression with another one in its place."""
+
+    shown: str
+    value: str
+    replace: Callable[[str], str]
 
 
 _MARKER = "hindcast marks this"
@@ -45,7 +61,9 @@ _CAST = re.compile(
     re.IGNORECASE,
 )
 _REFUSED = re.compile(rf"'{_MARKER}' of the type \"STRING\" cannot be cast to \"(DATE|TIMESTAMP)")
+_MOMENT, _SAME_MOMENT, _OTHER_MOMENT = "4713-2-3T4:5:6Z", "4713-02-03T04:05:06Z", "1015-07-07T17:48:39Z"
 _PLANS = {"spark.sql.maxPlanStringLength": str(1 << 24), "spark.sql.debug.maxToStringFields": "100000"}
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 _WRITTEN = (exp.Literal, exp.RawString)
 _VARIES = (exp.Column, exp.Lambda, exp.Star, exp.Placeholder, exp.Parameter)
 _NO_TEXT = (
@@ -62,37 +80,57 @@ _NO_TEXT = (
 )
 
 
-def _constants(tree: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the parts of an expression that may be a text, the same in every row."""
-    for node in tree.walk():
-        if isinstance(node, _WRITTEN):
-            if find_constant(node) is not None:
-                yield node
-        elif isinstance(node, exp.Condition) and _may_be_text(node) and not node.find(*_VARIES):
-            yield node
+def _find_strings(expression: str) -> Iterator[_Part]:
+    """Yield the strings that are written in an expression; those beside each other are one."""
+    for is_string, group in groupby(tokenize(expression), lambda it: it.token_type in _STRINGS):
+        if is_string:
+            tokens = list(group)
+            before, after = expression[: tokens[0].start], expression[tokens[-1].end + 1 :]
+            value = "".join(it.text for it in tokens)
+            yield _Part(f"'{value}'", value, partial(_write_between, before, after))
+
+
+def _find_computed(spark: SparkSession, expression: str) -> Iterator[_Part]:
+    """Yield the parts of an expression that compute the same text for every row: reverse('yadot')."""
+    tree = parse_resolved(expression)
+    nodes = [it for it in tree.walk() if _may_be_text(it) and not it.find(*_VARIES)]
+    for node, value in zip(nodes, _evaluate(spark, [show(it) for it in nodes]), strict=True):
+        if value is not None:
+            yield _Part(show(node), value, partial(_replace, tree, node))
+
+
+def _write_between(before: str, after: str, text: str) -> str:
+    return f"{before}'{text}'{after}"
+
+
+def _replace(tree: exp.Expr, node: exp.Expr, text: str) -> str:
+    place = next(n for n, it in enumerate(tree.walk()) if it is node)
+    copy = tree.copy()
+    part = next(it for n, it in enumerate(copy.walk()) if n == place)
+    string = exp.Literal.string(text)
+    if part is copy:
+        return show(string)
+    part.replace(string)
+    return show(copy)
 
 
 def _may_be_text(node: exp.Expr) -> bool:
+    if isinstance(node, _WRITTEN) or not isinstance(node, exp.Condition):
+        return False
     if isinstance(node, exp.Cast):
         return node.to.this in exp.DataType.TEXT_TYPES
     return not isinstance(node, _NO_TEXT)
 
 
-def _evaluated(spark: SparkSession, constants: list[exp.Expr]) -> list[str | None]:
+def _evaluate(spark: SparkSession, texts: list[str]) -> list[str | None]:
     """Return what each constant is, if it is a text; of one that cannot be evaluated alone nothing."""
-    found: list[str | None] = [find_constant(it) if isinstance(it, _WRITTEN) else None for it in constants]
-    asked = [n for n, it in enumerate(constants) if not isinstance(it, _WRITTEN)]
-    texts = [show(constants[n]) for n in asked]
     try:
-        computed = _asked(spark, texts)
+        return _ask(spark, texts)
     except PySparkException:
-        computed = [_asked_alone(spark, text) for text in texts]
-    for n, text in zip(asked, computed, strict=True):
-        found[n] = text
-    return found
+        return [_ask_alone(spark, text) for text in texts]
 
 
-def _asked(spark: SparkSession, texts: list[str]) -> list[str | None]:
+def _ask(spark: SparkSession, texts: list[str]) -> list[str | None]:
     if not texts:
         return []
     columns = [F.struct(F.typeof(F.expr(text)), F.expr(text).cast("string")) for text in texts]
@@ -100,32 +138,31 @@ def _asked(spark: SparkSession, texts: list[str]) -> list[str | None]:
     return [text if kind == "string" else None for kind, text in row]
 
 
-def _asked_alone(spark: SparkSession, text: str) -> str | None:
+def _ask_alone(spark: SparkSession, text: str) -> str | None:
     try:
-        return _asked(spark, [text])[0]
+        return _ask(spark, [text])[0]
     except PySparkException:
         return None
 
 
-def _is_cast(
-    spark: SparkSession,
-    tree: exp.Expr,
-    node: exp.Expr,
-    over: Callable[[Column], DataFrame],
-    call: Callable[[Column], Column],
-) -> bool:
+def _is_cast(plan: Callable[[str], str], part: _Part) -> bool:
     """Whether Spark casts a part of an expression to a date or timestamp: with a marker in its place the plan tells."""
-    place = next(n for n, it in enumerate(tree.walk()) if it is node)
-    marked = tree.copy()
-    part = next(it for n, it in enumerate(marked.walk()) if n == place)
-    marker = exp.Literal.string(_MARKER)
-    if part is marked:
-        marked = marker
-    else:
-        part.replace(marker)
-    with temporarily(spark, _PLANS), redirect_stdout(io.StringIO()) as told:
-        try:
-            over(call(F.expr(show(marked))).alias("_")).explain(extended=True)
-        except PySparkException as error:  # Spark computes what is the same in every row to tell its plan
-            return _REFUSED.search(str(error)) is not None
-    return _CAST.search(told.getvalue()) is not None
+    try:
+        return _CAST.search(plan(part.replace(_MARKER))) is not None
+    except PySparkException as error:  # Spark computes what is the same in every row to tell its plan
+        return _REFUSED.search(str(error)) is not None
+
+
+def _is_read_as_moment(plan: Callable[[str], str], part: _Part) -> bool:
+    """Whether two spellings of a moment are one to an expression, and another moment is not: where no cast is shown."""
+    try:
+        one, same, other = (_optimize(plan, part.replace(it)) for it in (_MOMENT, _SAME_MOMENT, _OTHER_MOMENT))
+    except PySparkException:
+        return False
+    return one == same != other
+
+
+def _optimize(plan: Callable[[str], str], expression: str) -> str:
+    """Return Spark's optimized plan of an expression, without the numbers of its columns."""
+    optimized = plan(expression).partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
+    return re.sub(r"#\d+L?", "", optimized)

@@ -67,9 +67,13 @@ def _tokenize(text: str) -> list[Token]:
         tokens = list(sqlglot.tokenize(text, read=Verbatim))
     except sqlglot.errors.SqlglotError as error:
         raise ExpressionError(f"'{text}' does not parse: {error}", ONE) from None
+    after_dot = False
     for token in tokens:
         if token.token_type == TokenType.STRING:
             token.text = _unescape(text[token.start + 1 : token.end])
+        elif after_dot and _NAME.fullmatch(token.text):
+            token.token_type = TokenType.VAR  # of `orders.select`
+        after_dot = token.token_type == TokenType.DOT
     return tokens
 
 
