@@ -262,10 +262,11 @@ class Approval(HITLBranchOperator):
         self.params = ParamsDict({"keys": _keys_to_choose(labels)})
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Goes on when the person has answered."""
-        context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
-        chosen = (event["params_input"] or {}).get("keys")
-        context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
+        """Go on when the person has answered; raise Airflow's error where none has."""
+        if "error" not in event:
+            context["ti"].xcom_push("by", (event["responded_by_user"] or {}).get("name") or "Airflow")
+            chosen = (event["params_input"] or {}).get("keys")
+            context["ti"].xcom_push("keys", chosen or context["ti"].xcom_pull(task_ids="held")["keys"])
         return super().execute_complete(context, event)
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 PROBE = """
 import json, logging, sys, time
+from datetime import UTC, datetime
 logging.disable(logging.CRITICAL)
 from airflow.dag_processing.dagbag import DagBag
 import airflow.providers.apache.spark.operators.spark_pyspark, airflow.providers.apache.spark.operators.spark_submit
@@ -48,6 +49,39 @@ def choice(dag):
     asked = approval.serialized_params["keys"]
     approval.validate_params_input({"keys": ["menu two"]})
     return {"schema": asked["schema"], "value": asked["value"], "chosen": approval.params["keys"]}
+class Instance:
+    # The instance of the task `approve`, of which other tasks ask what a person has answered.
+    def __init__(self):
+        self.pushed = {}
+    def xcom_pull(self, task_ids):
+        return {"held": {"keys": ["menu one", "menu two"]}}[task_ids]
+    def xcom_push(self, key, value):
+        self.pushed[key] = value
+def answer(dag, option, user, params_input):
+    # Which tasks an answer leads to, and what these are told of it.
+    approval, instance = dag.get_task("approve"), Instance()
+    approval.do_branch = lambda context, branches_to_execute: branches_to_execute
+    event = {"chosen_options": [option], "responded_by_user": user, "params_input": params_input}
+    ways = approval.execute_complete({"ti": instance}, {**event, "responded_at": datetime.now(UTC)})
+    return [ways, instance.pushed]
+def fail(dag, event):
+    # The error of an event that is no answer.
+    try:
+        dag.get_task("approve").execute_complete({"ti": Instance()}, event)
+    except Exception as error:
+        return type(error).__name__
+def answers(dag):
+    if "approve" not in dag.task_ids:
+        return None
+    ann, some = {"id": "1", "name": "ann"}, {"keys": ["menu two"]}
+    return [
+        answer(dag, "Approve", ann, some),
+        answer(dag, "Reject", ann, some),
+        answer(dag, "Approve", None, {"keys": []}),
+        answer(dag, "Approve", ann, {"keys": None}),
+        answer(dag, "Reject", ann, None),
+        fail(dag, {"error": "nobody has answered", "error_type": "timeout"}),
+    ]
 told = {
     "seconds": seconds,
     "errors": bag.import_errors,
@@ -59,6 +93,7 @@ told = {
             "operators": {t.task_id: type(t).__name__ for t in dag.tasks},
             "arguments": {t.task_id: getattr(t, "application_args", None) for t in dag.tasks},
             "choice": choice(dag),
+            "answers": answers(dag),
             "form": {name: param.serialize() for name, param in dag.params.items()},
             "outlets": {t.task_id: [asset.name for asset in t.outlets] for t in dag.tasks if t.outlets},
             "mapped": {t.task_id: [t.task_type, *t.expand_input.value] for t in dag.tasks if t.is_mapped},
@@ -185,6 +220,18 @@ def test_where_changes_can_be_held_back_a_second_dag_asks_for_their_release(dags
     assert (choice["value"], choice["chosen"]) == ([], ["menu two"])
     assert (choice["schema"]["type"], choice["schema"]["examples"]) == (["array", "null"], ["menu one", "menu two"])
     assert "restaurant__release" not in dags["dags"]
+
+
+def test_tasks_after_an_answer_are_told_who_gave_it_and_about_which_keys(dags: dict[str, Any]) -> None:
+    every = ["menu one", "menu two"]
+    assert dags["dags"]["gated__release"]["answers"] == [
+        [["plan"], {"by": "ann", "keys": ["menu two"]}],
+        [["reject"], {"by": "ann", "keys": ["menu two"]}],
+        [["plan"], {"by": "Airflow", "keys": every}],
+        [["plan"], {"by": "ann", "keys": every}],
+        [["reject"], {"by": "ann", "keys": every}],
+        "HITLTimeoutError",
+    ]
 
 
 def test_a_preview_has_a_dag_of_its_own_and_takes_slots_after_all_runs(dags: dict[str, Any]) -> None:

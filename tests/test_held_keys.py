@@ -90,6 +90,31 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
     assert "1 of 61" in lines[2]
 
 
+def test_what_a_later_run_entered_holds_whatever_the_clocks_showed(tmp_path: Path) -> None:
+    warehouse, noon = str(tmp_path), T0 + timedelta(hours=12)
+
+    def hold_again(item: str, first: tuple[int, int], then: tuple[int, int], entry: str) -> list[dict[str, Any]]:
+        """A held row of a run and an hour, and what another run and hour made of it."""
+        moments = [{"run": run, "at": T0 + timedelta(hours=hour)} for run, hour in (first, then)]
+        return [{**held(1, item, 1), **moments[0]}, {**held(1, item, 1), **moments[1], "entry": entry}]
+
+    enter(
+        warehouse,
+        *hold_again("released by a clock that is behind", (1, 12), (2, 6), "released"),
+        *hold_again("held again by a clock that is behind", (2, 6), (1, 12), "released"),
+        *hold_again("released in one run", (1, 6), (1, 12), "released"),
+        *hold_again("rejected in one run", (1, 6), (1, 12), "rejected"),
+        *hold_again("held again in one run", (1, 12), (1, 6), "released"),
+    )
+    entries = {json.loads(row["key"])["item"]: row["entry"] for row in holds._held_units(warehouse, "restaurant", None)}
+    assert entries == {
+        "held again by a clock that is behind": "held",
+        "held again in one run": "held",
+        "rejected in one run": "rejected",
+    }
+    assert holds.last_entry(warehouse, "restaurant") == noon
+
+
 def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Path) -> None:
     warehouse, places = str(tmp_path), [(1, 0), (0, 7), (0, 10), (1, 2), (0, 3)]
     enter(

@@ -50,7 +50,7 @@ def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, An
     assert p.spark is not None
     compare, done = preview._difference, list[dict[str, Any]]()
 
-    def run_first(*given: Any) -> dict[str, Any]:
+    def run_first(*given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if not done:
             done.append(Context().run(p.run))  # as another process would: it pins nothing
         return compare(*given)
@@ -74,6 +74,35 @@ def test_a_run_beside_a_preview_changes_nothing_of_it(
         beside = preview_beside_a_run(p, monkeypatch)
         assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
         assert [table["opened"] for table in beside["tables"].values()] == [2, 1, 2]
+
+
+COUNTED = """
+pipeline: counted
+start: 2026-01-01
+topics:
+  orders: {read: stream, key: {customer: string}, value: {item: string}}
+views:
+  totals:
+    stream: orders
+    semantics: kafka
+    aggregate: {n: count(*)}
+    expect:
+      - expect_column_values_to_be_between: {column: n, max_value: 2}
+        on_failure: warn
+"""
+
+
+@pytest.mark.long
+def test_a_run_beside_a_preview_changes_nothing_of_what_a_kafka_view_has_kept(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipeline(spark, broker, tmp_path, COUNTED) as p:
+        p.send("orders", ("ann", {"item": "soup"}, 0))
+        p.run()
+        p.send("orders", ("ann", {"item": "soup"}, 1))
+        told = preview_beside_a_run(p, monkeypatch)["tables"]["totals"]
+        assert (told["opened"], told["closed"], p.believed("totals")[-1][:2]) == (2, 1, ("ann", 2))
+        assert told["gates"][0]["outcome"] == "passed", "the second order is counted once"
 
 
 HOLDING = """
