@@ -1,0 +1,53 @@
+"""Since when something is held (`hold: row`): what came long before, or has another name now, is released too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast.building import last_seen
+from hindcast.upkeep.forgetting import forget, records
+from pipelines import pipeline
+from test_row_holds import CONTRACT, VIEWS, held, order, release, told_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SITTINGS = VIEWS[: VIEWS.index("views:")] + VIEWS[VIEWS.index("  sittings:") : VIEWS.index("  settled:")]
+SITTINGS = SITTINGS.replace("  sittings:", "views:\n  sittings:")
+
+
+def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_is_held(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    with pipeline(spark, broker, tmp_path, SITTINGS) as p:
+        p.send("orders", order("dave", 1, 1))
+        p.run()
+        p.send("orders", *(order("anna", 1, second) for second in (1, 2, 3)))
+        p.run()
+        # The grown session is held under another name; none of its orders is believed.
+        p.send("orders", order("anna", 1, 7))
+        assert p.run()["tables"]["sittings"]["held"] == {"keys": 1, "rows": 1, "newly": 0, "grown": 1}
+        release(p, "sittings", "anna")
+        assert told_of(p, "sittings") == {("dave", 1, 1, 1), ("anna", 4, 1, 7)}
+
+
+def test_a_held_record_that_came_long_before_it_was_held_is_released(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    with pipeline(spark, broker, tmp_path, CONTRACT) as p:
+        # Nobody sees the second record, for the third takes its place; until that is forgotten.
+        p.send("quotes", ("a", {"price": 8}, 0), ("a", {"price": 1}, 4), ("a", {"price": 7}, 4))
+        p.run()
+        assert not held(p)
+        forget.forget(spark, p.contract, records.asked(p.contract, "quotes", None, ["0/2"]))
+        p.run()
+        assert held(p) == {('{"item":"a"}', 1)}
+        p.run()
+        release(p, "quotes", "a")
+        assert p.believed("quotes") == [("a", 8, 0, 4), ("a", 1, 4, None)]
+        assert not held(p)
