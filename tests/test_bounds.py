@@ -58,6 +58,13 @@ EXCESS = [
     ("views:", 'z: "a\\e[2Jb"\nviews:', 15, "the character U+001B stands in a text"),
     ("views:", 'z: "a\\u202Eb"\nviews:', 15, "the character U+202E stands in a text"),
     ("quantity * price", "price" + " = price" * 600, 19, "is nested too deeply"),
+    ("quantity * price", f"'{'struct(' * 28}nothing{')' * 28}'", 19, "no column 'nothing'"),
+    ("quantity * price", "nothing || " + " || ".join(["orders.item::timestamp::string"] * 450), 19, "no column 'nothing'"),
+    ("quantity * price", '"cast(' + "'n' || " * 1_400 + "'ow' AS date) = nothing\"", 19, "no column 'nothing'"),
+    *(
+        ("quantity * price", f"{name}(" * 28 + "nothing" + ")" * 28, 19, "no column 'nothing'")
+        for name in ("date", "decimal", "int", "time")
+    ),
     ("quantity * price", "price" + " -> price" * 1_200, 19, "is nested too deeply"),
     ("quantity * price", "price" + " LIKE 'x' ESCAPE '!'" * 1_200, 19, "is nested too deeply"),
     ("views:", f"z: {'9' * 5_000}\nviews:", 15, "is no whole number"),

@@ -66,6 +66,8 @@ REFUSED = {
     "b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 0 days}}": ("without length", "1 hour"),
     "b: {table: menu, aggregate: {n: count(*)}, window: {tumbling: 1 hour}}": ("windows of a table", "says itself"),
     "b: {stream: orders, aggregate: {n: quantity}}": ("'quantity' is not an aggregate", "sum(amount)"),
+    "b: {stream: orders, aggregate: {n: collect_list(item)}}": ("depends on the order of rows", "max(struct("),
+    "b: {stream: orders, aggregate: {n: FIRST(item)}}": ("'first' depends on the order of rows", "min, max"),
     "b: {stream: orders, aggregate: {n: upper(item)}}": ("'upper' is not an aggregate", "sum(amount)"),
     "b: {stream: orders, aggregate: {n: summ(quantity)}}": ("'summ' is no function", "did you mean sum?"),
     "b: {stream: orders, aggregate: {n: sum(item)}}": ("sum of orders.item, a string", "cast(orders.item AS double)"),

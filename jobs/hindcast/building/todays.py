@@ -94,6 +94,7 @@ def _find_computed(spark: SparkSession, expression: str) -> Iterator[_Part]:
     """Yield the parts of an expression that compute the same text for every row: reverse('yadot')."""
     tree = parse_resolved(expression)
     nodes = [it for it in tree.walk() if _may_be_text(it) and not it.find(*_VARIES)]
+    nodes = [it for it in nodes if not isinstance(it.parent, exp.DPipe)]  # part of a longer text
     for node, value in zip(nodes, _evaluate(spark, [show(it) for it in nodes]), strict=True):
         if value is not None:
             yield _Part(show(node), value, partial(_replace, tree, node))

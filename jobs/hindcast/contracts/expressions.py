@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from sqlglot import expressions as exp
 
@@ -39,12 +40,29 @@ def resolve(text: str, scope: Scope, places: Mapping[str, str] | None = None) ->
     >>> resolve("quantity * price", {"orders": ["quantity"], "menu": ["price"]})
     'orders.quantity * menu.price'
     """
+    columns = tuple((name, tuple(known)) for name, known in scope.items()) if len(text) > _LONG else ()
+    if columns:  # it is asked for more than once
+        return _resolve_once(text, columns, tuple((places or {}).items()))
+    return _resolve(text, scope, places or {})
+
+
+_LONG = 200
+
+
+@lru_cache(maxsize=1024)
+def _resolve_once(
+    text: str, columns: tuple[tuple[str, tuple[str, ...]], ...], places: tuple[tuple[str, str], ...]
+) -> str:
+    return _resolve(text, dict(columns), dict(places))
+
+
+def _resolve(text: str, scope: Scope, places: Mapping[str, str]) -> str:
     text = strip_comments(text)
     tree = parse_one(text)
     _refuse_unfit(text, tree)
-    _refuse_capture(tree, {*scope, *(places or {}).values()})
+    _refuse_capture(tree, {*scope, *places.values()})
     columns = [column for column in tree.find_all(exp.Column) if not functions.is_unit(column)]
-    edits = [_resolve_column(column, scope, places or {}) for column in columns]
+    edits = [_resolve_column(column, scope, places) for column in columns]
     for start, end, written in sorted(edits, reverse=True):
         text = text[:start] + written + text[end:]
     return guards.write_guards(text)
@@ -129,6 +147,9 @@ def aggregate(text: str, scope: Scope, places: Mapping[str, str] | None = None) 
     if functions.kind(function) != "aggregate":
         found = "is not an aggregate" if functions.kind(function) else "is no function"
         raise ExpressionError(f"'{function}' {found}", f"{functions.near(function, 'aggregate')} {mend}")
+    if function in functions.ORDERED:
+        instead = "write min, max or count(distinct ...); max(struct(sent, price)) gives the price that was sent last"
+        raise ExpressionError(f"'{function}' depends on the order of rows, and a table has none", instead)
     if function == "count" and argument in ("*", "1"):
         return "count", "1"
     if function == "count" and (distinct := re.fullmatch(r"distinct\s+(.+)", argument, re.IGNORECASE | re.DOTALL)):

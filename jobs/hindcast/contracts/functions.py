@@ -88,6 +88,20 @@ def find_name(function: exp.Func) -> str:
     return str(_SPELLED.get(type(function)) or function.sql_name()).lower()
 
 
+ORDERED = frozenset(
+    (
+        *("any_value", "approx_percentile", "approx_top_k", "approx_top_k_accumulate", "approx_top_k_combine"),
+        *("array_agg", "collect_list", "collect_set", "first", "first_value", "histogram_numeric", "hll_sketch_agg"),
+        *("hll_union_agg", "kll_merge_agg_bigint", "kll_merge_agg_double", "kll_merge_agg_float"),
+        *("kll_sketch_agg_bigint", "kll_sketch_agg_double", "kll_sketch_agg_float", "last", "last_value", "listagg"),
+        *("max_by", "min_by", "mode", "percentile_approx", "schema_of_variant_agg", "string_agg"),
+        *("theta_intersection_agg", "theta_sketch_agg", "theta_union_agg", "tuple_intersection_agg_double"),
+        *("tuple_intersection_agg_integer", "tuple_sketch_agg_double", "tuple_sketch_agg_integer"),
+        *("tuple_union_agg_double", "tuple_union_agg_integer"),
+    )
+)
+"""Aggregates whose answer depends on the order in which rows come, which a table has not."""
+
 _SPELLED = {exp.StrPosition: "position", exp.Substring: "substring"}
 _IN_GRAMMAR = frozenset(("timestampadd", "timestampdiff"))
 """Functions of Spark's grammar that its catalog does not list."""

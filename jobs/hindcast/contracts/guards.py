@@ -128,13 +128,16 @@ def _find_outer(tokens: Sequence[Token], start: int, end: int, wanted: TokenType
 def _write_casts(text: str) -> str:
     """Return an expression with `at::timestamp` as `cast(at AS timestamp)`, where the operand is plain."""
     tokens = tokenize(text)
+    edits: list[tuple[int, int, str]] = []
     for place, token in enumerate(tokens[:-1]):
         if token.token_type == TokenType.DCOLON and tokens[place + 1].text.lower() in _TYPES:
-            start = _find_operand(tokens, place)
-            operand = text[tokens[start].start : token.start].rstrip()
-            after = text[tokens[place + 1].end + 1 :]
-            return _write_casts(f"{text[: tokens[start].start]}cast({operand} AS timestamp){after}")
-    return text
+            start = tokens[_find_operand(tokens, place)].start
+            edits += [(start, start, "cast("), (token.start, tokens[place + 1].end + 1, " AS timestamp)")]
+    pieces, end = [], 0
+    for first, last, written in sorted(edits):
+        pieces += [text[end:first], written]
+        end = last
+    return "".join([*pieces, text[end:]])
 
 
 def _find_operand(tokens: Sequence[Token], place: int) -> int:

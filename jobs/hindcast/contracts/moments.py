@@ -122,17 +122,17 @@ def weigh(tree: exp.Expr) -> int:
 
 def find_constant(node: exp.Expr) -> str | None:
     """Return the text that an expression is in every row, of what is plainly one: 'now', 'to' || 'day'; else None."""
-    if isinstance(node, exp.RawString):
-        return str(node.this)
-    if isinstance(node, exp.Literal):
-        return str(node.this) if node.is_string else None
-    if isinstance(node, exp.Paren):
-        return find_constant(node.this)
-    joined = isinstance(node, exp.Anonymous) and find_name(node) == "concat"
-    if joined or isinstance(node, exp.DPipe | exp.Concat):
-        parts = [find_constant(it) for it in node.iter_expressions()]
-        return None if None in parts else "".join(part or "" for part in parts)
-    return None
+    pieces, todo = [], [node]
+    while todo:
+        part = todo.pop()
+        joined = isinstance(part, exp.Anonymous) and find_name(part) == "concat"
+        if isinstance(part, exp.RawString) or (isinstance(part, exp.Literal) and part.is_string):
+            pieces.append(str(part.this))
+        elif joined or isinstance(part, exp.DPipe | exp.Concat | exp.Paren):
+            todo += reversed(list(part.iter_expressions()))
+        else:
+            return None
+    return "".join(pieces)
 
 
 _COMPARED = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between)

@@ -67,14 +67,24 @@ def _tokenize(text: str) -> list[Token]:
         tokens = list(sqlglot.tokenize(text, read=Verbatim))
     except sqlglot.errors.SqlglotError as error:
         raise ExpressionError(f"'{text}' does not parse: {error}", ONE) from None
-    after_dot = False
-    for token in tokens:
+    for place, token in enumerate(tokens):
         if token.token_type == TokenType.STRING:
             token.text = _unescape(text[token.start + 1 : token.end])
-        elif after_dot and _NAME.fullmatch(token.text):
-            token.token_type = TokenType.VAR  # of `orders.select`
-        after_dot = token.token_type == TokenType.DOT
+        elif place and tokens[place - 1].token_type == TokenType.DOT and _NAME.fullmatch(token.text):
+            token.token_type = TokenType.VAR  # the column of `orders.select`
+        elif token.token_type in SparkParser.TYPE_TOKENS and _is_call(
+            [it.token_type for it in tokens[place + 1 :][:5]]
+        ):
+            token.token_type = TokenType.VAR  # the function: as a type it would be tried anew in each bracket
     return tokens
+
+
+def _is_call(following: Sequence[TokenType]) -> bool:
+    """Whether a name of a type is a function's: date(at), but not decimal(8) or decimal(8, 2)."""
+    number, comma, close = TokenType.NUMBER, TokenType.COMMA, TokenType.R_PAREN
+    if following[:1] != [TokenType.L_PAREN]:
+        return False
+    return following[1:3] != [number, close] and following[1:5] != [number, comma, number, close]
 
 
 ONE = "write one Spark SQL expression"
