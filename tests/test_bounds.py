@@ -59,7 +59,12 @@ EXCESS = [
     ("views:", 'z: "a\\u202Eb"\nviews:', 15, "the character U+202E stands in a text"),
     ("quantity * price", "price" + " = price" * 600, 19, "is nested too deeply"),
     ("quantity * price", f"'{'struct(' * 28}nothing{')' * 28}'", 19, "no column 'nothing'"),
-    ("quantity * price", "nothing || " + " || ".join(["orders.item::timestamp::string"] * 450), 19, "no column 'nothing'"),
+    (
+        "quantity * price",
+        "nothing || " + " || ".join(["orders.item::timestamp::string"] * 450),
+        19,
+        "no column 'nothing'",
+    ),
     ("quantity * price", '"cast(' + "'n' || " * 1_400 + "'ow' AS date) = nothing\"", 19, "no column 'nothing'"),
     *(
         ("quantity * price", f"{name}(" * 28 + "nothing" + ")" * 28, 19, "no column 'nothing'")

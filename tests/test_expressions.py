@@ -67,6 +67,13 @@ def test_columns_are_called_as_they_like() -> None:
         assert find_columns(f"orders.{name}") == [["orders", name]]
 
 
+@pytest.mark.parametrize("name", ["current_user", "session_user", "current_date", "current_timestamp", "values", "on"])
+def test_inputs_are_called_as_they_like(name: str) -> None:
+    """Words that stand for something else by themselves too, or a sensitive column would not be seen."""
+    resolved = resolve("upper(email)", {name: ["email"]})
+    assert (resolved, find_columns(resolved)) == (f"upper({name}.email)", [[name, "email"]])
+
+
 def test_a_place_stands_for_its_input() -> None:
     assert resolve("upper(item)", {"orders": ["item"]}, {"orders": "value"}) == "upper(value.item)"
 
@@ -163,6 +170,9 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("transform(place, orders -> orders.x * quantity)", "the variable 'orders'", "another name"),
         ("transform(place, Menu -> Menu.x)", "the variable 'Menu'", "another name"),
         ("transform(place, Price -> price * 2)", "the variable 'Price'", "another name"),
+        ("unix_timestamp()", "'unix_timestamp' does not give the same answer again", "records alone"),
+        ("window(place, '2 hours', '1 hour').start", "'window' makes several rows of one", "keep the array"),
+        ("session_window(place, '1 hour')", "'session_window' makes several rows of one", "keep the array"),
         ("cast(place AS array<timestamp>)", "timestamps within another value", "cast each to a timestamp"),
         ("CASE WHEN true THEN customer END::timestamp", "in a way that is not understood", "write cast("),
         ("builtin.to_timestamp(customer)", "in a way that is not understood", "write cast("),

@@ -40,6 +40,7 @@ TODAYS = {
     "if(true, 1, 'now')": None,
     "length('today') + o.n": None,
     "split('now,12:30', ',')": None,
+    "sequence(1, 1000000000)": None,
     "concat(o.name, 'today')": None,
     "if(o.n = 1, 'now', 'later')": None,
     "coalesce(o.name, 'today')": None,

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types of its own
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,6 +54,7 @@ class _Part(NamedTuple):
     replace: Callable[[str], str]
 
 
+_FAILURES = (PySparkException, Py4JJavaError)
 _MARKER = "hindcast marks this"
 _CAST = re.compile(
     rf"cast\({_MARKER} as (date|timestamp)|cast\(((array|map|struct|named_struct)\([^()]*)+{_MARKER}[^()]*\)+ as "
@@ -127,22 +129,32 @@ def _evaluate(spark: SparkSession, texts: list[str]) -> list[str | None]:
     """Return what each constant is, if it is a text; of one that cannot be evaluated alone nothing."""
     try:
         return _ask(spark, texts)
-    except PySparkException:
+    except _FAILURES:
         return [_ask_alone(spark, text) for text in texts]
 
 
 def _ask(spark: SparkSession, texts: list[str]) -> list[str | None]:
-    if not texts:
+    kinds = _ask_row(spark, [F.typeof(F.expr(text)) for text in texts])
+    strings = [text for text, kind in zip(texts, kinds, strict=True) if kind == "string"]
+    found = iter(_ask_row(spark, [F.substring(F.expr(text), 1, _LONGEST) for text in strings]))
+    return [next(found) if kind == "string" else None for kind in kinds]
+
+
+def _ask_row(spark: SparkSession, columns: list[Column]) -> list[str | None]:
+    if not columns:
         return []
-    columns = [F.struct(F.typeof(F.expr(text)), F.expr(text).cast("string")) for text in texts]
     (row,) = spark.range(1).select(*(column.alias(f"_{n}") for n, column in enumerate(columns))).collect()
-    return [text if kind == "string" else None for kind, text in row]
+    return list(row)
+
+
+_LONGEST = 100
+"""What of a text decides whether it is a day."""
 
 
 def _ask_alone(spark: SparkSession, text: str) -> str | None:
     try:
         return _ask(spark, [text])[0]
-    except PySparkException:
+    except _FAILURES:
         return None
 
 

@@ -15,6 +15,7 @@ from sqlglot import expressions as exp
 from hindcast.contracts import bounds, functions, guards, moments
 from hindcast.contracts.parsing import (
     ExpressionError,
+    find_columns,
     find_position,
     parse_one,
     parse_resolved,
@@ -65,6 +66,10 @@ def _resolve(text: str, scope: Scope, places: Mapping[str, str]) -> str:
     edits = [_resolve_column(column, scope, places) for column in columns]
     for start, end, written in sorted(edits, reverse=True):
         text = text[:start] + written + text[end:]
+    if sum(len(path) > 1 for path in find_columns(text)) < len(edits):  # what is not seen would be shown, or be a guess
+        raise ExpressionError(
+            f"'{text}' does not read as it was written", "write names that are words of SQL otherwise"
+        )
     return guards.write_guards(text)
 
 

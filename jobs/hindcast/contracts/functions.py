@@ -13,8 +13,8 @@ from sqlglot import expressions as exp
 def kind(name: str) -> str | None:
     """Return what sort of function Spark 4.2 has by this name, None if it has none.
 
-    `aggregate`, `window`, `generator` (several rows of one), `table`, `unstable` (not the same each time it is asked:
-    clocks, dice, the session), `file` (reads a file of the server), `scalar`: any other.
+    `aggregate`, `window`, `generator` (several rows of one, or none), `table`, `unstable` (not the same each time it is
+    asked: clocks, dice, the session), `file` (reads a file of the server), `scalar`: any other.
     """
     return _kinds().get(name.lower())
 
@@ -27,7 +27,7 @@ def find_misplaced(tree: exp.Expr) -> tuple[str, str] | None:
         if not isinstance(node, exp.Func):
             continue
         called = find_name(node)
-        sort = kind(called)
+        sort = "unstable" if called == "unix_timestamp" and not node.expressions else kind(called)
         if sort is None and isinstance(node, exp.Anonymous) and called not in _IN_GRAMMAR:
             return f"no function '{called}'", near(called)
         if sort in _REFUSED:

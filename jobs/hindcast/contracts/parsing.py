@@ -70,8 +70,10 @@ def _tokenize(text: str) -> list[Token]:
     for place, token in enumerate(tokens):
         if token.token_type == TokenType.STRING:
             token.text = _unescape(text[token.start + 1 : token.end])
-        elif place and tokens[place - 1].token_type == TokenType.DOT and _NAME.fullmatch(token.text):
-            token.token_type = TokenType.VAR  # the column of `orders.select`
+        elif _NAME.fullmatch(token.text) and TokenType.DOT in [
+            it.token_type for it in tokens[max(place - 1, 0) : place + 2]
+        ]:
+            token.token_type = TokenType.VAR  # a name, as in `current_user.select`
         elif token.token_type in SparkParser.TYPE_TOKENS and _is_call(
             [it.token_type for it in tokens[place + 1 :][:5]]
         ):
