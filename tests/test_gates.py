@@ -54,14 +54,18 @@ def contract(folder: Path, expect: str, head: str = HEAD) -> Contract:
 
 def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[Verdict]:
     """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
+    with candidate_of(spark, it, rows) as candidate:
+        return gates.check(candidate, it.expectations("sales"))
+
+
+def candidate_of(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> Candidate:
     schema = "id int, price int, note string, email string, start int, end int"
     change = spark.createDataFrame(rows, schema).selectExpr(
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
         "0 AS _partition", "CAST(id AS bigint) AS _offset", "'open' AS change",
     )  # fmt: skip
     plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
-    with Candidate(it, plan, "sales", change, len(rows), 0) as candidate:
-        return gates.check(candidate, it.expectations("sales"))
+    return Candidate(it, plan, "sales", change, len(rows), 0)
 
 
 ROWS = [(1, 5, None, "a@x", 0, 10), (2, -1, None, "b@x", 0, None), (3, 0, None, "b@x", 5, None)]
@@ -137,6 +141,39 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
             gates.refuse("shop", "sales", 1, [verdict])
         assert "has the rows" not in str(stopped.value), "none was found"
     gates.refuse("shop", "sales", 1, told[3:])
+
+
+@pytest.mark.parametrize(
+    ("columns", "detail"),
+    [
+        ("id + 100 AS id, validFrom", "its query gives rows with another id, validFrom than any that it looked at"),
+        ("id, validFrom - INTERVAL 1 SECOND AS validFrom", "its query gives rows with another id, validFrom than any"),
+        ("cast(id AS string) AS id, validFrom", "its query gives id with another type"),
+    ],
+)
+def test_rows_that_a_query_makes_up_are_not_taken_for_those_to_hold(
+    spark: SparkSession, folder: Path, columns: str, detail: str
+) -> None:
+    query = f"SELECT {columns} FROM {{batch}} WHERE price < 1"  # a test's
+    gate = (
+        f'      - unexpected_rows_expectation: {{unexpected_rows_query: "{query}"}}\n        on_failure: quarantine\n'
+    )
+    (verdict,) = checked(spark, contract(folder, gate), ROWS)
+    assert (verdict.outcome, verdict.stops, verdict.detail.startswith(detail)) == ("error", True, True), verdict
+
+
+def test_a_query_calls_no_sensitive_value_by_another_name(spark: SparkSession, folder: Path) -> None:
+    queries = {
+        "SELECT id, validFrom, upper(email) AS note FROM {batch} WHERE price < 1": {2, 3},
+        "SELECT 1 AS id, email AS note FROM {batch}": set(),
+        "SELECT * FROM {batch} WHERE price < 0": {2},
+    }
+    for query, ids in queries.items():
+        gate = f'      - unexpected_rows_expectation: {{unexpected_rows_query: "{query}"}}\n        on_failure: warn\n'
+        it = contract(folder, gate)
+        with candidate_of(spark, it, ROWS) as candidate:
+            found = gates.find_failing_rows(candidate, it.expectations("sales")[0]).collect()
+        assert ({row["id"] for row in found}, {row["note"] for row in found} - {None}) == (ids, set())
 
 
 def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:

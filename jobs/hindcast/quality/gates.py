@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from hindcast.contracts import Expectation
-from hindcast.contracts.sensitive import discreet
+from hindcast.contracts.sensitive import discreet, sensitive
 from hindcast.errors import GateError, cause
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import configured, implementation, imported, looks_at, named, row_by_row
@@ -77,6 +77,20 @@ def failing(candidate: Candidate, gate: Expectation) -> DataFrame:
     return found.withColumn("_failing", condition).where("_failing").drop("_failing")
 
 
+def find_failing_rows(candidate: Candidate, gate: Expectation) -> DataFrame:
+    """Return the failing rows as the table has them, where what a query makes of them might be a sensitive column's.
+
+    `SELECT id, email AS note` names a value as another column. A query that does not tell which rows it found has none.
+    """
+    found = failing(candidate, gate)
+    if gate.type != "unexpected_rows_expectation" or not sensitive(candidate.contract)[candidate.name]:
+        return found
+    looked, names = candidate.rows(looks_at(gate)), [*{*candidate.table.key, *candidate.table.identity}]
+    if {*names} - {*found.columns}:
+        return looked.limit(0)
+    return looked.join(found.select(*names).distinct(), names, "left_semi")
+
+
 _NOTHING = "nothing to check"
 _EXAMPLES = 5
 
@@ -102,8 +116,8 @@ def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation])
             told[n] = _verdict(n, gate, "error", detail=f"could not be evaluated: {said}")
             continue
         measured = _measured(candidate, which, gate, metrics)
-        if not result.success and measured.failing and (lacking := _keyless(candidate, gate)):
-            told[n] = _verdict(n, gate, "error", detail=lacking)
+        if not result.success and measured.failing and (stranger := _find_stranger(candidate, gate)):
+            told[n] = _verdict(n, gate, "error", detail=stranger)
             continue
         outcome: Outcome = "unchecked" if not measured.checked else "passed" if result.success else "failed"
         detail = _NOTHING if outcome == "unchecked" else ""
@@ -141,12 +155,22 @@ def _of_rows(judged: int, failing: int) -> _Measured:
     return _Measured(judged, failing, failing / judged) if judged else _NONE
 
 
-def _keyless(candidate: Candidate, gate: Expectation) -> str:
-    """What is wrong with the rows that a quarantine gate's SQL gives, if they do not tell which keys to hold."""
+def _find_stranger(candidate: Candidate, gate: Expectation) -> str:
+    """Return what is wrong with the rows that a quarantine gate's SQL gives, if they do not tell which rows to hold."""
     if gate.on_failure != "quarantine" or gate.type != "unexpected_rows_expectation":
         return ""
-    lacking = sorted({*candidate.table.key, *candidate.table.identity} - {*failing(candidate, gate).columns})
-    return f"its query gives no {', '.join(lacking)}: let it give all columns of {{batch}}" if lacking else ""
+    names, found = sorted({*candidate.table.key, *candidate.table.identity}), failing(candidate, gate)
+    if lacking := sorted({*names} - {*found.columns}):
+        return f"its query gives no {', '.join(lacking)}: let it give all columns of {{batch}}"
+    given, looked = found.select(*names), candidate.rows(looks_at(gate)).select(*names)
+    if changed := [name for name in names if given.schema[name].dataType != looked.schema[name].dataType]:
+        return (
+            f"its query gives {', '.join(changed)} with another type: let it give all columns of {{batch}} as they are"
+        )
+    if given.subtract(looked).take(1):
+        told = f"its query gives rows with another {', '.join(names)} than any that it looked at"
+        return f"{told}: let it give all columns of {{batch}} as they are"
+    return ""
 
 
 _OF_NULLS = ("column_values.nonnull", "column_values.null")

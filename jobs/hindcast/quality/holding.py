@@ -243,7 +243,9 @@ def enter(
     for gate, verdict in failed:
         if row_by_row(implementation(gate.type)) and verdict.failing:
             why = {"_gate": verdict.gate, "_expectation": gate.type, "_reason": named(gate.type, gate.kwargs)}
-            found = gates.failing(passed, gate).withColumns({name: F.lit(value) for name, value in why.items()})
+            found = gates.find_failing_rows(passed, gate).withColumns(
+                {name: F.lit(value) for name, value in why.items()}
+            )
             told.append(rows(found, "stopped" if gate.on_failure == "stop" else "warned"))
     _commit(passed, told, passed.name)
     if held is None or stopped:
