@@ -25,13 +25,43 @@ import difflib
 import re
 from collections.abc import Iterable
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal, turn the direction of what is read, or are no text: not line breaks and tabs."""
+
+
+BREAKS = "\n\t"
+"""Control characters that may stand in a message, and not in what must stay on its line."""
+
+
+def escape_controls(text: str, more: str = "") -> str:
+    r"""Return a text with its control characters, and those in `more`, as escapes.
+
+    A byte of a file's name that is not UTF-8 is shown as itself.
+
+    >>> escape_controls("caf\udce9 \x1b[31m"), escape_controls("two\nlines", "\n")
+    ('caf\\xe9 \\x1b[31m', 'two\\nlines')
+    """
+    escaped = _CONTROLS.sub(lambda match: _escape(match[0]), text)
+    return "".join(_escape(one) if one in more else one for one in escaped) if more else escaped
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
 
 class HindcastError(Exception):
-    """What was found, where (optional), and what to do about it (optional)."""
+    """What was found, where (optional), and what to do about it (optional).
+
+    Its texts can be shown anywhere: control characters in them are escaped.
+    """
 
     def __init__(self, found: str, *, where: str = "", mend: str = "") -> None:
-        self.found, self.where, self.mend = found, where, mend
-        super().__init__(found, where, mend)
+        self.found, self.mend = escape_controls(found), escape_controls(mend)
+        self.where = escape_controls(where, BREAKS)
+        super().__init__(self.found, self.where, self.mend)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from hindcast.errors import HindcastError, TableError, TopicError
+from hindcast.errors import BREAKS, HindcastError, TableError, TopicError, escape_controls
 from hindcast.settings import settings
 from hindcast.words import counted
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
-    from hindcast.contracts import Contract, complain_of, paths, read, repeated
+    from hindcast.contracts import Contract, choose_owner, complain_of, paths, read, repeated
     from hindcast.contracts.names import sql_functions
     from hindcast.contracts.views import Complaint
     from hindcast.errors import ContractError
@@ -28,12 +28,15 @@ def check(arguments: argparse.Namespace) -> int:
     problems = 0
     files = arguments.files or paths(settings().schemas)
     contracts = {path: read(path) for path in files}
-    named_so = [it for it in contracts.items() if isinstance(it[1], Contract) and it[0].stem == it[1].pipeline]
-    owners = {contract.pipeline: path for path, contract in reversed(named_so) if isinstance(contract, Contract)}
+    named: dict[str, list[Path]] = {}
+    for path, contract in contracts.items():
+        if isinstance(contract, Contract):
+            named.setdefault(contract.pipeline, []).append(path)
+    owners = {pipeline: choose_owner(pipeline, same) for pipeline, same in named.items()}
     makers: dict[str, Path] = {}
 
     def wrong(path: Path, contract: Contract) -> Iterator[ContractError]:
-        if not (first := owners.setdefault(contract.pipeline, path)).samefile(path):
+        if not (first := owners[contract.pipeline]).samefile(path):
             yield repeated(contract.pipeline, path, first)
         for function, table in sql_functions(contract).items():
             if not (maker := makers.setdefault(function, path)).samefile(path):
@@ -53,7 +56,7 @@ def check(arguments: argparse.Namespace) -> int:
         if arguments.spark:
             _check_in_spark(path, contract)
         told = counted(len(contract.topics), "topic"), counted(len(contract.views), "view")
-        return [f"{path}: {', '.join(told)}, fine", *warned]
+        return [f"{escape_controls(str(path), BREAKS)}: {', '.join(told)}, fine", *map(escape_controls, warned)]
 
     for path, contract in contracts.items():
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -100,20 +100,27 @@ def read_all(
 ) -> dict[Path, Contract | ContractError]:
     """Return for every file of a folder its contract, or what is wrong with it: no file takes another one down.
 
-    Of two contracts of one name the file that is named so has it, else the first; the other is wrong.
+    Of two contracts of one name one file has it (`choose_owner`); the other is wrong.
     """
     return _with_one_owner({path: read_one(path) for path in paths(folder)})
 
 
 def _with_one_owner(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
-    owners: dict[str, Path] = {}
+    named: dict[str, list[Path]] = {}
     for path, contract in read.items():
-        if isinstance(contract, Contract) and (contract.pipeline not in owners or path.stem == contract.pipeline):
-            owners[contract.pipeline] = path
+        if isinstance(contract, Contract):
+            named.setdefault(contract.pipeline, []).append(path)
+    owners = {pipeline: choose_owner(pipeline, files) for pipeline, files in named.items()}
     for path, contract in read.items():
         if isinstance(contract, Contract) and (owner := owners[contract.pipeline]) != path:
             read[path] = repeated(contract.pipeline, path, owner)
     return read
+
+
+def choose_owner(pipeline: str, files: Iterable[Path]) -> Path:
+    """Return which of the files with a contract of this name has it: NAME.yaml, else NAME.yml, else the first."""
+    own = [f"{pipeline}.yaml", f"{pipeline}.yml"]
+    return min(files, key=lambda path: own.index(path.name) if path.name in own else len(own))
 
 
 def repeated(pipeline: str, path: Path, first: Path) -> ContractError:

@@ -1,0 +1,72 @@
+"""Names of files that are no text, or more than a name: they are shown escaped, and take nobody down."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hindcast import cli
+from hindcast.contracts import Contract, find, read_all
+from hindcast.pages import catalog
+from test_contracts import GOOD
+from test_dags import parsed
+
+PAY = "pipeline: pay\nstart: 2026-01-01\ntopics:\n  {topic}: {{read: table, key: {{k: string}}, value: {{v: int}}}}\n"
+
+
+@pytest.fixture
+def schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(folder))
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
+    return folder
+
+
+def write(folder: Path, name: bytes, text: str) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text(text)
+
+
+def test_a_file_name_that_is_not_utf8_takes_no_dag_down(schemas: Path) -> None:
+    write(schemas, b"restaurant.yaml", GOOD)
+    write(schemas, b"caf\xe9.yaml", "x")
+    dags = parsed(schemas)["dags"]
+    assert json.dumps(dags, ensure_ascii=False).encode()  # as the processor gets them
+    assert "restaurant" in dags
+    assert r"caf\xe9.yaml:1: holds no contract" in dags["caf_"]["doc"]
+
+
+def test_control_characters_of_a_file_name_do_not_reach_the_terminal(
+    schemas: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(schemas, b"a\x1b[31mRED.yaml", GOOD)
+    write(schemas, b"b\nhindcast: all fine.yaml", "x")
+    write(schemas, b"caf\xe9.yaml", "x")
+    write(schemas, b"d\xe2\x80\xae.yaml", GOOD)
+    assert cli.main(["check"]) == 1
+    told = capsys.readouterr()
+    assert r"a\x1b[31mRED.yaml: 2 topics" in told.out
+    lines = told.err.splitlines()
+    assert [line.partition("/schemas/")[2] for line in lines if line.startswith("hindcast: ")] == [
+        r"b\nhindcast: all fine.yaml:1: holds no contract",
+        r"caf\xe9.yaml:1: holds no contract",
+        rf"d\u202e.yaml:1: pipeline 'restaurant' is also the name in {schemas}/a\x1b[31mRED.yaml",
+    ]
+
+
+def test_of_yml_beside_yaml_every_reader_takes_yaml(schemas: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(schemas, b"a.yaml", PAY.format(topic="first"))
+    write(schemas, b"pay.yaml", PAY.format(topic="right"))
+    write(schemas, b"pay.yml", PAY.format(topic="wrong"))
+    found = {path.name: it for path, it in read_all(schemas).items()}
+    assert [name for name, it in found.items() if isinstance(it, Contract)] == ["pay.yaml"]
+    assert [*find(schemas, "pay").topics, *catalog.known()[0]["pay"].topics] == ["right", "right"]
+    assert "replay.right" in parsed(schemas)["dags"]["pay"]["tasks"]
+    for files in ([], sorted(map(str, schemas.iterdir()), reverse=True)):
+        assert cli.main(["check", *files]) == 1
+        assert "pay.yaml: 1 topic, 0 views, fine" in capsys.readouterr().out
+    (schemas / "pay.yaml").unlink()
+    assert [*find(schemas, "pay").topics, *catalog.known()[0]["pay"].topics] == ["wrong", "wrong"]
