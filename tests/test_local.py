@@ -273,6 +273,12 @@ class TestPorts:
         with pytest.raises(PlatformError, match="program is not ready after 0 s"):
             ports.wait(start(SLEEP), lambda: False, 0.1)
 
+    def test_one_that_has_ended_is_not_ready_whoever_answers_at_its_port(self, start) -> None:
+        one = start("raise SystemExit(1)")
+        until(lambda: not process.is_running(one))
+        with pytest.raises(PlatformError, match="program ended while it was starting"):
+            ports.wait(one, lambda: True, 20)
+
 
 class TestStack:
     """`up` and `down`, with a real broker and programs in the place of Airflow's parts and Spark."""

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import pytest
 from hindcast import listeners, remote
 from hindcast.errors import PlatformError
 from hindcast.local import airflow, ports, process, spark
+from hindcast.local.api import Airflow
 from hindcast.local.process import Process
 from hindcast.remote import TOKEN
 from hindcast.settings import Settings, settings
@@ -193,6 +195,8 @@ while True:
         peer.sendall(bytes.fromhex("000000040000000000"))  # SETTINGS: gRPC holds us for a server
         stream = peer.makefile("rb")
         preface = stream.read(24)
+        if preface.startswith(b"POST"):
+            print("has the password", flush=True)
         while frame := stream.read(9):
             stream.read(int.from_bytes(frame[:3]))
             if frame[3] == 1:  # HEADERS, which the token is in
@@ -246,6 +250,28 @@ def test_a_session_does_not_send_it_to_one_who_takes_the_port_later(monkeypatch:
                 call(b"", timeout=20)
             with pytest.raises(PlatformError, match=f"by uid {uid}"):
                 call_again(remote._policy("sc://here", channels.refuse_foreign), 1)
+        thief.kill()
+        assert thief.communicate()[0] == ""
+
+
+@needs_proc
+def test_airflows_password_is_not_sent_to_another_user_who_has_the_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_thief(monkeypatch, "stays") as (port, uid, thief):
+        url = f"http://{ports.HOST}:{port}"
+        with pytest.raises(PlatformError, match=rf"port {port} is held by uid {uid}.*the password") as refused:
+            Airflow(url, ("admin", "secret"))
+        assert (refused.value.where, "HINDCAST_AIRFLOW_PORT" in refused.value.mend) == (url, True)
+        command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        started = process.start(
+            "airflow-api-server", url, command, log=tmp_path / "log", env=dict(os.environ), cwd=tmp_path
+        )
+        try:
+            with pytest.raises(PlatformError, match=f"held by uid {uid}"):
+                airflow.wait(started, datetime.now(UTC), 5)
+        finally:
+            process.stop([started])
         thief.kill()
         assert thief.communicate()[0] == ""
 

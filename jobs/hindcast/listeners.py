@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -39,6 +40,18 @@ def find_owners(host: str, port: int) -> set[int]:
         clients = {one.local for one in sockets if one.peer == (address, port)}
         found += [one for one in sockets if one.local == (address, port) and one.peer in clients]
     return {one.uid for one in found}
+
+
+def find_others(host: str, port: int) -> set[int]:
+    """Return those of the `find_owners` who are neither us nor root: what is sent there, they can read."""
+    return find_owners(host, port) - {os.geteuid(), 0}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this name or address, which may stand in brackets, is that of this machine alone."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
 
 
 def _resolve(host: str) -> set[Address]:

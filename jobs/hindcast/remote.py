@@ -9,12 +9,10 @@ processes of our own user and of root alone.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from hindcast import listeners
@@ -165,15 +163,15 @@ def _channels(url: str, token: str) -> Any:
 
         def refuse_foreign(self) -> None:
             """Raise PlatformError if a token would go to another user of this machine."""
-            if self.token is None or self.use_ssl or not _is_loopback(self.host):
+            if self.token is None or self.use_ssl or not listeners.is_loopback(self.host):
                 return
-            if others := listeners.find_owners(self.host.strip("[]"), self.port) - {os.geteuid(), 0}:
+            if others := listeners.find_others(self.host.strip("[]"), self.port):
                 raise _foreign(url, self.port, min(others))
 
         def toChannel(self) -> grpc.Channel:  # noqa: N802  # PySpark's name
             if self.token is None or self.use_ssl:
                 return super().toChannel()
-            if _is_loopback(self.host):
+            if listeners.is_loopback(self.host):
                 shown = grpc.metadata_call_credentials(Shown(self))
                 local = grpc.composite_channel_credentials(grpc.local_channel_credentials(), shown)
                 return self._secure_channel(self.endpoint, local)
@@ -181,7 +179,7 @@ def _channels(url: str, token: str) -> Any:
 
         def metadata(self) -> Any:
             """What every call carries; the token where the channel itself does not."""
-            plain = self.token is not None and self._is_plain() and not _is_loopback(self.host)
+            plain = self.token is not None and self._is_plain() and not listeners.is_loopback(self.host)
             return [*super().metadata(), *([("authorization", f"Bearer {self.token}")] if plain else [])]
 
         def _is_plain(self) -> bool:
@@ -191,9 +189,3 @@ def _channels(url: str, token: str) -> Any:
     if token:
         channels.set(Channels.PARAM_TOKEN, token)
     return channels
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"

@@ -25,7 +25,7 @@ from pathlib import Path
 from hindcast import session
 from hindcast.errors import PlatformError
 from hindcast.local import ports, private, process
-from hindcast.local.api import Airflow
+from hindcast.local.api import Airflow, refuse_foreign
 from hindcast.local.spark import token_file
 from hindcast.remote import TOKEN_FILE
 from hindcast.settings import Settings
@@ -93,7 +93,10 @@ def _upgrade(now: Settings, database: Path) -> None:
 
 
 def wait(started: process.Process, since: datetime, seconds: float = 120) -> None:
-    """Return when Airflow's API server answers, and says of a part that it has been healthy after `since`."""
+    """Return when Airflow's API server answers, and says of a part that it has been healthy after `since`.
+
+    PlatformError if another user of this machine has its port: tasks would send their tokens there.
+    """
     ports.wait(started, lambda: _is_healthy(started, since), seconds)
 
 
@@ -186,6 +189,7 @@ def environment(now: Settings) -> dict[str, str]:
 
 
 def _is_healthy(started: process.Process, since: datetime) -> bool:
+    refuse_foreign(started.where)
     health = ports.answer(f"{started.where}/api/v2/monitor/health")
     part = started.name.removeprefix("airflow-").replace("-", "_")
     if part == "api_server":

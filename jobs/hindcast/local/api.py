@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
+from hindcast import listeners
 from hindcast.errors import PlatformError
 
 PAUSE = 0.5
 """Seconds between two looks at a run."""
+
+
+def refuse_foreign(url: str) -> None:
+    """Raise PlatformError if another user of this machine listens at `url`: passwords and tokens would be his."""
+    place = urlsplit(url)
+    if not place.hostname or not place.port or not listeners.is_loopback(place.hostname):
+        return
+    if others := listeners.find_others(place.hostname, place.port):
+        raise PlatformError(
+            f"port {place.port} is held by uid {min(others)}, not by us ({os.geteuid()}) nor root: it was not sent the "
+            "password",
+            where=url,
+            mend=f"find out why uid {min(others)} listens there: it may be after the password. Have that process ended,"
+            " or choose another port (HINDCAST_AIRFLOW_PORT), then `make down` and `make up`",
+        )
 
 
 class Airflow:
@@ -147,6 +165,7 @@ class Airflow:
         return ", ".join(task["task_id"] for task in self.tasks(dag, run) if task["state"] == "failed") or run
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        refuse_foreign(self.url)
         token = {"Authorization": f"Bearer {self._token}"} if hasattr(self, "_token") else {}
         request = urllib.request.Request(  # noqa: S310  # our own Airflow's address
             self.url + path,

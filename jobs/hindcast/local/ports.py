@@ -65,11 +65,17 @@ def listens(port: int) -> bool:
 
 
 def wait(process: Process, ready: Callable[[], bool], seconds: float) -> None:
-    """Return when `ready`; PlatformError, with the end of its log, when the process ends before or takes too long."""
+    """Return when `ready`; PlatformError, with the end of its log, when the process ends before or takes too long.
+
+    What is ready may be another's server, which has the port of a process that has ended: that counts as ended.
+    """
     end = time.monotonic() + seconds
-    while not ready():
+    while True:
+        is_ready = ready()
         if not is_running(process):
             found = f"{process.name} ended while it was starting"
+        elif is_ready:
+            return
         elif time.monotonic() > end:
             found = f"{process.name} is not ready after {seconds:.0f} s"
         else:
