@@ -172,7 +172,8 @@ def _open_latest(table: Table, *, again: bool = True) -> DeltaTable | None:
                 raise
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(f"cannot be read: {error}", where=table.path, mend="check the path and its rights") from None
+        text = str(error).partition("\n")[0]  # a backtrace of Rust's may follow
+        raise TableError(f"cannot be read: {text}", where=table.path, mend="check the path and its rights") from None
     marks = marked(found)
     if marks is None or found.metadata().name != f"{table.pipeline}.{table.name}":
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
-from pathlib import Path
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hindcast.contracts import Contract
-from hindcast.pages import catalog, drawing
+from hindcast.errors import HindcastError, TableError
+from hindcast.pages import catalog, drawing, run_reports
 from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.quality import verdicts
 from hindcast.quality.expectations import named
-from hindcast.reports.page import OUTCOMES, verdict
+from hindcast.reports.page import OUTCOMES
 from hindcast.settings import Settings
 
 RUNS = 20
@@ -24,17 +24,40 @@ MEASURES = {"records": "records read", "late": "late", "corrected": "past answer
 
 
 def overview(now: Settings, readable: Collection[str]) -> dict[str, Any]:
-    """All pipelines that may be read: how each one's last run ended, and what the last ones brought."""
+    """Return of all pipelines that may be read how each one's last run ended, and what the last ones brought.
+
+    What cannot be read of one pipeline is told in its own line, its `problems`: all others are as they are.
+    """
     _, broken = catalog.known()
-    pipelines = []
-    for name, about in catalog.listed(readable).items():
-        told = [of_run(now, run) for run in journal.runs(now.warehouse, name)[-RUNS:]]
-        ended = [run for run in told if run["ended"]]
-        last = ended[-1] if ended else None
-        pipelines.append({"pipeline": name, "description": about, "last": last, "runs": told, "trends": trends(ended)})
     return {
-        "pipelines": pipelines,
+        "pipelines": [_in_overview(now, name, about) for name, about in catalog.listed(readable).items()],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
+    }
+
+
+def _in_overview(now: Settings, pipeline: str, about: str) -> dict[str, Any]:
+    """Return the line of one pipeline; whatever is wrong with its journal or its reports is in the line."""
+    runs: list[dict[str, Any]] = []
+    problems: list[dict[str, str]] = []
+    try:
+        runs = [of_run(now, run) for run in journal.runs(now.warehouse, pipeline)[-RUNS:]]
+    except HindcastError as error:
+        problems.append(_problem(error))
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is this pipeline's alone
+        _LOG.exception("the runs of %s cannot be shown", pipeline)
+        found = f"the runs cannot be shown: {type(error).__name__}: {error}"
+        where = journal.table(now.warehouse, pipeline).path
+        mend = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
+        problems.append(_problem(TableError(found, where=where, mend=mend)))
+    problems += [problem for run in runs for problem in run["problems"]]
+    ended = [run for run in runs if run["ended"]]
+    return {
+        "pipeline": pipeline,
+        "description": about,
+        "last": ended[-1] if ended else None,
+        "runs": runs,
+        "trends": trends(ended),
+        "problems": [problem for n, problem in enumerate(problems) if problem not in problems[:n]],
     }
 
 
@@ -57,31 +80,39 @@ def of_pipeline(now: Settings, contract: Contract, before: int | None = None) ->
 
 
 def of_run(now: Settings, run: Run) -> dict[str, Any]:
-    """What a run came to, and where its report is (paths below the reports' folder; None where there is none)."""
-    pipeline, report = str(run.plan["pipeline"]), _report(now, run)
-    place = now.reports / pipeline
-    ended = run.reported
-    judged = verdict(report) if ended else None
-    tables, topics = (list((report.get(part) or {}).values()) for part in ("tables", "topics"))
-    gates = [gate.get("outcome", "error") for table in tables for gate in table.get("gates") or []]
+    """Return what a run came to, and where its report is (paths below the reports' folder; None where there is none).
+
+    `problems` has what cannot be read of it: a report that cannot be read counts as none.
+    """
+    folder = now.reports / str(run.plan["pipeline"])
+    problems: list[dict[str, str]] = []
+
+    def attempt(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except HindcastError as error:
+            problem = _problem(error)
+            problems.extend([problem] if problem not in problems else [])
+            return None
+
+    summary = attempt(lambda: run_reports.summarize(now, run))
     return {
         "run": run.number,
         "runId": run.run_id,
         "state": run.state,
-        "ended": ended,
-        "kind": judged.kind if judged else run.state,
-        "sentence": judged.sentence if judged else _WORDS.get(run.state, run.state),
+        "ended": run.reported,
         "found": run.stopped,
         "knownAt": run.known_at.isoformat(),
         "intervalEnd": run.plan.get("intervalEnd"),
-        "records": sum(topic.get("offsets") or 0 for topic in topics),
-        "late": sum(topic.get("late") or 0 for topic in topics),
-        "corrected": sum(table.get("corrected") or 0 for table in tables),
-        "held": sum((table.get("held") or {}).get("keys") or 0 for table in tables),
-        "gates": {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
-        "report": _there(place, f"run-{run.number}.html"),
-        "dataDocs": _there(place, f"run-{run.number}/index.html"),
+        **(summary or run_reports.summarize_unread(run)),
+        "report": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html")),
+        "dataDocs": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html")),
+        "problems": problems,
     }
+
+
+def _problem(error: HindcastError) -> dict[str, str]:
+    return {"found": error.found, "where": error.where, "mend": error.mend}
 
 
 def trends(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,26 +126,6 @@ def trends(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-_WORDS = {"planned": "It has not ended.", "abandoned": "It was given up."}
-
-
-def _report(now: Settings, run: Run) -> dict[str, Any]:
-    """A run's report; of one that was stopped as it was written down, or that it was stopped."""
-    if run.state == "completed":
-        return run.detail
-    state = run.state if run.stopped is None else "stopped"
-    name = {"pipeline": run.plan["pipeline"], "run": run.number, "state": state}
-    written = now.reports / str(run.plan["pipeline"]) / f"run-{run.number}.json"
-    if run.stopped is None or not written.is_file():
-        return name
-    told: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
-    return told if told.get("runId") == run.run_id else name
-
-
-def _there(folder: Path, name: str) -> str | None:
-    return name if (folder / name).is_file() else None
-
-
 def _gates(warehouse: str, contract: Contract, run: int) -> list[dict[str, Any]]:
     """The gates of a run, worst first, each with what it measured in the runs before."""
     found = []
@@ -125,3 +136,6 @@ def _gates(warehouse: str, contract: Contract, run: int) -> list[dict[str, Any]]
             told = {"table": table, "named": named(gate["expectation"], gate["kwargs"]), "told": words}
             found.append(gate | told | {"spark": drawing.spark(trend)})
     return sorted(found, key=lambda gate: OUTCOMES.index(gate["outcome"]))
+
+
+_LOG = logging.getLogger(__name__)

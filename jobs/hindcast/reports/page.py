@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
@@ -43,13 +44,26 @@ class Verdict(NamedTuple):
 
 
 def write(folder: Path, told: dict[str, Any]) -> Path:
-    """Puts a report down as a page and as JSON, for people and for programs; returns the page."""
+    """Write a report as a page and as JSON, for people and for programs; return the page.
+
+    Each file is written beside and renamed: whoever reads it meanwhile has all of it, or all of the one before.
+    """
     place = folder / str(told["pipeline"])
     place.mkdir(parents=True, exist_ok=True)
     name = place / f"run-{told['run']}.html"
-    name.with_suffix(".json").write_text(json.dumps(told, indent=2), encoding="utf-8")
-    name.write_text(html(told), encoding="utf-8")
+    _replace(name.with_suffix(".json"), json.dumps(told, indent=2))
+    _replace(name, html(told))
     return name
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file beside, then rename it; the one before stays if that fails."""
+    new = path.with_name(f".{path.name}.{token_hex(4)}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def html(report: dict[str, Any]) -> str:

@@ -1,0 +1,29 @@
+"""Files and folders that this user may not read: which one on the way it is, whose, and what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def explain(error: OSError, path: Path) -> dict[str, str]:
+    """Return why a file or folder cannot be read, where, and what to do: the arguments of a HindcastError.
+
+    Where a folder on the way to it is closed to this user, that folder is where.
+    """
+    found = f"cannot be read: {error.strerror or error}"
+    if not isinstance(error, PermissionError):
+        return {"found": found, "where": str(path), "mend": "check the path, and what lies there"}
+    place = find_closed(path)
+    try:
+        owner = f"it belongs to uid {place.stat().st_uid}, "
+    except OSError:
+        owner = ""
+    mend = f"chown -R {os.geteuid()} {place}, or let uid {os.geteuid()} read it; and run Hindcast as one user"
+    return {"found": f"{found} ({owner}this is uid {os.geteuid()})", "where": str(place), "mend": mend}
+
+
+def find_closed(path: Path) -> Path:
+    """Return the first folder on the way to a path that this user may not enter; the path itself if there is none."""
+    way = [folder for folder in reversed(path.absolute().parents) if not os.access(folder, os.X_OK)]
+    return way[0] if way else path
