@@ -250,6 +250,31 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     check_all(folder, monkeypatch, capsys, FINE)
 
 
+@pytest.mark.parametrize("link", ["stolen.yaml", "orders.avsc"])
+def test_a_link_out_of_the_folder_is_refused_and_not_quoted(tmp_path: Path, link: str) -> None:
+    folder, secret = tmp_path / "schemas", tmp_path / "netrc"
+    folder.mkdir()
+    secret.write_text("login: hunter2\n")
+    path = contract(folder)
+    if link == "orders.avsc":
+        formats = "    value_format: avro\n    value_schema: orders.avsc\n    key: {customer"
+        contract(folder, GOOD.replace("    key: {customer", formats))
+    (folder / link).symlink_to(secret)
+    error = refused(path if link == "orders.avsc" else folder / link)
+    assert ("is a link out of its folder" in error.found, "hunter2" in str(error)) == (True, False)
+
+
+def test_links_within_the_folder_are_read(tmp_path: Path) -> None:
+    """As Kubernetes mounts a ConfigMap; and a folder that is a link itself."""
+    (tmp_path / "schemas" / "..version").mkdir(parents=True)
+    contract(tmp_path / "schemas" / "..version")
+    (tmp_path / "schemas" / "..data").symlink_to("..version")
+    (tmp_path / "schemas" / "restaurant.yaml").symlink_to("..data/restaurant.yaml")
+    (tmp_path / "link").symlink_to(tmp_path / "schemas")
+    for folder in (tmp_path / "schemas", tmp_path / "link"):
+        assert find(folder, "restaurant").pipeline == "restaurant"
+
+
 def test_what_nobody_has_thought_of_is_a_refusal_of_its_file_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,10 +60,15 @@ class ExcessError(ValueError):
 def read_text(path: Path, most: int = BYTES) -> str:
     """Return the text of a file; ExcessError if it is too large or no plain file, of which reading might never end.
 
-    OSError if it cannot be opened, UnicodeDecodeError if it is not UTF-8.
+    ExcessError too if it is a link out of its folder: errors quote the file, and who may write in the folder need not
+    be one who may read whatever the link leads to. OSError if it cannot be opened, UnicodeDecodeError if it is not
+    UTF-8.
     """
     _refuse_odd_file(path.stat())
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    target = path.resolve()
+    if not target.is_relative_to(path.parent.resolve()):
+        raise ExcessError("is a link out of its folder", "put the file itself there, not a link to it")
+    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
         _refuse_odd_file(os.fstat(file.fileno()))
         content = file.read(most + 1)
     if len(content) > most:
