@@ -250,6 +250,15 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     check_all(folder, monkeypatch, capsys, FINE)
 
 
+@pytest.mark.parametrize("schema", ['{"name": "\\ud800"}', '{"name": "a", "doc": ["\\udfff"]}', '{"\\ud83d": 1}'])
+def test_half_a_character_in_an_avro_schema_is_told_with_its_file(tmp_path: Path, schema: str) -> None:
+    (tmp_path / "orders.avsc").write_text(schema.replace("{", '{"type": "record", "fields": [], ', 1))
+    formats = "    value_format: avro\n    value_schema: orders.avsc\n    key: {customer"
+    path = contract(tmp_path, GOOD.replace("    key: {customer", formats))
+    error = refused(path)
+    assert (error.where, "'orders.avsc' has U+D" in error.found) == (f"{path}:14", True), str(error)
+
+
 @pytest.mark.parametrize("link", ["stolen.yaml", "orders.avsc"])
 def test_a_link_out_of_the_folder_is_refused_and_not_quoted(tmp_path: Path, link: str) -> None:
     folder, secret = tmp_path / "schemas", tmp_path / "netrc"

@@ -84,6 +84,7 @@ class AvroFile(Model):
         try:
             text = bounds.read_text(Path(folder) / value)
             schema = json.loads(text)
+            _refuse_surrogates(schema)
             written(schema)
         except OSError as error:
             raise ValueError(f"'{value}' cannot be read: {error.strerror}; put the file beside the contract") from None
@@ -94,6 +95,15 @@ class AvroFile(Model):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"'{value}' is not JSON: {error}; mend the file") from None
         return {"file": value, "text": json.dumps(schema)}
+
+
+def _refuse_surrogates(schema: Any) -> None:
+    r"""Raise SchemaError for half a character, as the escape \ud800 is in JSON without the other half."""
+    try:
+        json.dumps(schema, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise SchemaError(f"has U+{ord(half):04X} in a text, which is half a character") from None
 
 
 SchemaFile = Annotated[AvroFile, WithJsonSchema({"type": "string", "examples": ["orders.avsc"]})]
