@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
 from hindcast.contracts import find
@@ -16,6 +21,7 @@ from hindcast.planning.journal import Run
 from hindcast.reports import page
 from hindcast.settings import Settings
 from test_pages import GUEST, client, text, twin
+from test_read_only import heed_rights
 from warehouses import HOSTILE, RUNS, plan, report, shop
 
 
@@ -80,11 +86,18 @@ def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
     assert line_of(web, "guest")["problems"] == []
 
 
-@pytest.mark.parametrize("files", ["_delta_log/*1.json", "*.parquet"])
-def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, now: Settings, files: str) -> None:
+def journal_files(now: Settings) -> dict[str, Path]:
+    """Return a file of each kind that the journal of `guest` is read from."""
+    table = DeltaTable(journal.table(now.warehouse, "guest").path)
+    folder = Path(journal.table(now.warehouse, "guest").path)
+    return {"log": max((folder / "_delta_log").glob("*.json")), "data": folder / Path(table.file_uris()[0]).name}
+
+
+@pytest.mark.parametrize("kind", ["log", "data"])
+def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, now: Settings, kind: str) -> None:
     whole = line_of(web, "shop")
     folder = Path(journal.table(now.warehouse, "guest").path)
-    path = sorted(folder.glob(files))[0]
+    path = journal_files(now)[kind]
     before = path.read_bytes()
     path.write_bytes(before[:20])
     try:
@@ -127,3 +140,67 @@ def test_a_report_is_replaced_whole_or_not_at_all(now: Settings, tmp_path: Path)
     with pytest.raises(UnicodeEncodeError):
         page._replace(path, "half of it, then \ud800")
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == after
+
+
+CLOSED = """
+import json, os, sys
+from pathlib import Path
+from test_pages import client
+
+web = client("shop", "guest")
+for path in map(Path, sys.argv[1:]):
+    before = path.stat().st_mode
+    path.chmod(0)
+    try:
+        answers = {}
+        for address in ("/quality", "/quality/guest", "/ledger/guest", "/reports/guest/run-1.html", "/quality.json"):
+            answer = web.get(address)
+            answers[address] = [answer.status_code, answer.headers["content-type"].partition(";")[0], answer.text]
+        print(json.dumps(answers), flush=True)
+    finally:
+        path.chmod(before)
+"""
+"""Close each path for its owner, ask for the pages, and say what they answer; open it again."""
+
+
+def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestClient, now: Settings) -> None:
+    whole = line_of(web, "shop")
+    reports, tables = now.reports / "guest", Path(now.warehouse) / "guest"
+    data = journal_files(now)["data"]
+    paths = [reports, reports / "run-1.json", reports / "run-1.html", tables, tables / "runs", data]
+    log = tables / "runs" / "_delta_log"
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED, *map(str, [*paths, log])],
+        env={**os.environ, **now.environment, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        preexec_fn=heed_rights,  # it calls the kernel, and nothing of Python's threads
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = {}
+    for path, line in zip([*paths, log], done.stdout.splitlines(), strict=True):
+        answers = json.loads(line)
+        pages = {address: (status, kind) for address, (status, kind, _) in answers.items()}
+        assert {kind for address, (_, kind) in pages.items() if address != "/quality.json"} == {"text/html"}, pages
+        guest, other = sorted(json.loads(answers["/quality.json"][2])["pipelines"], key=lambda it: str(it["pipeline"]))
+        assert other == whole
+        assert pages["/quality"][0] == 200
+        seen[path] = {address: status for address, (status, _) in pages.items() if status != 200}
+        for problem in guest["problems"]:
+            assert problem["where"] == str(path)
+            assert problem["found"].startswith("cannot be read: Permission denied (it belongs to uid ")
+            assert problem["mend"].startswith(f"chown -R {os.geteuid()} {path}, or let uid ")
+            assert str(path) in answers["/quality"][2]
+        assert len(guest["problems"]) == (path != reports / "run-1.html"), path
+    journal_closed = {"/quality/guest": 500, "/ledger/guest": 500}
+    assert seen == {
+        reports: {"/reports/guest/run-1.html": 500},
+        reports / "run-1.json": {},
+        reports / "run-1.html": {"/reports/guest/run-1.html": 500},
+        tables: journal_closed,
+        tables / "runs": journal_closed,
+        data: journal_closed,
+        log: journal_closed,
+    }

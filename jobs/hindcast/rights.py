@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+DENIED = os.strerror(errno.EACCES)
 
 
 def explain(error: OSError, path: Path) -> dict[str, str]:
@@ -11,8 +14,8 @@ def explain(error: OSError, path: Path) -> dict[str, str]:
 
     Where a folder on the way to it is closed to this user, that folder is where.
     """
-    found = f"cannot be read: {error.strerror or error}"
     if not isinstance(error, PermissionError):
+        found = f"cannot be read: {error.strerror or error}"
         return {"found": found, "where": str(path), "mend": "check the path, and what lies there"}
     place = find_closed(path)
     try:
@@ -20,7 +23,7 @@ def explain(error: OSError, path: Path) -> dict[str, str]:
     except OSError:
         owner = ""
     mend = f"chown -R {os.geteuid()} {place}, or let uid {os.geteuid()} read it; and run Hindcast as one user"
-    return {"found": f"{found} ({owner}this is uid {os.geteuid()})", "where": str(place), "mend": mend}
+    return {"found": f"cannot be read: {DENIED} ({owner}this is uid {os.geteuid()})", "where": str(place), "mend": mend}
 
 
 def find_closed(path: Path) -> Path:

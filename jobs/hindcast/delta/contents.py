@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from urllib.parse import unquote
 
 import duckdb
@@ -16,7 +18,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast import clock
+from hindcast import clock, rights
 from hindcast.delta import listing, store_formats, widened
 from hindcast.delta.store_formats import Older
 from hindcast.delta.tables import PINNED, VECTORS, WIDENING, Table, older, opened, spark_schema
@@ -87,6 +89,10 @@ def next_moment(found: DeltaTable | None) -> datetime:
     return max(clock.now(), last + timedelta(microseconds=1)) if last else clock.now()
 
 
+_NAMED = re.compile(r"[\"'](/[^\"']+)[\"']")
+"""How Arrow and DuckDB name a file in an error."""
+
+
 @contextmanager
 def refusing_broken_files(table: Table) -> Iterator[None]:
     """Raise TableError where a data file that the block reads is gone, or is not as it was written."""
@@ -96,6 +102,10 @@ def refusing_broken_files(table: Table) -> Iterator[None]:
         text = str(error).partition("\n")[0]
         if isinstance(error, duckdb.Error) and "file" not in text.lower():
             raise
+        if "://" not in table.path and (isinstance(error, PermissionError) or rights.DENIED in text):
+            named = _NAMED.search(text)
+            path = Path(named[1] if named else table.path)
+            raise TableError(**rights.explain(PermissionError(error), path)) from None
         mend = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
         raise TableError(f"a data file cannot be read: {text}", where=table.path, mend=mend) from None
 

@@ -32,6 +32,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from hindcast import rights
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.shapes import PERIODS, identity
 from hindcast.delta import store_formats
@@ -156,8 +157,18 @@ def opened(table: Table) -> DeltaTable | None:
     return pinned[table.path]
 
 
-def _open_latest(table: Table, *, again: bool = True) -> DeltaTable | None:
+def _open_latest(table: Table) -> DeltaTable | None:
     folder = None if "://" in table.path else Path(table.path)
+    try:
+        return _open_in(table, folder)
+    except (DeltaError, OSError) as error:
+        if folder and (isinstance(error, PermissionError) or rights.DENIED in str(error)):
+            raise TableError(**rights.explain(PermissionError(error), folder / "_delta_log")) from None
+        text = str(error).partition("\n")[0]  # a backtrace of Rust's may follow
+        raise TableError(f"cannot be read: {text}", where=table.path, mend="check the path and its rights") from None
+
+
+def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
     if folder and folder.exists() and not folder.is_dir():
         raise TableError("is a file, not a Delta table", where=table.path, mend=_ELSEWHERE)
     try:
@@ -168,12 +179,9 @@ def _open_latest(table: Table, *, again: bool = True) -> DeltaTable | None:
                 _refuse_other_content(folder)
             except TableError:
                 if again:  # another writer may have made it after we looked
-                    return _open_latest(table, again=False)
+                    return _open_in(table, folder, again=False)
                 raise
         return None
-    except (DeltaError, OSError) as error:
-        text = str(error).partition("\n")[0]  # a backtrace of Rust's may follow
-        raise TableError(f"cannot be read: {text}", where=table.path, mend="check the path and its rights") from None
     marks = marked(found)
     if marks is None or found.metadata().name != f"{table.pipeline}.{table.name}":
         adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"

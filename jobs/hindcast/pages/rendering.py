@@ -7,6 +7,7 @@ its own; Data Docs, which others write, run no script at all.
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from hindcast.errors import HindcastError, UnknownError
+from hindcast import rights
+from hindcast.errors import HindcastError, PlatformError, UnknownError
 from hindcast.pages.drawing import label
 from hindcast.reports.page import SIGNS, counted, moment
 from hindcast.show import cell, plain
@@ -76,13 +78,20 @@ def asset(name: str) -> Response:
 
 
 def document(folder: Path, name: str) -> Response:
-    """A file below a folder; UnknownError if there is none, or if the name leads out of it."""
+    """A file below a folder; UnknownError if there is none, or if the name leads out of it.
+
+    PlatformError if it may not be read.
+    """
     try:
         place = (folder / name).resolve(strict=True)
+    except PermissionError as error:
+        raise PlatformError(**rights.explain(error, folder / name)) from None
     except (OSError, ValueError, RuntimeError):
         place = folder
     if not place.is_file() or not place.is_relative_to(folder.resolve()):
         raise UnknownError(f"no file '{name}'", mend="see the runs of the pipeline: their reports are linked there")
+    if not os.access(place, os.R_OK):
+        raise PlatformError(**rights.explain(PermissionError(), place))
     policy = REPORT if place.parent == folder.resolve() else DOCUMENT
     return FileResponse(place, headers={**_HEADERS, "Content-Security-Policy": policy})
 
