@@ -33,3 +33,19 @@ def test_a_contract_is_read_again_when_its_avro_schema_has_changed(
     times = len(read)
     assert "is not JSON" in str(catalog.known()[1]["bakery"])
     assert len(read) == times == 3, "a file that is as it was is not read again"
+
+
+def test_a_link_to_nowhere_hides_no_change_of_the_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    (tmp_path / "bakery.yaml").write_text(CONTRACT, encoding="utf-8")
+    lock = tmp_path / ".#loaves.avsc"
+    lock.symlink_to("baker@host.123:456")  # as Emacs locks a file that one edits
+    for name in ("loaf", "bun", "roll"):
+        (tmp_path / "loaves.avsc").write_text(json.dumps(SCHEMA | {"name": name}), encoding="utf-8")
+        assert f'"name": "{name}"' in str(catalog.known()[0]["bakery"].topics["loaves"])
+    lock.unlink()
+    lock.symlink_to(lock.name)
+    (tmp_path / "loaves.avsc").unlink()
+    assert "loaves.avsc" in str(catalog.known()[1]["bakery"])

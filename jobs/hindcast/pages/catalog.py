@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -70,12 +71,18 @@ def _read(path: Path, beside: Files) -> Contract | ContractError:
 
 
 def _list_files(folder: Path) -> Files:
-    """Return the files that contracts may refer to, such as Avro schemas, each with when it changed and its size."""
-    try:
-        files = [(it.name, it.stat()) for it in os.scandir(folder) if not it.name.endswith(CONTRACTS)]
-    except OSError:
-        return frozenset()
-    return frozenset((name, now.st_mtime_ns, now.st_ctime_ns, now.st_size) for name, now in files)
+    """Return the files that contracts may refer to, such as Avro schemas, each with when it changed and its size.
+
+    What cannot be looked at, such as a link to nowhere, is left out: it is new when it can.
+    """
+    files = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith(CONTRACTS):
+                with suppress(OSError):
+                    now = entry.stat()
+                    files.append((entry.name, now.st_mtime_ns, now.st_ctime_ns, now.st_size))
+    return frozenset(files)
 
 
 @lru_cache(maxsize=512)
