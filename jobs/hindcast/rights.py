@@ -9,21 +9,23 @@ from pathlib import Path
 DENIED = os.strerror(errno.EACCES)
 
 
-def explain(error: OSError, path: Path) -> dict[str, str]:
-    """Return why a file or folder cannot be read, where, and what to do: the arguments of a HindcastError.
+def explain(error: OSError, path: Path, done: str = "read") -> dict[str, str]:
+    """Return why a file or folder cannot be read (or `written`), where, and what to do: a HindcastError's arguments.
 
     Where a folder on the way to it is closed to this user, that folder is where.
     """
     if not isinstance(error, PermissionError):
-        found = f"cannot be read: {error.strerror or error}"
+        found = f"cannot be {done}: {error.strerror or error}"
         return {"found": found, "where": str(path), "mend": "check the path, and what lies there"}
     place = find_closed(path)
     try:
         owner = f"it belongs to uid {place.stat().st_uid}, "
     except OSError:
         owner = ""
-    mend = f"chown -R {os.geteuid()} {place}, or let uid {os.geteuid()} read it; and run Hindcast as one user"
-    return {"found": f"cannot be read: {DENIED} ({owner}this is uid {os.geteuid()})", "where": str(place), "mend": mend}
+    right = "read" if done == "read" else "write to"
+    found = f"cannot be {done}: {DENIED} ({owner}this is uid {os.geteuid()})"
+    mend = f"chown -R {os.geteuid()} {place}, or let uid {os.geteuid()} {right} it; and run Hindcast as one user"
+    return {"found": found, "where": str(place), "mend": mend}
 
 
 def find_closed(path: Path) -> Path:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from hindcast import rights
 from hindcast.errors import PlatformError
 
 _MARK = "HINDCAST_PROCESS"
@@ -122,9 +123,18 @@ def save(folder: Path, process: Process) -> None:
 
 
 def load(folder: Path) -> list[Process]:
-    """What was recorded in `folder`, whether it still runs or not; a record that cannot be read counts as none."""
+    """What was recorded in `folder`, whether it still runs or not; a record that cannot be read counts as none.
+
+    PlatformError if this user may not look into the folder.
+    """
     found = []
-    for path in sorted(folder.glob("*.json")):
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PlatformError(**rights.explain(error, folder)) from None
+    for path in (path for path in paths if path.suffix == ".json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             found.append(Process(**json.loads(path.read_text(encoding="utf-8"))))
     return found
