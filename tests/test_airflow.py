@@ -313,36 +313,6 @@ def test_a_fresh_run_goes_ahead_of_what_a_backfill_has_left_to_do(up: tuple[Sett
 
 
 @pytest.mark.long
-def test_backfills_that_overlap_and_a_command_between_them_give_each_day_its_answer(
-    up: tuple[Settings, Airflow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second backfill of the same days at once, and another right after it; a command that waits its turn."""
-    now, web = up
-    for name, value in now.environment.items():
-        monkeypatch.setenv(name, value)
-    web.unpause("daily")
-    before = len(journal.runs(now.warehouse, "daily"))
-    form = {"max_active_runs": 3, "reprocess_behavior": "completed"}
-    with ThreadPoolExecutor(1) as beside:
-        first = beside.submit(web.backfill, "daily", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", **form)
-        until(lambda: len(journal.runs(now.warehouse, "daily")) > before, 60)
-        with pytest.raises(PlatformError, match="Airflow answers 409"):
-            web.backfill("daily", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", **form)
-        asked = ["hindcast", "run", "daily", "--wait", "--only", "doubled", "--reason", "between two backfills"]
-        command = subprocess.run(
-            [str(Path(sys.executable).with_name(asked[0])), *asked[1:]], capture_output=True, text=True, check=False
-        )
-        assert command.returncode == 0, command.stdout + command.stderr
-        first.result()
-    web.backfill("daily", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", **form, run_backwards=True)
-    made = journal.runs(now.warehouse, "daily")[before:]
-    assert (len(made), {run.state for run in made}) == (5, {"completed"})
-    assert set(web.runs("daily").values()) == {"success"}
-    assert sorted({run.number for run in made}) == [run.number for run in made]
-    assert prices(now, made[-1].number) == prices(now, before)
-
-
-@pytest.mark.long
 def test_a_preview_and_a_run_do_not_wait_for_each_other(up: tuple[Settings, Airflow]) -> None:
     """A preview that does not come to its end, by the form of the pipeline; a run comes to its own meanwhile."""
     now, web = up

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hindcast.contracts import Expectation
 from hindcast.contracts.queries import projected, refuse_condition, refuse_query, unknown, where
+from hindcast.quality.expectations import configured
 
 COLUMNS = ["id", "price", "note", "tags", "place", "validFrom"]
 
@@ -114,6 +116,16 @@ REACHING = {
     "exists(SELECT * FROM identifier('text.' || note))": "IDENTIFIER",
     "price >>> 1 = 0": "is no condition",
 }
+
+
+def test_a_comment_hides_nothing_since_spark_gets_none() -> None:
+    """Spark's comments go on over a line that ends in a backslash, sqlglot's do not."""
+    kwargs = {"column": "price", "row_condition": "note <> 'a' -- \\\n || '\nOR price > 1 -- \\\n'\n"}
+    asked = configured(Expectation(type="expect_column_values_to_not_be_null", kwargs=kwargs), {}).kwargs
+    assert asked["row_condition"] == "note <> 'a' || '\nOR price > 1 -- \\\n'"
+    query = {"unexpected_rows_query": "SELECT * /* a */ FROM {batch} -- \\\nWHERE price > 1"}
+    asked = configured(Expectation(type="unexpected_rows_expectation", kwargs=query), {}).kwargs
+    assert asked["unexpected_rows_query"] == "SELECT * FROM {batch} WHERE price > 1"
 
 
 @pytest.mark.parametrize("condition", REACHING)

@@ -94,7 +94,7 @@ ORDERED = frozenset(
         *("array_agg", "collect_list", "collect_set", "first", "first_value", "histogram_numeric", "hll_sketch_agg"),
         *("hll_union_agg", "kll_merge_agg_bigint", "kll_merge_agg_double", "kll_merge_agg_float"),
         *("kll_sketch_agg_bigint", "kll_sketch_agg_double", "kll_sketch_agg_float", "last", "last_value", "listagg"),
-        *("max_by", "min_by", "mode", "percentile_approx", "schema_of_variant_agg", "string_agg"),
+        *("mode", "percentile_approx", "schema_of_variant_agg", "string_agg"),
         *("theta_intersection_agg", "theta_sketch_agg", "theta_union_agg", "tuple_intersection_agg_double"),
         *("tuple_intersection_agg_integer", "tuple_sketch_agg_double", "tuple_sketch_agg_integer"),
         *("tuple_union_agg_double", "tuple_union_agg_integer"),

@@ -12,13 +12,15 @@ depend on the day on which it is made.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
 from sqlglot import expressions as exp
+from sqlglot.tokenizer_core import TokenType
 
 from hindcast.contracts.functions import find_name
-from hindcast.contracts.parsing import parse_resolved, show
+from hindcast.contracts.parsing import ExpressionError, parse_resolved, show, tokenize
 
 _KIND = exp.DataType.Type
 _DATES = (_KIND.TIMESTAMP, _KIND.TIMESTAMPTZ, _KIND.TIMESTAMPLTZ, _KIND.TIMESTAMPNTZ, _KIND.DATE)
@@ -48,10 +50,6 @@ _ALIKE = frozenset(("array", "coalesce", "greatest", "if", "ifnull", "least", "n
 
 _READERS = {"from_csv": 1, "from_json": 1, "from_xml": 1, "variant_get": 2, "try_variant_get": 2}
 """Functions that read values of a type that a text says, and which argument that text is."""
-
-_TIMESTAMP_IN_SCHEMA = re.compile(
-    r"""(?:[\s:<]|"type"\s*:\s*")timestamp(?:_ltz)?(?=["\s,>)]|$)|^timestamp(?:_ltz)?$""", re.IGNORECASE
-)
 
 
 def is_of_today(text: str) -> bool:
@@ -163,5 +161,43 @@ def _is_text_of_today(node: exp.Expr) -> bool:
 def _is_plain_schema(schema: exp.Expr) -> bool:
     """Whether a type is written out without a timestamp, or is that of an example in JSON, which has none."""
     if isinstance(schema, exp.Literal):
-        return not _TIMESTAMP_IN_SCHEMA.search(schema.name)
+        text = schema.name.strip()
+        return not (_has_timestamp_as_json(text) if text.startswith(("{", "[", '"')) else _has_timestamp(text))
     return isinstance(schema, exp.Anonymous) and find_name(schema) == "schema_of_json" and len(schema.expressions) == 1
+
+
+_TIMESTAMP_TYPES = ("timestamp", "timestamp_ltz")
+_AFTER_A_TYPE = ("not", "comment", "default", "collate", "generated")
+
+
+def _has_timestamp(schema: str) -> bool:
+    """Whether a type of SQL, or columns with theirs, has a timestamp; one that cannot be read may have.
+
+    A column can be called timestamp: then its type follows.
+    """
+    try:
+        tokens = tokenize(schema)
+    except ExpressionError:
+        return True
+    words = [(None if it.token_type == TokenType.IDENTIFIER else it.text.lower()) for it in tokens]
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        begins = before in ("", ",", "<")
+        goes_on = after is None or (after not in _AFTER_A_TYPE and (after == ":" or after[:1].isalpha()))
+        if word in _TIMESTAMP_TYPES and not (begins and goes_on):
+            return True
+    return False
+
+
+def _has_timestamp_as_json(schema: str) -> bool:
+    """Whether a type in Spark's JSON has a timestamp; one that cannot be read may have."""
+    try:
+        todo = [json.loads(schema)]
+    except ValueError:
+        return True
+    while todo:
+        part = todo.pop()
+        if isinstance(part, str) and part.strip().lower() in _TIMESTAMP_TYPES:
+            return True
+        todo += part if isinstance(part, list) else []
+        todo += [it for name, it in part.items() if name != "name"] if isinstance(part, dict) else []
+    return False

@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import expressions as exp
 
 from hindcast.contracts import bounds, functions
-from hindcast.contracts.parsing import Verbatim, show
+from hindcast.contracts.parsing import ExpressionError, Verbatim, show, strip_comments
 
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
@@ -49,11 +49,16 @@ def refuse_query(query: str) -> str | None:
     """Return why a gate must not ask a query, None if it may: it is one SELECT over tables.
 
     Refused is what reaches beyond tables: a program, Java, files by their path, names made of texts; and what sqlglot
-    cannot read, since nobody can tell what it reaches.
+    cannot read, since nobody can tell what it reaches. A gate asks it without its comments (`strip_comments`), which end
+    elsewhere to Spark.
 
     >>> refuse_query("DROP TABLE _batch")
     'is not one SELECT that can be read'
     """
+    try:
+        query = strip_comments(query)
+    except ExpressionError:
+        return "is not one SELECT that can be read"
     if (tree := _parsed(query)) is not None and tree.find(exp.QueryTransform):
         return "starts a program (TRANSFORM)"
     return "is not one SELECT that can be read" if (tree := _parsed(query, Verbatim)) is None else _find_reach(tree)
@@ -65,7 +70,10 @@ def refuse_condition(condition: str) -> str | None:
     >>> refuse_condition("price !< 0")
     'is no condition that can be read'
     """
-    found = refuse_query(where(condition))
+    try:
+        found = refuse_query(where(strip_comments(condition)))
+    except ExpressionError:
+        return "is no condition that can be read"
     return "is no condition that can be read" if found and "one SELECT" in found else found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hindcast.contracts import Contract, Expectation, shapes
 from hindcast.contracts.gates import complaint
+from hindcast.contracts.parsing import strip_comments
 from hindcast.contracts.shapes import PERIODS
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
@@ -35,12 +36,24 @@ def row_by_row(expectation: Any) -> bool:
 
 
 def configured(gate: Expectation, facts: Mapping[str, Any]) -> Any:
-    """A gate as Great Expectations takes it, with those of the facts that a rule of ours asks for."""
+    """A gate as Great Expectations takes it, with those of the facts that a rule of ours asks for.
+
+    Text that Spark parses goes there without its comments: so it is what was looked at (contracts/queries.py).
+    """
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     asked = getattr(implementation(gate.type), "__fields__", {}) if hasattr(implementation(gate.type), "about") else {}
     given = {name: fact for name, fact in facts.items() if name in asked}
-    return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **given})
+    in_sql = {name: strip_comments(gate.kwargs[name]) for name in _in_sql(gate)}
+    return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **in_sql, **given})
+
+
+def _in_sql(gate: Expectation) -> list[str]:
+    """Return the parameters of a gate that Spark parses."""
+    names = ["unexpected_rows_query"] if gate.type == "unexpected_rows_expectation" else []
+    if not str(gate.kwargs.get("condition_parser")).startswith("great_expectations"):
+        names.append("row_condition")
+    return [name for name in names if isinstance(gate.kwargs.get(name), str)]
 
 
 def named(expectation: str, kwargs: Mapping[str, Any]) -> str:
