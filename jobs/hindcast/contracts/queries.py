@@ -49,7 +49,7 @@ def refuse_query(query: str) -> str | None:
     """Return why a gate must not ask a query, None if it may: it is one SELECT over tables.
 
     Refused is what reaches beyond tables: a program, Java, files by their path, names made of texts; and what sqlglot
-    cannot read, since nobody can tell what it reaches. A gate asks it without its comments, which end elsewhere to Spark.
+    cannot read, since nobody can tell what it reaches. A gate asks it without comments, which end elsewhere to Spark.
 
     >>> refuse_query("DROP TABLE _batch")
     'is not one SELECT that can be read'
