@@ -8,11 +8,9 @@ publishes what was approved. The first triggers it when something is newly held.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from hindcast.contracts import Contract, paths, read, read_all
-from hindcast.contracts.bounds import NAME
-from hindcast.contracts.names import MAINTENANCE, PREVIEW, RELEASE
+from hindcast.contracts.names import PREVIEW, RELEASE, name_stand_ins
 from hindcast.errors import ContractError
 from hindcast.scheduling import assets, steps
 from hindcast.scheduling.links import ReportLink
@@ -290,11 +287,8 @@ def made(folder: Path) -> dict[str, DAG]:
         if wanted in found:
             return found
     found, broken = dags(read_all(folder), wanted)
-    for path, error in broken.items():
-        free = (f"{_id(path)}{'__broken' * n}" for n in count())
-        name = next(it for it in free if it not in found and it != MAINTENANCE)
-        found[name] = broken_dag(name, error)
-    return found
+    stand_ins = name_stand_ins(broken, found)
+    return found | {dag_id: broken_dag(dag_id, broken[path]) for dag_id, path in stand_ins.items()}
 
 
 def dags(
@@ -321,11 +315,6 @@ def dags(
             what = f"no DAG can be made of it: {type(error).__name__}: {error}"
             broken[path] = ContractError(what, where=f"{path}:1", mend="hindcast check; tell the makers of Hindcast")
     return found, broken
-
-
-def _id(path: Path) -> str:
-    """The id of the DAG that stands in for a file; Airflow takes so many characters."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)[:NAME]
 
 
 def _table_task(contract: Contract, step: str, name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hindcast.pages import catalog
 from hindcast.scheduling import steps
 from pipelines import RESTAURANT
 
@@ -324,6 +325,26 @@ def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any])
         *("gated", "gated__preview", "gated__release", "hindcast_maintenance", "hourly", "hourly__preview"),
         *("my_notes__old_", "odd", "restaurant", "restaurant__preview", "tips", "tips__preview", "twin", "typo"),
     ]
+
+
+def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that who may read that DAG, and nobody else, is shown what is wrong."""
+    (tmp_path / "restaurant.yml").write_text(RESTAURANT)
+    (tmp_path / "gated.yaml").write_text(GATED)
+    names = ("restaurant", "restaurant__broken", "restaurant__preview", "restaurant__release", "gated__release")
+    for name in (*names, "my pipeline", "my?pipeline", "hindcast_maintenance", "x" * 240):
+        (tmp_path / f"{name}.yaml").write_text("x")
+    (tmp_path / "my pipeline.yml").write_text("y")
+    monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
+    dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}
+    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.known()[1].items()}
+    assert sorted(dags) == [
+        *("gated__release__broken", "hindcast_maintenance__broken", "my_pipeline", "my_pipeline__broken"),
+        *("my_pipeline__broken__broken", "restaurant__broken", "restaurant__broken__broken"),
+        *("restaurant__preview__broken", "restaurant__release", "x" * 200),
+    ]
+    assert catalog.pipeline_of("restaurant__release") == "restaurant__release", "it is no DAG of the restaurant's"
+    assert catalog.pipeline_of("gated__release") == "gated"
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:

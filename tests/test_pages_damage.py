@@ -204,3 +204,17 @@ def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestCli
         data: journal_closed,
         log: journal_closed,
     }
+
+
+def test_a_broken_contract_is_shown_to_who_may_read_its_dag(now: Settings) -> None:
+    broken = [now.schemas / "my pipeline.yaml", now.schemas / "shop.yml"]
+    for path in broken:
+        path.write_text("x", encoding="utf-8")
+    try:
+        assert [*twin(client("my_pipeline"), "/quality")["broken"]] == ["my_pipeline"]
+        assert str(broken[0]) in text(client("my_pipeline"), "/dag/my_pipeline/quality", 500)
+        assert twin(client("shop"), "/quality")["broken"] == {}
+        assert [*twin(client("shop__broken"), "/quality")["broken"]] == ["shop__broken"]
+    finally:
+        for path in broken:
+            path.unlink()

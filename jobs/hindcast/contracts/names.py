@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
+from pathlib import Path
 
+from hindcast.contracts.bounds import NAME
 from hindcast.contracts.model import Contract
 from hindcast.contracts.views import Complaint
 
@@ -18,6 +22,9 @@ RELEASE = "__release"
 
 PREVIEW = "__preview"
 """What ends the id of the DAG that previews a pipeline."""
+
+BROKEN = "__broken"
+"""What ends the id of the DAG that stands in for a broken contract, where its file's name is taken."""
 
 MAINTENANCE = "hindcast_maintenance"
 """The id of the DAG that maintains the tables of all pipelines."""
@@ -45,6 +52,25 @@ def complaints(contract: Contract) -> Iterator[Complaint]:
                     f"'{name}': '{other}' makes a function {contract.pipeline}_{name} of Spark SQL, and so does this"
                 )
                 yield Complaint(place, found, "choose another name")
+
+
+def dag_ids(contract: Contract) -> list[str]:
+    """Return the ids of the DAGs that are made of a contract."""
+    endings = ("", PREVIEW, RELEASE) if contract.can_hold else ("", PREVIEW)
+    return [f"{contract.pipeline}{ending}" for ending in endings]
+
+
+def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, Path]:
+    """Return the ids of the DAGs that stand in for contract files that do not load, each with its file.
+
+    `taken`: the ids of other DAGs. Airflow takes only some characters, and so many.
+    """
+    named: dict[str, Path] = {}
+    for file in files:
+        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
+        free = (f"{stem}{BROKEN * n}" for n in count())
+        named[next(it for it in free if it not in taken and it not in named and it != MAINTENANCE)] = file
+    return named
 
 
 def sql_functions(contract: Contract) -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from hindcast.contracts import Contract, read, read_all
-from hindcast.contracts.names import PREVIEW, RELEASE
+from hindcast.contracts.names import PREVIEW, RELEASE, dag_ids, name_stand_ins
 from hindcast.errors import ContractError, UnknownError, nearest
 from hindcast.settings import settings
 
@@ -37,16 +37,13 @@ def contract(pipeline: str, readable: Collection[str]) -> Contract:
 
 
 def known() -> tuple[dict[str, Contract], dict[str, ContractError]]:
-    """The contracts by pipeline, and by file what is wrong with those that do not load."""
-    found: dict[str, Contract] = {}
-    broken: dict[str, ContractError] = {}
+    """Return the contracts by pipeline, and what is wrong with those that do not load by the id of their DAG."""
     read_one = partial(_read, beside=_list_files(settings().schemas))
-    for path, contract in read_all(settings().schemas, read_one).items():
-        if isinstance(contract, Contract):
-            found[contract.pipeline] = contract
-        else:
-            broken[path.stem] = contract
-    return found, broken
+    contracts = read_all(settings().schemas, read_one)
+    found = {it.pipeline: it for it in contracts.values() if isinstance(it, Contract)}
+    broken = {path: it for path, it in contracts.items() if isinstance(it, ContractError)}
+    taken = {dag_id for contract in found.values() for dag_id in dag_ids(contract)}
+    return found, {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, taken).items()}
 
 
 def listed(readable: Collection[str]) -> dict[str, str]:
@@ -56,7 +53,9 @@ def listed(readable: Collection[str]) -> dict[str, str]:
 
 
 def pipeline_of(dag_id: str) -> str:
-    """The pipeline that a DAG belongs to."""
+    """Return the pipeline that a DAG belongs to; of a DAG that stands in for a broken contract its own id."""
+    if dag_id in known()[1]:
+        return dag_id
     suffix = next((it for it in SUFFIXES if dag_id.endswith(it)), "")
     return dag_id.removesuffix(suffix)
 
