@@ -6,7 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hindcast import rights
 from hindcast.contracts import Contract, Expectation
+from hindcast.errors import PlatformError
 from hindcast.quality.expectations import described, imported
 
 
@@ -17,6 +19,7 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
     rows are in none; `hindcast failing` lists all of them. The pages load their style from where Great Expectations
     has it: offline they are plain.
     """
+    place = _make(folder)
     imported()
     import great_expectations as gx
     from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
@@ -27,7 +30,7 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
     )
 
     context = gx.get_context(mode="ephemeral")
-    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.absolute())}
+    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": place}
     context.add_data_docs_site(
         "hindcast",
         {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": {"class_name": _INDEX}},
@@ -66,8 +69,22 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
         )
         key = ValidationResultIdentifier(ExpectationSuiteIdentifier(suite), told.meta["run_id"], suite)
         context.validation_results_store.add(key, told)
-    context.build_data_docs(site_names=["hindcast"])
+    try:
+        context.build_data_docs(site_names=["hindcast"])
+    except OSError as error:
+        raise PlatformError(**rights.explain(error, folder, "written")) from None
     return folder / "index.html"
+
+
+def _make(folder: Path) -> str:
+    """Make the folder; return its path as Great Expectations takes it, which replaces `$NAME` in what it is given."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise PlatformError("is not a folder", where=str(folder), mend="name a folder for the Data Docs") from None
+    except OSError as error:
+        raise PlatformError(**rights.explain(error, folder, "written")) from None
+    return str(folder.absolute()).replace("$", r"\$")
 
 
 _INDEX = "DefaultSiteIndexBuilder"

@@ -1,0 +1,48 @@
+"""Data Docs are built in the folder that is named, whatever its name, or it is said why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast.contracts import Contract, load
+from hindcast.errors import PlatformError
+from hindcast.quality import datadocs
+from test_contracts import GOOD, contract
+
+GATE = {
+    "expectation": "expect_table_row_count_to_be_between",
+    "kwargs": {"min_value": 1},
+    "outcome": "passed",
+    "detail": "",
+    "failing": None,
+    "checked": None,
+    "observed": 5,
+}
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Contract:
+    return load(contract(tmp_path, GOOD))
+
+
+def report() -> dict[str, Any]:
+    tables = {"menu": {"gates": [GATE]}}
+    return {"pipeline": "restaurant", "runId": "first", "knownAt": "2026-02-01T00:00:00+00:00", "tables": tables}
+
+
+@pytest.mark.parametrize("name", ["plain", "${env:PATH}", "$HOME", "${HOME}", r"a\$b", "not/yet/there"])
+def test_the_folder_is_the_one_that_is_named(tmp_path: Path, gated: Contract, name: str) -> None:
+    folder = tmp_path / "docs" / name
+    assert datadocs.build(gated, report(), folder) == folder / "index.html"
+    assert "restaurant.menu" in (folder / "index.html").read_text()
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == [Path(name).parts[0]]
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/null/docs"])
+def test_what_is_no_folder_is_named(gated: Contract, name: str) -> None:
+    with pytest.raises(PlatformError, match="is not a folder") as refused:
+        datadocs.build(gated, report(), Path(name))
+    assert refused.value.where == name
