@@ -10,9 +10,11 @@ import pytest
 
 from hindcast import cli
 from hindcast.contracts import Contract, find, read_all
+from hindcast.errors import ContractError
 from hindcast.pages import catalog
 from test_contracts import GOOD
 from test_dags import parsed
+from warehouses import shop
 
 PAY = "pipeline: pay\nstart: 2026-01-01\ntopics:\n  {topic}: {{read: table, key: {{k: string}}, value: {{v: int}}}}\n"
 
@@ -70,3 +72,39 @@ def test_of_yml_beside_yaml_every_reader_takes_yaml(schemas: Path, capsys: pytes
         assert "pay.yaml: 1 topic, 0 views, fine" in capsys.readouterr().out
     (schemas / "pay.yaml").unlink()
     assert [*find(schemas, "pay").topics, *catalog.known()[0]["pay"].topics] == ["wrong", "wrong"]
+
+
+LONG = "x" * 300
+COMMANDS = (
+    *("runs", "ledger", "report", "failing", "quarantine", "abandon", "run", "preview", "verify --quick", "maintain"),
+    *("query", "history", "sql", "release", "requeue", "upgrade", "forget --key k", "trim"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_arguments_that_can_name_no_pipeline_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with shop(tmp_path):
+        for name, found in {
+            LONG: f"'{'x' * 50}...' is too long",
+            f"shop.{LONG}": "is too long",
+            "\udc80": r"'\x80' is not UTF-8 text",
+            "shop.\udc80": r"'shop.\x80' is not UTF-8 text",
+        }.items():
+            capsys.readouterr()
+            assert cli.main([*command.split(), name]) in (1, 2)
+            assert found in capsys.readouterr().err
+
+
+def test_a_table_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with shop(tmp_path):
+        for option in ([], ["--held"]):
+            assert cli.main(["failing", "shop", "--table", "\udc80", *option]) == 1
+            assert r"'\x80' is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_a_pipeline_of_any_length_is_looked_for(schemas: Path) -> None:
+    write(schemas, b"restaurant.yaml", GOOD)
+    with pytest.raises(ContractError, match="no pipeline 'xxx"):
+        find(schemas, LONG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from hindcast import telling
 from hindcast.commands import local, reading, running, upkeep
-from hindcast.errors import FINAL, BusyError, HindcastError
+from hindcast.errors import FINAL, BusyError, HindcastError, QueryError
 from hindcast.local.private import limit_access
 from hindcast.settings import settings
 
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        _refuse_odd_text(arguments)
         command: Command = arguments.command
         with telling.lines(settings()), limit_access(settings()):
             return command(arguments)
@@ -39,6 +41,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+
+
+def _refuse_odd_text(arguments: argparse.Namespace) -> None:
+    """Raise QueryError for an argument that is no text, or names a table by what cannot be a folder's name.
+
+    A file's name may be any bytes.
+    """
+    for name, value in vars(arguments).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and _HALVES.search(text):
+                raise QueryError(f"'{text}' is not UTF-8 text", mend=f"give {name} as UTF-8")
+    table = (getattr(arguments, "table", None) or "").partition(".")
+    for text in (getattr(arguments, "pipeline", None) or "", *table):
+        if len(text.encode()) > _LONGEST:
+            from hindcast.contracts.bounds import NAME
+
+            found = f"'{text[:50]}...' is too long: pipelines and tables have names of at most {NAME} characters"
+            raise QueryError(found, mend="`hindcast check` lists the contracts that there are")
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+"""What Python has for a byte that is not UTF-8."""
+
+_LONGEST = 255
+"""The most bytes of a folder's name."""
 
 
 def step(name: str, argv: Sequence[str]) -> int:
