@@ -56,6 +56,12 @@ def write(folder: Path, told: dict[str, Any]) -> Path:
     return name
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what is left in a pipeline's folder of reports by writers that were killed."""
+    for path in folder.glob(".run-*"):
+        path.unlink(missing_ok=True)
+
+
 def _replace(path: Path, text: str) -> None:
     """Write a file beside, then rename it; the one before stays if that fails."""
     new = path.with_name(f".{path.name}.{token_hex(4)}")

@@ -264,6 +264,7 @@ class _Step:
             run,
             lambda row: self.texts.detail(row["detail"] or "", row["table"]),
         )
+        page.remove_unfinished(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
             told = json.loads(path.read_text(encoding="utf-8"))
             if (kept := self.texts.told(told)) != told:
