@@ -46,3 +46,12 @@ def test_what_is_no_folder_is_named(gated: Contract, name: str) -> None:
     with pytest.raises(PlatformError, match="is not a folder") as refused:
         datadocs.build(gated, report(), Path(name))
     assert refused.value.where == name
+
+
+def test_folders_of_other_files_are_left_alone_and_data_docs_are_built_anew(tmp_path: Path, gated: Contract) -> None:
+    with pytest.raises(PlatformError, match="has files that are no Data Docs") as refused:
+        datadocs.build(gated, report(), tmp_path)
+    assert (refused.value.where, [path.name for path in tmp_path.iterdir()]) == (str(tmp_path), ["restaurant.yaml"])
+    for run in ("first", "second"):
+        page = datadocs.build(gated, report() | {"runId": run}, tmp_path / "docs")
+        assert run in page.read_text()

@@ -80,12 +80,19 @@ def _make(folder: Path) -> str:
     """Make the folder; return its path as Great Expectations takes it, which replaces `$NAME` in what it is given."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        is_foreign = any(folder.iterdir()) and not (folder / _OWN).exists()
     except (FileExistsError, NotADirectoryError):
         raise PlatformError("is not a folder", where=str(folder), mend="name a folder for the Data Docs") from None
     except OSError as error:
         raise PlatformError(**rights.explain(error, folder, "written")) from None
+    if is_foreign:
+        found = "has files that are no Data Docs, and index.html and static/ would be written among them"
+        raise PlatformError(found, where=str(folder), mend="name a new or an empty folder, or one of Data Docs")
     return str(folder.absolute()).replace("$", r"\$")
 
+
+_OWN = "static/styles/data_docs_default_styles.css"
+"""A file that all Data Docs have."""
 
 _INDEX = "DefaultSiteIndexBuilder"
 
