@@ -55,3 +55,18 @@ def test_folders_of_other_files_are_left_alone_and_data_docs_are_built_anew(tmp_
     for run in ("first", "second"):
         page = datadocs.build(gated, report() | {"runId": run}, tmp_path / "docs")
         assert run in page.read_text()
+
+
+def test_what_a_gate_says_of_itself_is_no_html(tmp_path: Path, gated: Contract) -> None:
+    script = "<script>alert(8)</script>"
+    asked = {"expectation": "unexpected_rows_expectation"}
+    asked["kwargs"] = {
+        "unexpected_rows_query": f"SELECT * FROM {{batch}} WHERE note = '{script}'",
+        "description": script,
+    }
+    told = report()
+    told["tables"]["menu"]["gates"] = [{**GATE, **asked, "failing": 0, "checked": 1}]
+    datadocs.build(gated, told, tmp_path / "docs")
+    pages = [path.read_text() for path in (tmp_path / "docs").rglob("*.html")]
+    assert any("alert(8)" in text for text in pages)
+    assert not any(script in text for text in pages)

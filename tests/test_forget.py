@@ -22,6 +22,7 @@ from hindcast.planning import journal
 from hindcast.quality import holds
 from hindcast.replay import ledger, logs, requeue
 from hindcast.reports import page
+from hindcast.settings import settings
 from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
 from hindcast.upkeep.verifying.verify import verify
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, cloned, pipeline, tell, wrong
@@ -254,6 +255,40 @@ def test_a_dry_run_says_that_there_is_no_such_key_or_offset(
             shown = capsys.readouterr()
             assert (shown.out, f"restaurant.orders: there is {told}" in shown.err) == ("", True)
     assert restaurant.versions() == before
+
+
+HELD = """
+pipeline: held
+start: 2026-01-01
+topics:
+  t:
+    read: stream
+    hold: row
+    key: {k: string}
+    value: {note: string, n: int}
+    expect:
+      - expect_column_values_to_be_between: {column: n, max_value: 10}
+        on_failure: quarantine
+"""
+
+
+def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    curry = {"note": "curry house", "n": 50}
+    with pipeline(spark, broker, tmp_path, HELD) as p:
+        p.send(
+            "t", ("annabel", curry, 1), ("carol", curry, 2), ("zoe-51", curry, 3), ("zoe-51", {**curry, "note": "x"}, 4)
+        )
+        p.run()
+        assert forgotten(p, "t", "annabel")["proven"]
+        held = holds.held(p.warehouse, p.name).to_pylist()
+        assert sorted(row["key"] for row in held) == [f'{{"k":"{key}"}}' for key in ("carol", "zoe-51", "zoe-51")]
+        runs.release(p.spark, p.name, "all", {"t": holds.named(p.warehouse, p.name, "t", [])}, "eve", datetime.now(UTC))
+        assert sorted(row[0] for row in p.believed("t")) == ["carol", "zoe-51", "zoe-51"]
+        (settings().reports / p.name / "run-1.json").write_text('{"cut')
+        proven = forgotten(p, "t", "zoe-51")
+        assert proven["proven"], {name: proven[name] for name in ("left", "rows")}
 
 
 @pytest.mark.long

@@ -103,7 +103,7 @@ def test_the_columns_that_a_query_gives_are_told_where_it_names_each(query: str,
 
 
 REACHING = {
-    "k IN (SELECT TRANSFORM(k) USING 'tee /tmp/x' AS (y string) FROM t) AND price !< 0": "is no condition",
+    "k IN (SELECT TRANSFORM(k) USING 'tee /tmp/x' AS (y string) FROM t) AND price !< 0": "starts a program",
     "exists(SELECT 1 FROM text.`/etc/passwd` WHERE value LIKE 'root:x%') AND price !> 0": "is no condition",
     "`reflect`('java.lang.System', 'getProperty', 'user.name') <> ''": "calls Java by 'reflect'",
     "java_method /* a comment */ ('a', 'b') = 'x'": "calls Java by 'java_method'",
@@ -115,6 +115,9 @@ REACHING = {
     "from_xml(note, 'a int', place) IS NULL": "may read files",
     "exists(SELECT * FROM identifier('text.' || note))": "IDENTIFIER",
     "price >>> 1 = 0": "is no condition",
+    "exists(SELECT * FROM `c\u017fv`.schemas)": "reads files by their path",
+    "date(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is no condition",
+    "struct(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is no condition",
 }
 
 
@@ -139,6 +142,7 @@ def test_what_reaches_beyond_tables_is_refused(condition: str) -> None:
     [
         "price > 0 AND note LIKE 'a%' -- and so on",
         "id IN (SELECT id FROM shops.closed)",
+        "map(price) IS NOT NULL",
         "exists(SELECT 1 FROM range(3))",
         "validFrom < current_timestamp() AND tags[0] = 'x'",
         "from_json(note, 'a int', map('mode', 'PERMISSIVE')).a = 1",

@@ -41,6 +41,7 @@ TODAYS = {
     "length('today') + o.n": None,
     "split('now,12:30', ',')": None,
     "sequence(1, 1000000000)": None,
+    "collate(o.name, 'UTF8_LCASE')": None,
     "concat(o.name, 'today')": None,
     "if(o.n = 1, 'now', 'later')": None,
     "coalesce(o.name, 'today')": None,

@@ -162,7 +162,7 @@ def _is_cast(plan: Callable[[str], str], part: _Part) -> bool:
     """Whether Spark casts a part of an expression to a date or timestamp: with a marker in its place the plan tells."""
     try:
         return _CAST.search(plan(part.replace(_MARKER))) is not None
-    except PySparkException as error:  # Spark computes what is the same in every row to tell its plan
+    except _FAILURES as error:  # Spark computes what is the same in every row to tell its plan
         return _REFUSED.search(str(error)) is not None
 
 
@@ -170,7 +170,7 @@ def _is_read_as_moment(plan: Callable[[str], str], part: _Part) -> bool:
     """Whether two spellings of a moment are one to an expression, and another moment is not: where no cast is shown."""
     try:
         one, same, other = (_optimize(plan, part.replace(it)) for it in (_MOMENT, _SAME_MOMENT, _OTHER_MOMENT))
-    except PySparkException:
+    except _FAILURES:
         return False
     return one == same != other
 

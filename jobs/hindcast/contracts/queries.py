@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import expressions as exp
 
 from hindcast.contracts import bounds, functions
-from hindcast.contracts.parsing import ExpressionError, Verbatim, show, strip_comments
+from hindcast.contracts.parsing import ExpressionError, Verbatim, show, strip_comments, tokenize
 
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
@@ -38,6 +38,8 @@ def unknown(query: str, columns: Collection[str]) -> str | None:
         return None
     there = sources | {name.lower() for name in (*columns, *_names(tree))}
     for column in tree.find_all(exp.Column):
+        if functions.is_unit(column):
+            continue
         parts = [part.name for part in column.parts]
         name = parts[1] if len(parts) > 1 and parts[0].lower() in sources else parts[0]
         if name.lower() not in there and not _unclear(name):
@@ -58,9 +60,10 @@ def refuse_query(query: str) -> str | None:
         query = strip_comments(query)
     except ExpressionError:
         return "is not one SELECT that can be read"
-    if (tree := _parsed(query)) is not None and tree.find(exp.QueryTransform):
-        return "starts a program (TRANSFORM)"
-    return "is not one SELECT that can be read" if (tree := _parsed(query, Verbatim)) is None else _find_reach(tree)
+    if (tree := _parsed(query)) is not None:
+        return _find_reach(tree)
+    words = {token.text.lower() for token in tokenize(query)}
+    return "starts a program (TRANSFORM)" if {"transform", "using"} <= words else "is not one SELECT that can be read"
 
 
 def refuse_condition(condition: str) -> str | None:
@@ -89,7 +92,8 @@ def _find_reach(tree: exp.Query) -> str | None:
             return f"has a function that may read files: {wrong[0]}"
     for table in tree.find_all(exp.Table):
         parts = [part.name for part in table.parts]
-        if len(parts) > 1 and (parts[-2].lower() in _FORMATS or not all(map(str.isidentifier, parts))):
+        odd = not all(part.isascii() and part.isidentifier() for part in parts[-2:])
+        if len(parts) > 1 and (odd or parts[-2].lower() in _FORMATS):
             return f"reads files by their path, {show(table)}"
     return None
 
@@ -116,14 +120,15 @@ def projected(query: str) -> list[str] | None:
     return [it.alias_or_name for it in tree.selects] or None
 
 
-def _parsed(query: str, dialect: str | type[Verbatim] = "spark") -> _Query | None:
+def _parsed(query: str) -> _Query | None:
     """One query, if sqlglot can read it."""
     try:
         bounds.refuse_deep_brackets(query, "([{", ")]}", bounds.BRACKETS, "brackets")
-        if len(query) > bounds.TERMS and len(sqlglot.tokenize(query, dialect=dialect)) > bounds.TERMS:
+        tokens = tokenize(query)
+        if len(tokens) > bounds.TERMS:
             return None
-        trees = [tree for tree in sqlglot.parse(query, dialect=dialect) if tree is not None]
-    except (sqlglot.errors.SqlglotError, bounds.ExcessError, RecursionError):
+        trees = [tree for tree in Verbatim().parser().parse(tokens, query) if tree is not None]
+    except (sqlglot.errors.SqlglotError, ExpressionError, bounds.ExcessError, RecursionError):
         return None
     tree = trees[0] if len(trees) == 1 else None
     while isinstance(tree, exp.Subquery):
@@ -133,7 +138,7 @@ def _parsed(query: str, dialect: str | type[Verbatim] = "spark") -> _Query | Non
 
 def _closed(tree: _Query, sources: Collection[str]) -> bool:
     """Whether all columns come from the batch, or are named in the query."""
-    if tree.find(exp.UDTF, exp.Pivot, exp.QueryTransform) or functions.generates(tree):
+    if tree.find(exp.UDTF, exp.Pivot) or functions.generates(tree):
         return False
     own = {BATCH, *(cte.alias.lower() for cte in tree.find_all(exp.CTE))}
     if any(table.name.lower() not in own or table.args.get("db") for table in tree.find_all(exp.Table)):

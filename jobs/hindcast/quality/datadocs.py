@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
             ExpectationValidationResult(
                 success=gate["outcome"] == "passed",
                 expectation_config=described(
-                    contract, name, Expectation(type=gate["expectation"], kwargs=gate["kwargs"])
+                    contract, name, Expectation(type=gate["expectation"], kwargs=_escape(gate["kwargs"]))
                 ),
                 result=_result(gate),
                 exception_info={
@@ -74,6 +75,14 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
     except OSError as error:
         raise PlatformError(**rights.explain(error, folder, "written")) from None
     return folder / "index.html"
+
+
+def _escape(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a gate with those escaped that Great Expectations puts into its pages as HTML."""
+    return {name: html.escape(it) if name in _AS_HTML and isinstance(it, str) else it for name, it in kwargs.items()}
+
+
+_AS_HTML = ("description", "notes")
 
 
 def _make(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -88,10 +89,10 @@ def complaints(contract: Contract) -> Iterator[Complaint]:
 
 
 def described(contract: Contract, name: str, gate: Expectation) -> Any:
-    """A gate for Great Expectations to show, not to run: a rule of ours as people write it."""
+    """A gate for Great Expectations to show as HTML, not to run: a rule of ours as people write it."""
     shown = configured(gate, facts(contract, name, gate) | _SAMPLE)
     if hasattr(implementation(gate.type), "about"):
-        shown.description = named(gate.type, gate.kwargs)
+        shown.description = html.escape(named(gate.type, gate.kwargs))
     return shown
 
 

@@ -32,6 +32,14 @@ def remove(rows: DataFrame, table: Table, by: Sequence[str], run: int) -> int:
     return count
 
 
+def clear(rows: DataFrame, table: Table, column: str, run: int) -> int:
+    """Make a column null in rows of a table, given whole; return how many there were."""
+    count = rows.count()
+    if count:
+        _merge(rows.distinct(), table, rows.columns, f"WHEN MATCHED THEN UPDATE SET `{column}` = NULL", run)
+    return count
+
+
 def blank(places: DataFrame, table: Table, by: Mapping[str, str], run: int) -> None:
     """Takes the bytes of some records out of a log, or what is like one; their rows stay, as places.
 

@@ -218,7 +218,10 @@ class _Step:
         return count
 
     def _failing(self, touched: Sequence[str]) -> int:
-        """What gates found, and held back, of the records and of the keys of rows that go."""
+        """Remove what gates found, and held back, of the records and of the keys of rows that go; return how much.
+
+        Of other keys the entries stay, without the rows that say what is to be forgotten.
+        """
         table = holds.table(settings().warehouse, self._contract.pipeline)
         if tables.opened(table) is None:
             return 0
@@ -234,13 +237,14 @@ class _Step:
             units = self._records.select(*place).select(holds.key_of(RECORD).alias("unit")).distinct()
             of_these = rows.where(F.col("table").isin(self._what.topic, *touched))
             found.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
-        said = F.array(*(F.lit(way) for way in sorted(self.texts.sought))) if self.texts.sought else None
-        if said is not None:
-            told = F.concat_ws(" ", "key", "row")
-            named = F.exists(said, lambda way: F.contains(told, way))
-            found.append(rows.where(F.col("table").isin(*touched) & named))
         every = reduce(DataFrame.unionByName, found).distinct().localCheckpoint()
-        return erase.remove(every, table, rows.columns, self._todo.run)
+        count = erase.remove(every, table, rows.columns, self._todo.run)
+        if self.texts.sought:  # an entry about another key says that this is held, whatever its row says
+            said = F.array(*(F.lit(way) for way in sorted(self.texts.sought)))
+            named = F.exists(said, lambda way: F.contains("row", way))
+            others = contents.load(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
+            count += erase.clear(others, table, "row", self._todo.run)
+        return count
 
     def _told(self) -> None:
         """What the journal, the gates and the reports say of it."""
@@ -266,7 +270,11 @@ class _Step:
         )
         page.remove_unfinished(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
-            told = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                told = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                path.unlink()  # cut off: nobody can tell what is in it
+                continue
             if (kept := self.texts.told(told)) != told:
                 page.write(settings().reports, kept)
 

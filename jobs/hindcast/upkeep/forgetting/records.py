@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -71,6 +72,8 @@ def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] 
         raise QueryError(given, mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O")
     if key is None:
         return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
+    if any("\ud800" <= one <= "\udfff" for one in key):
+        raise QueryError(f"the key '{key}' is not UTF-8", mend="name its records by their places: --offset 0/42")
     table = located(contract, name)
     return Asked(name, key, key=tuple(read.key_of(table, key)))
 
@@ -146,8 +149,7 @@ def texts(contract: Contract, what: Asked, records: DataFrame, adopted: DataFram
 
 
 def _place(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition("/")
-    try:
-        return int(partition), int(offset)
-    except ValueError:
-        raise QueryError(f"'{text}' is no place", mend="write the partition and the offset: 0/42") from None
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,18})", text)
+    if found is None:
+        raise QueryError(f"'{text}' is no place", mend="write the partition and the offset: 0/42")
+    return int(found[1]), int(found[2])
