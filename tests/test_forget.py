@@ -272,6 +272,7 @@ topics:
 """
 
 
+@pytest.mark.long
 def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
