@@ -210,10 +210,8 @@ def _with_held(
     if not last_seen.changed_for_gates(contract, todo, table, seen.number):
         keys = found.believed.select(key.alias("key")).unionByName(found.right.select(key.alias("key"))).distinct()
         touched = [waiting.join(keys, "key", "left_semi"), holding.released_units(todo, table.name, waiting)]
-        if found.units is not None:
-            touched.append(
-                holds.concerned_by(waiting, found.units)
-            )  # nothing need be left of a held key, nor was there
+        if found.units is not None:  # of a held key nothing need be left, nor was there
+            touched.append(holds.concerned_by(waiting, found.units))
         again = reduce(DataFrame.unionByName, touched).distinct().localCheckpoint()
     row = again.agg(F.min("since")).first()
     if row is None or row[0] is None:

@@ -91,7 +91,7 @@ def _find_call(tokens: Sequence[Token], place: int) -> _Call | None:
         return None
     if tokens[place].token_type == TokenType.STRING or tokens[place + 1].token_type != TokenType.L_PAREN:
         return None
-    close = _find_close(tokens, place + 1)
+    close = _find_partner(tokens, place + 1)
     start, end = place + 2, close
     if name in _CASTS:
         outer = _find_outer(tokens, start, close, TokenType.ALIAS)
@@ -104,14 +104,16 @@ def _find_call(tokens: Sequence[Token], place: int) -> _Call | None:
     return None if is_literal or start == end else _Call(name, start, end, close)
 
 
-def _find_close(tokens: Sequence[Token], opening: int) -> int:
-    depth = 0
-    for place in range(opening, len(tokens)):
+def _find_partner(tokens: Sequence[Token], bracket: int) -> int:
+    """Return the place of the bracket that closes the one at a place, or that opens it."""
+    depth, place, step = 0, bracket, 1 if tokens[bracket].token_type in _OPEN else -1
+    while 0 <= place < len(tokens):
         kind = tokens[place].token_type
         depth += (kind in _OPEN) - (kind in _CLOSE)
         if depth == 0:
             return place
-    raise ExpressionError("a bracket is not closed", "close it")
+        place += step
+    raise ExpressionError("a bracket stands alone", "write brackets in pairs")
 
 
 def _find_outer(tokens: Sequence[Token], start: int, end: int, wanted: TokenType) -> list[int]:
@@ -146,7 +148,7 @@ def _find_operand(tokens: Sequence[Token], place: int) -> int:
     while start >= 0:
         kind = tokens[start].token_type
         if kind in _CLOSE:
-            start = _find_opening(tokens, start)
+            start = _find_partner(tokens, start)
             if start > 0 and _is_name(tokens[start - 1]):
                 start -= 1
             elif tokens[start].token_type == TokenType.L_BRACKET:
@@ -162,16 +164,6 @@ def _find_operand(tokens: Sequence[Token], place: int) -> int:
         return start
     text = " ".join(token.text for token in tokens[: place + 2])
     raise ExpressionError(f"'{text}' makes a timestamp in a way that is not understood", _MEND)
-
-
-def _find_opening(tokens: Sequence[Token], close: int) -> int:
-    depth = 0
-    for place in range(close, -1, -1):
-        kind = tokens[place].token_type
-        depth += (kind in _CLOSE) - (kind in _OPEN)
-        if depth == 0:
-            return place
-    raise ExpressionError("a bracket is not opened", "open it")
 
 
 _NO_NAME = frozenset(("and", "or", "not", "end", "then", "else", "when", "case", "in", "is", "like", "between", "div"))

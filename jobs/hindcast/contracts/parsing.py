@@ -67,17 +67,26 @@ def _tokenize(text: str) -> list[Token]:
         tokens = list(sqlglot.tokenize(text, read=Verbatim))
     except sqlglot.errors.SqlglotError as error:
         raise ExpressionError(f"'{text}' does not parse: {error}", ONE) from None
+    kinds = [token.token_type for token in tokens]
     for place, token in enumerate(tokens):
-        if token.token_type == TokenType.STRING:
+        if kinds[place] == TokenType.STRING:
             token.text = _unescape(text[token.start + 1 : token.end])
-        elif _NAME.fullmatch(token.text) and TokenType.DOT in [
-            it.token_type for it in tokens[max(place - 1, 0) : place + 2]
-        ]:
+        elif TokenType.DOT in kinds[max(place - 1, 0) : place + 2] and _NAME.fullmatch(token.text):
             token.token_type = TokenType.VAR  # a name, as in `current_user.select`
-        elif token.token_type in SparkParser.TYPE_TOKENS and _is_call(
-            [it.token_type for it in tokens[place + 1 :][:5]]
-        ):
+        elif kinds[place] in SparkParser.TYPE_TOKENS and _is_call(kinds[place + 1 : place + 6]):
             token.token_type = TokenType.VAR  # the function: as a type it would be tried anew in each bracket
+    return tokens
+
+
+def tokenize_bounded(text: str, before: str = "") -> list[Token]:
+    """Return the tokens of a text, with those of what stands before it; ExpressionError for too many, or too deep."""
+    try:
+        bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
+    except bounds.ExcessError as error:
+        raise ExpressionError(f"{shown(text)} {error.found}", SPLIT) from None
+    tokens = tokenize(before + text)
+    if len(tokens) > bounds.TERMS:
+        raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", SPLIT)
     return tokens
 
 
@@ -117,14 +126,8 @@ def parse(text: str) -> exp.Expr:
     The tree is shared: nobody changes it.
     """
     try:
-        bounds.refuse_deep_brackets(text, "([{", ")]}", bounds.BRACKETS, "brackets")
-        tokens = tokenize(PREFIX + text)
-        if len(tokens) > bounds.TERMS:
-            raise ExpressionError(f"{shown(text)} has more than {bounds.TERMS:,} terms", SPLIT)
-        tree = _parse(tokens, text)
+        tree = _parse(tokenize_bounded(text, PREFIX), text)
         deep = _depth(tree) > bounds.NESTED
-    except bounds.ExcessError as error:
-        raise ExpressionError(f"{shown(text)} {error.found}", SPLIT) from None
     except RecursionError:
         deep = True
     if deep:

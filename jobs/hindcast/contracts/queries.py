@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 import sqlglot
 from sqlglot import expressions as exp
 
-from hindcast.contracts import bounds, functions
-from hindcast.contracts.parsing import ExpressionError, Verbatim, show, strip_comments, tokenize
+from hindcast.contracts import functions
+from hindcast.contracts.parsing import ExpressionError, Verbatim, show, strip_comments, tokenize, tokenize_bounded
 
 BATCH = "_batch"
 """The name of the batch in a query that is looked at here."""
@@ -123,12 +123,8 @@ def projected(query: str) -> list[str] | None:
 def _parsed(query: str) -> _Query | None:
     """One query, if sqlglot can read it."""
     try:
-        bounds.refuse_deep_brackets(query, "([{", ")]}", bounds.BRACKETS, "brackets")
-        tokens = tokenize(query)
-        if len(tokens) > bounds.TERMS:
-            return None
-        trees = [tree for tree in Verbatim().parser().parse(tokens, query) if tree is not None]
-    except (sqlglot.errors.SqlglotError, ExpressionError, bounds.ExcessError, RecursionError):
+        trees = [tree for tree in Verbatim().parser().parse(tokenize_bounded(query), query) if tree is not None]
+    except (sqlglot.errors.SqlglotError, ExpressionError, RecursionError):
         return None
     tree = trees[0] if len(trees) == 1 else None
     while isinstance(tree, exp.Subquery):

@@ -43,8 +43,6 @@ def selection(
     `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of what the log says is
     wrong with them. QueryError for what names nothing.
     """
-    if reason is not None and any("\ud800" <= one <= "\udfff" for one in reason):
-        raise QueryError(f"the reason '{reason}' is not UTF-8", mend="write a part of it that is")
     of = topic if topic is not None and topic not in contract.topics else None
     if of is not None and (topic := contract.entry(of)) is None:
         raise QueryError(f"no topic '{of}'", where=contract.pipeline, mend=nearest(of, contract.topics))

@@ -72,8 +72,6 @@ def asked(contract: Contract, name: str, key: str | None, places: Sequence[str] 
         raise QueryError(given, mend="hindcast forget PIPELINE.TOPIC --key K, or --offset P/O")
     if key is None:
         return Asked(name, " ".join(sorted(places)), places=tuple(sorted(_place(text) for text in places)))
-    if any("\ud800" <= one <= "\udfff" for one in key):
-        raise QueryError(f"the key '{key}' is not UTF-8", mend="name its records by their places: --offset 0/42")
     table = located(contract, name)
     return Asked(name, key, key=tuple(read.key_of(table, key)))
 
