@@ -22,11 +22,12 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast.compiled import NOTHING
+from hindcast.contracts import load
 from hindcast.delta import direct, files, making, tables
 from hindcast.delta.files import Written
-from hindcast.delta.tables import Table
+from hindcast.delta.tables import Table, located
 from hindcast.errors import RunError
-from hindcast.kernels import cuts, numbers, operators, sweeps, task
+from hindcast.kernels import chosen, cuts, numbers, operators, sweeps, task
 from hindcast.kernels.form import Form, Side, Span
 from hindcast.kernels.sweeps import FOREVER
 from pipelines import T0
@@ -91,6 +92,31 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
 
 
 HOUR = timedelta(hours=1)
+
+
+VIEWS = """\
+pipeline: shop
+start: 2026-01-01
+topics:
+  menu: {read: table, key: {item: string}, value: {price: int}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, paid: int}}
+views:
+  renamed: {table: menu, select: {cost: price}}
+  paid: {stream: orders, where: paid > 0, key: {item: item}}
+  spent: {stream: orders, group_by: {item: item}, aggregate: {paid: sum(paid)}}
+  pairs: {stream: orders, join: {stream: again, after: 1 hour}, select: {paid: orders.paid}}
+  again: {stream: orders}
+"""
+
+
+def test_views_of_other_forms_have_no_kernel(tmp_path: Path) -> None:
+    """However many rows they have."""
+    path = tmp_path / "shop.yaml"
+    path.write_text(VIEWS, encoding="utf-8")
+    contract, at = load(path), datetime(2026, 1, 1, tzinfo=UTC)
+    for name in contract.views:
+        table = located(str(tmp_path), contract, name)
+        assert chosen.form(contract, name, {}, {}, table, at) is None
 
 
 def test_slices_tile_time_and_have_about_as_many_rows() -> None:

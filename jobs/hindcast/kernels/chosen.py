@@ -46,12 +46,13 @@ def form(
     `found`: the inputs as they are read, and the view's own table; `at`: the known-at of its rows.
     """
     it, known = contract.views[name], shapes(contract)
-    operator = _operator(it)
+    if (operator := _operator(it)) is None:
+        return None
     schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in (*it.inputs, name)}
     types = pa.schema([field.remove_metadata() for field in schemas[name] if field.name != "_belief"])
     keys = _keys(it, known)
     columns, measures = _columns(it, known, name), _measures(it, known)
-    if operator is None or keys is None or columns is None or measures is None:
+    if keys is None or columns is None or measures is None:
         return None
     sides = it.inputs
     made = {*columns, *measures, *PERIODS[table.kind], "systemFrom", "systemTo"}
