@@ -58,6 +58,29 @@ def test_what_spark_refuses_is_told_with_its_line(
     assert "SQLSTATE" not in str(error)
 
 
+UNSEEN = [
+    # an input, the view from its second line on
+    ("all", "select: {n: to_json(all)}"),
+    ("all", "select: {n: 'concat(to_json(ALL), all.email)'}"),
+    ("distinct", "where: struct(DISTINCT) IS NOT NULL"),
+    ("as", "aggregate: {n: max(struct(as))}"),
+]
+
+
+@pytest.mark.parametrize(("name", "rest"), UNSEEN, ids=[rest for _, rest in UNSEEN])
+def test_an_input_is_no_value_also_where_its_name_is_a_word_of_sql(
+    spark: SparkSession, tmp_path: Path, name: str, rest: str
+) -> None:
+    """It would tell what is sensitive by a column that is not known to."""
+    topic = f"  {name}: {{read: table, key: {{id: int}}, value: {{email: string}}, sensitive: [email]}}\n"
+    views = f"views:\n  made:\n    table: {name}\n    {rest}\n"
+    path = tmp_path / "shop.yaml"
+    path.write_text(f"pipeline: shop\nstart: 2026-01-01\ntopics:\n{topic}{views}", encoding="utf-8")
+    with pytest.raises(ContractError, match="a word of SQL is read as the name of an input") as caught:
+        analysis.check_contract(spark, tmp_path, load(path))
+    assert caught.value.where == f"{path}:8"
+
+
 FAILING = [
     (
         MENU,

@@ -52,6 +52,7 @@ def check(spark: SparkSession, contract: Contract, name: str, inputs: Mapping[st
     calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
     types = _analysed({place: F.expr(text) for place, text in plain.items()}, rows.select)
     _analysed(calls, rows.agg)
+    _refuse_unseen(it, known, rows)
     for place, text in plain.items():
         _refuse_todays(spark, place, text, rows.select)
     for place, (function, argument) in aggregates.items():
@@ -134,14 +135,35 @@ def _refusal(folder: Path, contract: Contract, name: str, complaint: Complaint) 
     return complain(folder, contract.pipeline, complaint._replace(location=place))
 
 
-def _expressions(it: View, known: Mapping[str, Shape]) -> dict[Place, str]:
+def _refuse_unseen(it: View, known: Mapping[str, Shape], rows: DataFrame) -> None:
+    """Raise UnfitError for an expression in which Spark reads the name of an input where `resolve` has read none.
+
+    That would be the whole input, with what is sensitive: `to_json(all)` of an input `all`. So Spark has to understand
+    each expression as well where the inputs have names that no expression can have.
+    """
+    hidden = {name: f"_hidden_{number}" for number, name in enumerate(it.inputs)}
+    seen = rows.toDF(*(hidden[name] for name in rows.columns))
+    plain, aggregates = _expressions(it, known, hidden), _aggregates(it, known, hidden)
+    calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
+    try:
+        _analysed({place: F.expr(text) for place, text in plain.items()}, seen.select)
+        _analysed(calls, seen.agg)
+    except UnfitError as unfit:
+        found = "a word of SQL is read as the name of an input, which is no value"
+        raise UnfitError(unfit.complaint.location, found, "name the columns that are meant") from None
+
+
+def _expressions(it: View, known: Mapping[str, Shape], places: Mapping[str, str] | None = None) -> dict[Place, str]:
     """The view's expressions over one row, resolved, by their places in the contract."""
-    return {place: resolve(text, names) for place, (text, names) in expressions(it, known).items()}
+    return {place: resolve(text, names, places) for place, (text, names) in expressions(it, known).items()}
 
 
-def _aggregates(it: View, known: Mapping[str, Shape]) -> dict[Place, tuple[str, str]]:
+def _aggregates(
+    it: View, known: Mapping[str, Shape], places: Mapping[str, str] | None = None
+) -> dict[Place, tuple[str, str]]:
     """The view's aggregates: function and resolved argument."""
-    found = {("aggregate", column): aggregate(text, scope(it, known)) for column, text in (it.aggregate or {}).items()}
+    texts, names = it.aggregate or {}, scope(it, known)
+    found = {("aggregate", column): aggregate(text, names, places) for column, text in texts.items()}
     return {place: ("count" if f == "count_distinct" else f, argument) for place, (f, argument) in found.items()}
 
 
