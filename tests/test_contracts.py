@@ -449,6 +449,17 @@ UNFIT = [
      "expect_column_values_to_not_be_null has no parameter 'rows'", "write `rows: ...` on a line of its own"),
     ("expect_column_values_to_not_be_null: {column: prise}", 10, "no column 'prise' here", "did you mean 'price'?"),
     ("expect_compound_columns_to_be_unique: {column_list: [id, prise]}", 10, "no column 'prise' here", "'price'?"),
+    (("expect_column_values_to_not_be_null: {column: price, row_condition: {type: pass_through,\n"
+     "          pass_through_filter: \"reflect('a', 'b') = 'x'\"}}"), 10,
+     "row_condition is a mapping, not a text", "write Spark SQL in quotes"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: {$PARAMETER: a, $PARAMETER.a: 'SELECT * FROM {batch}'}}", 10,
+     "unexpected_rows_query is a mapping, not a text", "write Spark SQL in quotes"),
+    # with it quotes would stand around what is looked at as a text: 'x', reflect('a', 'b'), 'y'
+    (("unexpected_rows_expectation:\n          unexpected_rows_query: >-\n"
+     "            SELECT '{batch:'<50}, reflect(\"a\", \"b\"), {batch:'>50}' FROM {batch}"), 11,
+     "unexpected_rows_query has more than the name in {batch}", "write {batch} alone"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT * FROM {batch!r}'}", 10,
+     "unexpected_rows_query has more than the name in {batch}", "write {batch} alone"),
 ]  # fmt: skip
 
 
@@ -475,6 +486,11 @@ def test_a_gate_that_would_fail_in_a_run_is_refused_with_its_line_and_its_number
             "expect_column_values_to_not_be_null: {column: note, row_condition: 'col(\"cost\").notNull()', "
             "condition_parser: great_expectations}"
         ),
+        (
+            "expect_column_values_to_not_be_null: {column: note, row_condition: 'col(\"price\") >= -1.5', "
+            "condition_parser: great_expectations}"
+        ),
+        "expect_column_values_to_match_json_schema: {column: note, json_schema: {$id: a, items: {$ref: '#/$defs/b'}}}",
         "unexpected_rows_expectation: {unexpected_rows_query: 'SELECT price FROM {batch} WHERE price = 0'}",
         (
             "unexpected_rows_expectation: {unexpected_rows_query: \"SELECT * FROM {batch} WHERE note = '{{}}'\"}\n"

@@ -10,6 +10,7 @@ from typing import Any
 from hindcast.contracts import bounds, queries
 from hindcast.contracts.expectation import OF_GATES, Expectation, Hold
 from hindcast.contracts.shapes import PERIODS, Columns, Shape, identity
+from hindcast.contracts.types import shown
 from hindcast.contracts.views import Complaint
 from hindcast.errors import nearest
 
@@ -32,6 +33,7 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
             _beside(gate),
             _columns(gate, columns),
             _unsupported(gate),
+            _unread(gate),
             _condition(gate, columns),
             _query(gate, shape, columns),
         ):
@@ -84,6 +86,13 @@ def _unsupported(gate: Expectation) -> _Found:
         yield "column", f"Great Expectations has no {gate.type} for Spark", "use expect_column_values_to_match_regex"
 
 
+def _unread(gate: Expectation) -> _Found:
+    """Of SQL that is no text: Great Expectations takes other forms too, in which nobody would look at it."""
+    for field in ("row_condition", "unexpected_rows_query"):
+        if not isinstance(gate.kwargs.get(field), str | None):
+            yield field, f"{field} is {shown(gate.kwargs[field])}, not a text", "write Spark SQL in quotes"
+
+
 def _condition(gate: Expectation, columns: Columns) -> _Found:
     """Of a condition in Spark SQL. That in Great Expectations' own language, `col("a") > 1`, it parses itself."""
     text, parser = gate.kwargs.get("row_condition"), str(gate.kwargs.get("condition_parser"))
@@ -102,10 +111,17 @@ def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
     if gate.type != "unexpected_rows_expectation" or not isinstance(text, str):
         return
     try:
-        parts = [(literal, place) for literal, place, _, _ in Formatter().parse(text)]
+        parts = [*Formatter().parse(text)]
     except ValueError:
         return
-    places = [place for _, place in parts if place is not None]
+    if any(form or conversion for _, _, form, conversion in parts):  # that can write quotes, and comments
+        yield (
+            name,
+            f"{name} has more than the name in {{batch}}",
+            "write {batch} alone, and double braces that are meant",
+        )
+        return
+    places = [place for _, place, _, _ in parts if place is not None]
     for place in places:
         if place != "batch":
             found = f"{name}: nothing takes the place of {{{place}}}"
@@ -114,7 +130,7 @@ def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
     if not places:
         yield name, f"{name} does not look at {{batch}}", "read the rows from it: SELECT * FROM {batch} WHERE ..."
         return
-    query = "".join(literal + (queries.BATCH if place else "") for literal, place in parts)
+    query = "".join(literal + (queries.BATCH if place else "") for literal, place, _, _ in parts)
     if (reach := queries.refuse_query(query)) is not None:
         yield name, f"{name} {reach}", "write one SELECT ... FROM {batch} WHERE ..., over tables"
         return
