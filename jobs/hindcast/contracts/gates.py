@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from string import Formatter
@@ -118,14 +119,26 @@ def _find_strings(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _condition(gate: Expectation, columns: Columns) -> _Found:
-    """Of a condition in Spark SQL. That in Great Expectations' own language, `col("a") > 1`, it parses itself."""
+    """Of a condition in Spark SQL. That in Great Expectations' own language, `col("a") > 1`, it parses itself: the
+    first comparison, whatever follows it.
+    """
     text, parser = gate.kwargs.get("row_condition"), str(gate.kwargs.get("condition_parser"))
     if parser.startswith("great_expectations"):
+        if isinstance(text, str) and _COMPARISON.fullmatch(text) is None:
+            found = f"row_condition: {shown(text)} is not one comparison, and only its first would be looked at"
+            yield "row_condition", found, "write it in Spark SQL, without condition_parser"
         return
     if isinstance(text, str) and (reach := queries.refuse_condition(text)) is not None:
         yield "row_condition", f"row_condition {reach}", "name columns of the table, and functions of Spark SQL"
     elif isinstance(text, str) and (lacking := queries.unknown(queries.where(text), columns)) is not None:
         yield "row_condition", f"row_condition: no column '{lacking}' here", nearest(lacking, columns)
+
+
+_COMPARISON = re.compile(
+    r"""\s*col\("[^"]*"\)\s*(\.notnull\(\)|(==|!=|<=|>=|<|>)\s*([-+.\deE]+|"[^"]*"|'[^']*'|date\(("[^"]*"|'[^']*')\)))\s*""",
+    re.IGNORECASE,
+)
+"""A condition in Great Expectations' own language."""
 
 
 def _query(gate: Expectation, shape: Shape, columns: Columns) -> _Found:
