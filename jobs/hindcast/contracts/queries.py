@@ -86,7 +86,8 @@ def _find_reach(tree: exp.Query) -> str | None:
             return f"calls Java by '{name}'"
         if name == "identifier":
             return "makes a name of a text (IDENTIFIER)"
-        if functions.kind(name) == "file" or (functions.kind(name) == "table" and name != "range"):
+        sort = functions.kind(name)
+        if sort == "file" or name in _OF_NAMES or (sort == "table" and name != "range"):
             return f"reads files by their path, {name}"
         if (wrong := functions.find_open_option(function)) is not None:
             return f"has a function that may read files: {wrong[0]}"
@@ -97,6 +98,9 @@ def _find_reach(tree: exp.Query) -> str | None:
             return f"reads files by their path, {show(table)}"
     return None
 
+
+_OF_NAMES = frozenset(("stream", "table"))
+"""What reads like a call, and is Spark's grammar for the table of a name: STREAM(text.`/etc/passwd`)."""
 
 _CALLS_JAVA = frozenset(("reflect", "try_reflect", "java_method"))
 _FORMATS = frozenset(
