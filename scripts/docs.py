@@ -271,7 +271,8 @@ of a boolean, the preview or the run says, with file and line; so does `hindcast
 
 Spark gets an expression as it is written: only its columns are written out (`orders.item`), its comments left out, and
 each making of a timestamp guarded ([valid time](topics/timestamps.md)). What `hindcast check` cannot follow it refuses:
-`*`, placeholders, computed options of `from_json` and its like, functions that read files of the server.
+`*`, placeholders, computed options of `from_json` and its like, functions that read files of the server or fetch what a
+record names (`xpath`).
 
 Spark takes 'now', 'today', 'tomorrow' and 'yesterday' for a day of its own clock, wherever it makes a date or timestamp
 of such a text. An expression must not depend on that. `hindcast check` refuses such texts in casts, as arguments of

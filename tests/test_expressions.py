@@ -189,6 +189,8 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ),
         ("from_xml(customer, 'a int', map('rowValidationXSDPath', '/etc/x'))", "reads a file of the server", "remove"),
         ("from_protobuf(customer, 'A', '/etc/x')", "'from_protobuf' reads a file of the server", "declare the topic"),
+        ("xpath_string(customer, 'a/b')", "'xpath_string' fetches the DTD that a document names", "write from_xml"),
+        ("xpath(customer, 'a')[0]", "'xpath' fetches the DTD that a document names", "write from_xml"),
     ],
 )
 def test_what_is_refused(written: str, found: str, mend: str) -> None:

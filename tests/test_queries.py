@@ -113,6 +113,7 @@ REACHING = {
     "exists(SELECT * FROM STREAM(text.`/etc/passwd`))": "reads files by their path, stream",
     "exists(SELECT * FROM `stream` (csv.readme) AS s)": "reads files by their path, stream",
     "exists(SELECT * FROM shown(TABLE(text.`/etc/passwd`)))": "reads files by their path, table",
+    "xpath_string(note, 'a') = 'x'": "fetches what a document names, by 'xpath_string'",
     "from_protobuf(note, 'A', '/etc/x') IS NULL": "reads files by their path, from_protobuf",
     "from_xml(note, 'a int', map('rowValidationXSDPath', '/x')) IS NULL": "may read files",
     "from_xml(note, 'a int', place) IS NULL": "may read files",

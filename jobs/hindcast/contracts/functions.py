@@ -14,7 +14,8 @@ def kind(name: str) -> str | None:
     """Return what sort of function Spark 4.2 has by this name, None if it has none.
 
     `aggregate`, `window`, `generator` (several rows of one, or none), `table`, `unstable` (not the same each time it is
-    asked: clocks, dice, the session), `file` (reads a file of the server), `scalar`: any other.
+    asked: clocks, dice, the session), `file` (reads a file of the server), `document` (fetches what a document names),
+    `scalar`: any other.
     """
     return _kinds().get(name.lower())
 
@@ -120,6 +121,10 @@ _REFUSED = {
     "file": (
         "reads a file of the server",
         "declare the topic's format: its schema stands in the contract",
+    ),
+    "document": (
+        "fetches the DTD that a document names, from the network or the server's files",
+        "write from_xml(text, 'a string').a",
     ),
 }
 

@@ -89,6 +89,8 @@ def _find_reach(tree: exp.Query) -> str | None:
         sort = functions.kind(name)
         if sort == "file" or name in _OF_NAMES or (sort == "table" and name != "range"):
             return f"reads files by their path, {name}"
+        if sort == "document":
+            return f"fetches what a document names, by '{name}'"
         if (wrong := functions.find_open_option(function)) is not None:
             return f"has a function that may read files: {wrong[0]}"
     for table in tree.find_all(exp.Table):
