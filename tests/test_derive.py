@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,26 @@ VIEWS: dict[str, list[tuple[Any, ...]]] = {
 def test_a_view_holds_what_its_form_means(
     view: str, expected: list[tuple[Any, ...]], spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = tmp_path / "shop.yaml"
-    path.write_text(f"{TOPICS.lstrip()}  made: {view}\n", encoding="utf-8")
+    assert _made(spark, tmp_path, view) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize(
+    "names", [("key", "position"), ("right", "timestamp"), ("validfrom", "key"), ("left", "right")]
+)
+def test_inputs_are_called_as_columns_are_that_rows_have_besides(
+    names: tuple[str, str], spark: SparkSession, tmp_path: Path
+) -> None:
+    called = dict(zip(("menu", "orders"), names, strict=True)) | {"stock": "left_position"}
+    for view, expected in VIEWS.items():
+        assert _made(spark, tmp_path, view, called) == sorted(expected, key=str), view
+
+
+def _made(spark: SparkSession, folder: Path, view: str, called: Mapping[str, str] | None = None) -> list[Any]:
+    """The rows of a view, in order; `called`: what inputs are called instead of their names."""
+    path, text = folder / "shop.yaml", f"{TOPICS.lstrip()}  made: {view}\n"
+    for name, other in (called or {}).items():
+        text = re.sub(rf"\b{name}\b", other, text)
+    path.write_text(text, encoding="utf-8")
     contract = load(path)
     inputs = {
         "menu": _rows(spark, "item string, price int, dish string", MENU, "versions"),
@@ -107,8 +126,8 @@ def test_a_view_holds_what_its_form_means(
         "orders": _rows(spark, "customer string, item string, quantity int", ORDERS, "events"),
         "payments": _rows(spark, "customer string, paid int", PAYMENTS, "events"),
     }
-    made = derive.view(contract, "made", inputs)
-    assert sorted(map(_minutes, made.collect()), key=str) == sorted(expected, key=str)
+    made = derive.view(contract, "made", {(called or {}).get(name, name): rows for name, rows in inputs.items()})
+    return sorted(map(_minutes, made.collect()), key=str)
 
 
 NULLS = [

@@ -66,18 +66,27 @@ def made(it: View, name: str, relations: Mapping[str, DataFrame], known: Mapping
     if it.aggregate is not None:
         return _flat(_aggregated(it, relations[it.first], known), PERIODS[known[name].kind])
     if it.join is None:
-        joined = relations[it.first].withColumnRenamed("value", it.first)
+        joined, named = relations[it.first], {"value": it.first}
     else:
-        joined = _joined(it, relations, known).withColumnsRenamed({"left": it.first, "right": it.second or ""})
+        joined, named = _joined(it, relations, known), {"left": it.first, "right": it.second or ""}
+    apart = F.struct(*(column for column in joined.columns if column not in named)).alias(_APART)
+    rows = joined.select(apart, *(F.col(column).alias(name) for column, name in named.items()))
     if it.where is not None:
-        joined = joined.where(F.expr(resolve(it.where, scope(it, known))))
-    return joined.select(*chosen(it, known), *PERIODS[known[name].kind], *_lineage(joined))
+        rows = rows.where(F.expr(resolve(it.where, scope(it, known))))
+    periods = [f"{_APART}.{column}" for column in PERIODS[known[name].kind]]
+    return rows.select(*chosen(it, known, f"{_APART}.key"), *periods, *_lineage(joined, f"{_APART}."))
 
 
-def chosen(it: View, known: Mapping[str, Shape]) -> list[Column]:
-    """A view's own columns over rows that have `key` and a struct for each input: its key, and what it selects."""
-    key = [F.expr(text).alias(column) for column, text in resolved(it.key, it, known).items()]
-    return [*(key or [F.col("key.*")]), *(F.expr(text).alias(c) for c, text in selected(it, known).items())]
+_APART = "_apart"
+"""What rows have besides their inputs, as one struct: inputs can be called as they like, `key` and `position` too."""
+
+
+def chosen(it: View, known: Mapping[str, Shape], key: str) -> list[Column]:
+    """A view's own columns over rows that have a struct for each input: its key, `key` if it has none of its own, and
+    what it selects.
+    """
+    own = [F.expr(text).alias(column) for column, text in resolved(it.key, it, known).items()]
+    return [*(own or [F.col(f"{key}.*")]), *(F.expr(text).alias(c) for c, text in selected(it, known).items())]
 
 
 def left_out(contract: Contract, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame | None:
@@ -259,10 +268,10 @@ def _flat(rows: DataFrame, periods: Sequence[str]) -> DataFrame:
     return rows.select("key.*", "value.*", *periods, *_lineage(rows))
 
 
-def _lineage(rows: DataFrame) -> list[Column]:
-    """The places of the records that a row comes from, as flat columns."""
+def _lineage(rows: DataFrame, within: str = "") -> list[Column]:
+    """The places of the records that a row comes from, as flat columns; `within`: what stands before their names."""
     return [
-        F.col(f"{place}.{part}").alias(name)
+        F.col(f"{within}{place}.{part}").alias(name)
         for place, names in PLACES.items()
         if place in rows.columns
         for part, name in zip(("partition", "offset"), names, strict=True)

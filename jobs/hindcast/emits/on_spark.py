@@ -85,15 +85,16 @@ def told(contract: Contract, name: str, rows: DataFrame) -> DataFrame:
         sides = list(zip(it.inputs, ("first", "second"), strict=False))
         key = F.struct(*(F.col(f"_row.first.{c}").alias(c) for c in known[it.first].key))
         key = F.col("_row.key") if "key" in rows.columns else key
-        picked = picked.select("_row", key.alias("key"), *(F.col(f"_row.{side}").alias(i) for i, side in sides))
+        picked = picked.select("_row", key.alias("_key"), *(F.col(f"_row.{side}").alias(i) for i, side in sides))
         if it.where is not None and it.join is not None:
             picked = picked.where(F.expr(resolve(it.where, scope(it, known))))
-        picked = picked.select("_row", "key", F.struct(*derive.chosen(it, known)).alias("_own"))
+        picked = picked.select("_row", "_key", F.struct(*derive.chosen(it, known, "_key")).alias("_own"))
         if tells:
             before = [F.col(f"_row.before_{side}").alias(i) for i, side in sides]
             known_before = reduce(or_, (F.col(f"_row.before_{side}").isNotNull() for _, side in sides))
-            picked = picked.select("_row", "_own", "key", *before, known_before.alias("_there"))
-            picked = picked.select("_row", "_own", "_there", F.struct(*derive.chosen(it, known)).alias("_before"))
+            picked = picked.select("_row", "_own", "_key", *before, known_before.alias("_there"))
+            chosen = F.struct(*derive.chosen(it, known, "_key"))
+            picked = picked.select("_row", "_own", "_there", chosen.alias("_before"))
             # Delta asks for the fields of a struct that is not there, too
             kind = _nullable(picked.select("_before").schema)["_before"].dataType
             picked = picked.select(
