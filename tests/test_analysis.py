@@ -40,6 +40,23 @@ REFUSED = [
     (ORDERS, "key: {n: tags.x.y}", 9, "Can't extract a value from", "Need a complex type"),
     (ORDERS, "group_by: {i: item}\n    aggregate: {n: max_by(item)}", 10, "max_by", "refer to"),
     (ORDERS, "aggregate: {n: count(*), m: sum(tags)}", 9, "Cannot resolve", "takes there"),
+    (
+        ORDERS,
+        "select: {n: item COLLATE UTF8_LCASE}",
+        9,
+        "string collate UTF8_LCASE cannot be told from",
+        "without COLLATE",
+    ),
+    (
+        ORDERS,
+        "key: {n: array(struct(item COLLATE UNICODE_CI))}",
+        9,
+        "collate UNICODE_CI cannot be told",
+        "without COLLATE",
+    ),
+    (ORDERS, "select: {n: 'struct(map(item, 1))'}", 9, "map<string,int> cannot be told from each other", "map_entries"),
+    (ORDERS, "select: {n: parse_json(item)}", 9, "it is variant, and values of variant cannot be", "to_json"),
+    (ORDERS, "aggregate: {n: max(item COLLATE UTF8_LCASE)}", 9, "collate UTF8_LCASE cannot be told", "without COLLATE"),
     (ORDERS, "join: {table: menu, on: length(item)}", 9, "length(orders.item) is int, menu.item is string", "cast(len"),
 ]
 

@@ -17,7 +17,24 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+    YearMonthIntervalType,
+)
 
 from hindcast.building import todays
 from hindcast.contracts import Contract, Shape, View, complain, shapes, valid_time
@@ -51,7 +68,7 @@ def check(spark: SparkSession, contract: Contract, name: str, inputs: Mapping[st
     plain, aggregates = _expressions(it, known), _aggregates(it, known)
     calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
     types = _analysed({place: F.expr(text) for place, text in plain.items()}, rows.select)
-    _analysed(calls, rows.agg)
+    _refuse_incomparable(types | _analysed(calls, rows.agg))
     _refuse_unseen(it, known, rows)
     for place, text in plain.items():
         _refuse_todays(spark, place, text, rows.select)
@@ -133,6 +150,35 @@ def told(folder: Path, contract: Contract, name: str) -> Iterator[None]:
 def _refusal(folder: Path, contract: Contract, name: str, complaint: Complaint) -> ContractError:
     place = ("views", name, *complaint.location)
     return complain(folder, contract.pipeline, complaint._replace(location=place))
+
+
+def _refuse_incomparable(types: Mapping[Place, DataType]) -> None:
+    """Raise UnfitError for a column of a view whose values Spark cannot compare, or takes for equal where they differ.
+
+    What a run changes is what differs from what is believed.
+    """
+    for place, kind in types.items():
+        if place[0] in _COLUMNS and (part := _find_incomparable(kind)) is not None:
+            found = f"it is {kind.simpleString()}, and values of {part.simpleString()} cannot be told from each other"
+            mend = "write a string without COLLATE, map_entries(...) of a map, to_json(...) of a variant"
+            raise UnfitError(place, found, mend)
+
+
+_COLUMNS = ("select", "key", "group_by", "aggregate")
+_COMPARED = (
+    *(NumericType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType),
+    *(CharType, VarcharType, DayTimeIntervalType, YearMonthIntervalType),
+)
+
+
+def _find_incomparable(kind: DataType) -> DataType | None:
+    """Return the first part of a type whose values are not equal exactly where they are the same."""
+    if isinstance(kind, StructType):
+        return next((found for it in kind.fields if (found := _find_incomparable(it.dataType)) is not None), None)
+    if isinstance(kind, ArrayType):
+        return _find_incomparable(kind.elementType)
+    plain = kind.isUTF8BinaryCollation() if isinstance(kind, StringType) else isinstance(kind, _COMPARED)
+    return None if plain else kind
 
 
 def _refuse_unseen(it: View, known: Mapping[str, Shape], rows: DataFrame) -> None:

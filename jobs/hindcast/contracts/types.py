@@ -46,6 +46,7 @@ _SCALARS = {
     exp.DataType.Type.TIMESTAMPTZ,
     exp.DataType.Type.BINARY,
 }
+_CLAUSE = re.compile(r"\b(collate|not|comment|default)\b", re.IGNORECASE)
 _DIGITS = 38
 _LONG = 60
 _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
@@ -135,6 +136,8 @@ def _column_type(text: str) -> str:
         "," in text and not parsed.expressions
     ):  # the parser passes over a second type
         raise ValueError(f"'{text}' is not a Spark SQL type; write for example string, int, decimal(8,2)")
+    if _says_more(text, parsed):
+        raise ValueError(f"'{text}' has more than types: COLLATE, NOT NULL or COMMENT; write names and types alone")
     for part in parsed.find_all(exp.DataType):
         if part.this is exp.DataType.Type.MAP:
             raise ValueError(f"'{text}': maps cannot be compared; write array<struct<key: ..., value: ...>>")
@@ -147,6 +150,12 @@ def _column_type(text: str) -> str:
         _parts(text, part)
     plain = parsed.sql(dialect="spark")
     return plain if parsed.this in _NESTED else plain.lower().replace(", ", ",")
+
+
+def _says_more(text: str, parsed: exp.DataType) -> bool:
+    """Whether a type has clauses: values of such a one may be equal that differ, or be refused by Spark alone."""
+    within = parsed.find(exp.ColumnConstraint) or any(it.args.get("collate") for it in parsed.find_all(exp.DataType))
+    return bool(within or (parsed.this not in _NESTED and _CLAUSE.search(text)))
 
 
 def _parameters(text: str, part: exp.DataType) -> None:
