@@ -457,6 +457,8 @@ UNFIT = [
      "row_condition is a mapping, not a text", "write Spark SQL in quotes"),
     ("unexpected_rows_expectation: {unexpected_rows_query: {$PARAMETER: a, $PARAMETER.a: 'SELECT * FROM {batch}'}}", 10,
      "unexpected_rows_query is a mapping, not a text", "write Spark SQL in quotes"),
+    ("unexpected_rows_expectation: {unexpected_rows_query: [a]}", 10,
+     "unexpected_rows_query is a list, not a text", "write Spark SQL in quotes"),
     # with it quotes would stand around what is looked at as a text: 'x', reflect('a', 'b'), 'y'
     (("unexpected_rows_expectation:\n          unexpected_rows_query: >-\n"
      "            SELECT '{batch:'<50}, reflect(\"a\", \"b\"), {batch:'>50}' FROM {batch}"), 11,

@@ -341,8 +341,6 @@ UNFIT = [
     ("expect_column_values_to_be_in_set: {column: price, values: [5]}", "no parameter 'values'",
      "did you mean 'value_set'? known here: column, condition_parser, mostly, row_condition, value_set"),
     ("unexpected_rows_expectation: {query: SELECT 1}", "no parameter 'query'", "known here: unexpected_rows_query"),
-    ("unexpected_rows_expectation: {unexpected_rows_query: [a]}",
-     "unexpected_rows_query: str type expected", "docs/quality.md"),
     ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT { FROM {batch}'}",
      ("unexpected_rows_query contains an unpaired or malformed brace: unexpected '{' in field name. To include a "
       "literal brace in the query, double it: `{{` and `}}`. Query: SELECT { FROM {batch}"), "docs/quality.md"),
