@@ -176,6 +176,21 @@ def test_a_query_calls_no_sensitive_value_by_another_name(spark: SparkSession, f
         assert ({row["id"] for row in found}, {row["note"] for row in found} - {None}) == (ids, set())
 
 
+def test_examples_are_words_of_their_sentence_however_long_they_are(spark: SparkSession, folder: Path) -> None:
+    it = contract(
+        folder,
+        "      - expect_column_values_to_be_in_set: {column: note, value_set: [fine]}\n"
+        "      - expect_column_distinct_values_to_be_in_set: {column: note, value_set: [fine]}\n",
+    )
+    each, all_ = checked(spark, it, [(1, 1, "\x1b[2J\npassed", None, 0, 1), (2, 1, "x" * 9999, None, 0, 1)])
+    assert r"\x1b[2J\npassed" in each.detail
+    assert f"{'x' * 200}... (9,999 characters)" in each.detail
+    for verdict in (each, all_):
+        assert verdict.outcome == "failed"
+        assert len(verdict.detail) < 1200
+        assert verdict.detail.isprintable()
+
+
 def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:
     head = HEAD.replace("topics:\n", "topics:\n  shops: {read: table, key: {id: int}, value: {name: string}}\n")
     it = contract(folder, "      - expect_foreign_keys_to_be_found: {column: price, table: shops}\n", head)

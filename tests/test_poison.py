@@ -323,6 +323,12 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     with pytest.raises(RecordError) as refused:
         account("9%", first.withColumn("reason", F.lit("op t: the table was truncated")), Counter(), to_come=6)
     assert refused.value.mend == "let them pass into quarantine with max_malformed: 1; nothing"
+    with pytest.raises(RecordError) as refused:
+        account(
+            "9%", first.withColumn("reason", F.lit("no number: 1\nhindcast: all is well" + "x" * 9999)), Counter(), 6
+        )
+    assert r"no number: 1\nhindcast: all is well" in refused.value.found
+    assert len(refused.value.found) < 1500
 
 
 CONTRACT = """

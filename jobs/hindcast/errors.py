@@ -45,6 +45,16 @@ def escape_controls(text: str, more: str = "") -> str:
     return "".join(_escape(one) if one in more else one for one in escaped) if more else escaped
 
 
+def show_briefly(text: str, most: int = 200) -> str:
+    r"""Return a text of others, as a record's value, as a part of a sentence: on its line, and cut where it is long.
+
+    >>> show_briefly("a\n\x1b[31mb"), show_briefly("x" * 300, 3)
+    ('a\\n\\x1b[31mb', 'xxx... (300 characters)')
+    """
+    cut = text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+    return escape_controls(cut, BREAKS)
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:

@@ -41,7 +41,7 @@ from hindcast.corrected import derive, ties
 from hindcast.corrected.plane import without
 from hindcast.delta import contents, evolution, making, pinning, tables
 from hindcast.delta.tables import Table
-from hindcast.errors import RecordError
+from hindcast.errors import RecordError, escape_controls
 from hindcast.formats.decode import decode
 from hindcast.kafka import members
 from hindcast.planning import definitions, inputs, journal, planner
@@ -170,7 +170,7 @@ def text(told: dict[str, Any]) -> str:
             for v in table["gates"]
             if v["outcome"] != "passed"
         ]
-    return "\n".join(lines)
+    return escape_controls("\n".join(lines))
 
 
 def _fates(contract: Contract, todo: Plan, name: str, new: DataFrame) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hindcast import show
 from hindcast.compare.differences import KINDS
 from hindcast.compare.outputs import PARTITION, Form
 from hindcast.compare.rules import Rule
+from hindcast.errors import escape_controls
 
 if TYPE_CHECKING:
     from hindcast.compare import Compared
@@ -47,7 +48,7 @@ def text(told: Compared) -> str:
         for kind in KINDS
         if told.count(kind)
     ]
-    return "\n\n".join(["\n".join(head), *kinds])
+    return escape_controls("\n\n".join(["\n".join(head), *kinds]))
 
 
 def as_json(told: Compared) -> str:

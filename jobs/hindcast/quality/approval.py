@@ -17,6 +17,7 @@ from hindcast import show
 from hindcast.contracts import Contract, shapes
 from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import tables
+from hindcast.errors import show_briefly
 from hindcast.quality import holds
 from hindcast.words import counted
 
@@ -88,7 +89,7 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
     for label in sorted({*wanted} - {key.label for key in keys}):
         of_known = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
         why = "is not held any more as it was shown" if of_known else "its table is not in the contract any more"
-        print(f"{label}: {why}; it is left as it is")
+        print(f"{show_briefly(label)}: {why}; it is left as it is")
     return chosen
 
 

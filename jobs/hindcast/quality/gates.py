@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from hindcast.contracts import Expectation
 from hindcast.contracts.sensitive import discreet, sensitive
-from hindcast.errors import GateError, cause
+from hindcast.errors import GateError, cause, escape_controls, show_briefly
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.expectations import configured, implementation, imported, looks_at, named, row_by_row
 from hindcast.quality.verdicts import Outcome, Verdict
@@ -93,6 +93,8 @@ def find_failing_rows(candidate: Candidate, gate: Expectation) -> DataFrame:
 
 _NOTHING = "nothing to check"
 _EXAMPLES = 5
+_LONGEST = 1_000
+"""So many characters of what a gate observed are told."""
 
 
 class _Measured(NamedTuple):
@@ -188,12 +190,12 @@ def _detail(candidate: Candidate, which: str, gate: Expectation, measured: _Meas
         return told
     if measured.failing is None:
         (result, _), *_ = _validate(candidate, which, [gate], "BASIC")
-        return f"observed {result.result.get('observed_value')}"
+        return f"observed {show_briefly(str(result.result.get('observed_value')), _LONGEST)}"
     column = gate.kwargs.get("column")
     examples = ""
     if column is not None and not hidden:
         seen = failing(candidate, gate).where(f"`{column}` IS NOT NULL").select(f"`{column}`").limit(_EXAMPLES)
-        examples = ", ".join(str(row[0]) for row in seen.collect())
+        examples = ", ".join(show_briefly(str(row[0])) for row in seen.collect())
         examples = examples and f", for example {examples}"
     return f"{measured.failing} of {measured.checked} rows fail{examples}"
 
@@ -202,7 +204,8 @@ def _verdict(
     n: int, gate: Expectation, outcome: Outcome, measured: _Measured | None = None, detail: str = ""
 ) -> Verdict:
     checked, failing_, observed = measured or (None, None, None)
-    return Verdict(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing_, observed, detail)
+    told = escape_controls(detail)
+    return Verdict(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing_, observed, told)
 
 
 def _number(value: Any) -> float | None:

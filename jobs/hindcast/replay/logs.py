@@ -32,7 +32,7 @@ from hindcast.contracts.sensitive import NOT_TOLD
 from hindcast.corrected import order, valid_time
 from hindcast.delta import commits, contents, files, making, tables
 from hindcast.delta.tables import Table
-from hindcast.errors import RecordError
+from hindcast.errors import RecordError, show_briefly
 from hindcast.formats import limits, mismatch
 from hindcast.formats.decode import decode
 from hindcast.kafka import far, gaps, members
@@ -51,6 +51,9 @@ NOT_REFUSED = ("accepted", "no_change")
 """The fates of records that are not in the quarantine."""
 
 DISPUTED = "a record of the log decoded before and does not now"
+_LONGEST = 1_000
+"""So many characters are told of why a record does not decode."""
+
 _NEAR = 10_000
 """So many offsets before a range tell how far stream time had come at least."""
 
@@ -276,7 +279,7 @@ def account(
     total, allowed = before["malformed"], limits.malformed(topic, before["records"] + to_come)
     if bad and total > allowed:
         key = "no key" if bad[0]["key"] is None else f"key {'***' if topic.sensitive else bad[0]['key']}"
-        reason = NOT_TOLD if topic.sensitive else bad[0]["reason"]
+        reason = NOT_TOLD if topic.sensitive else show_briefly(bad[0]["reason"], _LONGEST)
         reason += "" if topic.sensitive else mismatch.told(topic, bad[0]["value"])
         ways = "" if bad[0]["reason"].startswith("op ") else "mend the columns in the contract, or "
         raise RecordError(

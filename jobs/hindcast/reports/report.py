@@ -15,7 +15,7 @@ from hindcast.corrected import windows
 from hindcast.delta import emitted, tables
 from hindcast.delta.making import LOCKED_OUT
 from hindcast.delta.tables import Table
-from hindcast.errors import RunError
+from hindcast.errors import BREAKS, RunError, escape_controls
 from hindcast.kafka import members
 from hindcast.planning import definitions, journal
 from hindcast.planning.journal import Run
@@ -247,7 +247,7 @@ def text(report: dict[str, Any]) -> str:
     """The report as lines for a terminal or a task's log."""
     lines = [f"{report['pipeline']}, run {report['run']} ({report['runId']}), known at {report['knownAt']}", ""]
     lines += [f"only {report['only']} and what is made of it", ""] if "only" in report else []
-    lines += [f"reason: {report['reason']}", ""] if "reason" in report else []
+    lines += [f"reason: {escape_controls(report['reason'], BREAKS)}", ""] if "reason" in report else []
     if told := report.get("forgets"):
         lines += [f"forgot of {told['topic']} what has the sha256 {told['sha256']}", ""]
     lines += [*of_contract, ""] if (of_contract := definitions.list_lines(report.get("contract"))) else []
@@ -290,7 +290,7 @@ def text(report: dict[str, Any]) -> str:
             lines.append(f"  {'':<20}   {gate['outcome']:<9} {named(gate['expectation'], gate['kwargs'])}{detail}")
             if "rows" in gate:
                 lines.append(f"  {'':<20}             {gate['rows']}")
-    return "\n".join([*lines, "", f"  again: {report['again']}"])
+    return escape_controls("\n".join([*lines, "", f"  again: {report['again']}"]))
 
 
 def text_of_overdue(overdue: Mapping[str, Any]) -> str:

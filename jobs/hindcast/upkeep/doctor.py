@@ -22,7 +22,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 from hindcast import session, settings
-from hindcast.errors import HindcastError, SettingsError
+from hindcast.errors import HindcastError, SettingsError, escape_controls
 from hindcast.local import private
 from hindcast.settings import Settings
 
@@ -69,7 +69,7 @@ def text(lines: list[Line]) -> str:
         told.append(f"{line.state:<8} {line.what:<{wide}}  {found}")
         told += [f"{'':<{wide + 11}}what to do: {line.mend}"] if line.mend else []
     counts = {state: sum(line.state == state for line in lines) for state in ("ok", "warning", "failed")}
-    return "\n".join([*told, ", ".join(f"{n} {state}" for state, n in counts.items())])
+    return escape_controls("\n".join([*told, ", ".join(f"{n} {state}" for state, n in counts.items())]))
 
 
 def as_json(lines: list[Line]) -> dict[str, Any]:

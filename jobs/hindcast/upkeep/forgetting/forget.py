@@ -30,7 +30,7 @@ from hindcast.contracts.load import load_all
 from hindcast.delta import contents, emitted, making, tables
 from hindcast.delta.folder import Folder
 from hindcast.delta.tables import Table
-from hindcast.errors import AskedError, HindcastError, RunError
+from hindcast.errors import AskedError, HindcastError, RunError, escape_controls
 from hindcast.planning import journal, notices, planner
 from hindcast.planning.inputs import located
 from hindcast.planning.plans import Plan
@@ -107,7 +107,7 @@ def text(pipeline: str, told: Mapping[str, Any]) -> str:
     lines += [f"  left: a text of sha256 {it['sha256'][:12]} in {', '.join(it['files'])}" for it in told["left"]]
     lines += [f"  left: {told['rowsLeft']:,} rows of it"] if told["rowsLeft"] else []
     lines += [f"  left: {path} belongs to no table" for path in told["old"]]
-    return "\n".join([*lines, "", *(f"  {line}" for line in (*BESIDES, *besides(told["readers"])))])
+    return escape_controls("\n".join([*lines, "", *(f"  {line}" for line in (*BESIDES, *besides(told["readers"])))]))
 
 
 BESIDES = (

@@ -21,7 +21,7 @@ from hindcast.contracts import Contract
 from hindcast.contracts.sensitive import sensitive
 from hindcast.delta import emitted, tables
 from hindcast.delta.tables import Table
-from hindcast.errors import HindcastError, TableError, UnknownError, nearest
+from hindcast.errors import HindcastError, TableError, UnknownError, escape_controls, nearest
 from hindcast.planning import journal
 from hindcast.planning.journal import Run
 from hindcast.replay import base, logs, trimmed
@@ -69,7 +69,7 @@ def text(told: Verified) -> str:
     for it in told.findings:
         lines += ["", f"{it.check}: {it.where}", f"  found: {it.found}", f"  what to do: {it.mend}"]
     lines += [f"not checked: {why}" for why in told.left]
-    return "\n".join(lines)
+    return escape_controls("\n".join(lines))
 
 
 def _many(told: Verified) -> str:

@@ -1,0 +1,62 @@
+"""What commands print, and tasks log, of others' texts: nothing in it steers a terminal, or forges a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hindcast.building import preview
+from hindcast.compare import Compared, showing
+from hindcast.errors import escape_controls
+from hindcast.reports import report
+from hindcast.upkeep import doctor
+from hindcast.upkeep.forgetting import forget
+from hindcast.upkeep.verifying import verify
+from hindcast.upkeep.verifying.findings import Finding
+
+ODD = "\x1b]0;mine\x07\x9b31m\u202eend"
+GATE = {"gate": 0, "expectation": "expect_it", "kwargs": {}, "on_failure": "warn", "outcome": "failed", "detail": ODD}
+TABLE = {"opened": 0, "closed": 0, "corrected": 0, "held": 0, "examples": [], "gates": [GATE]}
+RUN: dict[str, Any] = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {}, "again": "hindcast run p"}
+
+
+def tell_report() -> str:
+    return report.text({**RUN, "reason": ODD, "tables": {"sales": TABLE}})
+
+
+def tell_preview() -> str:
+    about = {"pipeline": "p", "underWay": None, "contract": None, "topics": {}}
+    return preview.text({**about, "tables": {"sales": TABLE}})
+
+
+def tell_findings() -> str:
+    return verify.text(verify.Verified("p", findings=[Finding("rows", "sales", ODD, "run", key=ODD)]))
+
+
+def tell_comparison() -> str:
+    return showing.text(Compared("p.v", "t", datetime(2026, 1, 1, tzinfo=UTC), 0, 1, 1, 1, [], [], (ODD,)))
+
+
+def tell_forgotten() -> str:
+    told = {"table": "t", "sha256": "", "rows": {}, "files": 0, "bytes": 0, "texts": 0, "shared": 0, "proven": False}
+    return forget.text("p", {**told, "run": 1, "left": [], "rowsLeft": 0, "old": [ODD], "readers": []})
+
+
+def tell_what_is_there() -> str:
+    return doctor.text([doctor.Line("settings", "ok", ODD, ODD)])
+
+
+@pytest.mark.parametrize(
+    "tell", [tell_report, tell_preview, tell_findings, tell_comparison, tell_forgotten, tell_what_is_there]
+)
+def test_no_text_of_others_steers_a_terminal(tell: Callable[[], str]) -> None:
+    assert r"\x1b]0;mine\x07\x9b31m\u202eend" in tell()
+    assert escape_controls(tell()) == tell()
+
+
+def test_a_reason_stays_on_its_line() -> None:
+    told = report.text({**RUN, "reason": "late\n  all gates passed", "tables": {}})
+    assert r"reason: late\n  all gates passed" in told.splitlines()
