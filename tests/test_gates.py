@@ -19,7 +19,7 @@ from hindcast.delta import making, tables
 from hindcast.errors import GateError
 from hindcast.planning import journal
 from hindcast.planning.plans import Plan, Share
-from hindcast.quality import expectations, gates, verdicts
+from hindcast.quality import expectations, gates, json_schemas, verdicts
 from hindcast.quality.candidates import Candidate
 from hindcast.quality.verdicts import Verdict
 from hindcast.settings import settings
@@ -191,6 +191,38 @@ def test_examples_are_words_of_their_sentence_however_long_they_are(spark: Spark
         assert verdict.detail.isprintable()
 
 
+def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_it(
+    spark: SparkSession, folder: Path
+) -> None:
+    beside = folder / "number.json"
+    beside.write_text('{"type": "number"}', encoding="utf-8")
+    gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, f"      - {gate}{{type: number}}}}\n      - {gate}{{$ref: '{beside.as_uri()}'}}}}\n", head)
+    rows = [(n, 1, note, None, 0, 1) for n, note in enumerate(("1", "no JSON", "[" * 9999, '"text"', "2.5"))]
+    own, far = checked(spark, it, rows)
+    assert (own.outcome, own.failing, own.checked) == ("failed", 3, 5), own.detail
+    assert far.outcome == "error"
+    assert "Unresolvable" in far.detail
+
+
+@pytest.mark.parametrize(
+    ("schema", "far"),
+    [
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, None),
+        ({"$id": "https://a.org/b", "items": [{"$ref": "c#/x"}], "$defs": {"c": {"$id": "c"}}}, None),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, None),
+        ({"properties": {"$ref": {"type": "string"}}}, None),
+        ({"items": [{"$ref": "https://a.org/b"}]}, "https://a.org/b"),
+        ({"$id": "file:///etc/a", "$dynamicRef": "passwd"}, "passwd"),
+        ({"$ref": "http://[a"}, "http://[a"),
+        ("text", None),
+    ],
+)
+def test_what_a_json_schema_refers_to_is_in_it(schema: object, far: str | None) -> None:
+    assert json_schemas.find_far(schema) == far
+
+
 def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:
     head = HEAD.replace("topics:\n", "topics:\n  shops: {read: table, key: {id: int}, value: {name: string}}\n")
     it = contract(folder, "      - expect_foreign_keys_to_be_found: {column: price, table: shops}\n", head)
@@ -322,6 +354,10 @@ REFUSED = [
     ("expect_foreign_keys_to_be_found: {column_list: 5, table: shops}", "no table 'shops'"),
     ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
     ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
+    (
+        'expect_column_values_to_match_json_schema: {column: note, json_schema: {$ref: "file:///etc/passwd"}}',
+        "refers to file:///etc/passwd, which is not in it",
+    ),
     ("expect_ties_to_be_ordered: {}\n        on_failure: quarantine", "write stop or warn"),
 ]
 

@@ -13,7 +13,7 @@ from hindcast.contracts.gates import complaint
 from hindcast.contracts.parsing import strip_comments
 from hindcast.contracts.shapes import PERIODS
 from hindcast.contracts.views import Complaint
-from hindcast.errors import nearest
+from hindcast.errors import nearest, show_briefly
 
 
 def looks_at(gate: Expectation) -> str:
@@ -70,7 +70,8 @@ def imported() -> Any:
     import great_expectations
     import great_expectations.expectations.registry
 
-    import hindcast.quality.rules  # noqa: F401  # its expectations register themselves
+    import hindcast.quality.json_schemas
+    import hindcast.quality.rules  # noqa: F401  # what is in them registers itself
 
     return great_expectations
 
@@ -115,12 +116,26 @@ def _problem(contract: Contract, name: str, gate: Expectation) -> tuple[str, str
         return f"no expectation '{gate.type}'", nearest(gate.type, names)
     if problem := _misplaced(contract, name, gate, found):
         return f"{gate.type}: {problem[0]}", problem[1]
+    if far := _far(gate):
+        return f"{gate.type}: {far}", "write what is meant under $defs in it, and refer to it as '#/$defs/NAME'"
     try:
         configured(gate, facts(contract, name, gate) | _SAMPLE).to_domain_obj()
     except (TypeError, ValueError, imported().exceptions.GreatExpectationsError) as error:
         told, mend = _told(error, gate, found)
         return f"{named(gate.type, gate.kwargs)}: {told}", mend
     return None
+
+
+def _far(gate: Expectation) -> str:
+    """Return what is wrong with a JSON Schema that is not whole; empty if nothing is."""
+    from hindcast.quality.json_schemas import find_far
+
+    told = find_far(gate.kwargs.get("json_schema"))
+    return (
+        f"json_schema refers to {show_briefly(told)}, which is not in it: nothing is read from elsewhere"
+        if told
+        else ""
+    )
 
 
 _SAMPLE: dict[str, Any] = {

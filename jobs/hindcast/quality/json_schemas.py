@@ -1,0 +1,91 @@
+"""Values that match a JSON Schema, of which every part is at hand: none is read from a file, nor asked of a server.
+
+Great Expectations' own measure leaves that to jsonschema, which opens whatever address `$ref` names, with the rights of
+the Spark server; and it fails altogether on a value that is no JSON. Here such a value does not match.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urldefrag, urljoin
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types
+from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
+from great_expectations.expectations.metrics.map_metric_provider.column_condition_partial import (
+    column_condition_partial,
+)
+from great_expectations.expectations.metrics.map_metric_provider.column_map_metric_provider import (
+    ColumnMapMetricProvider,
+)
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no types
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType
+
+
+class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
+    """Takes the place of Great Expectations' measure of this name, in Spark."""
+
+    condition_metric_name = "column_values.match_json_schema"
+    condition_value_keys = ("json_schema",)
+
+    @column_condition_partial(engine=SparkDFExecutionEngine)
+    def _spark(cls, column: Column, json_schema: Mapping[str, Any], **_others: object) -> Column:  # noqa: N805  # as GX wants it
+        schema = json.loads(json.dumps(json_schema, default=str))
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+        made: list[Any] = []
+
+        # Within this function, so that it goes to Spark's workers by value: they need not have this package.
+        def matches(text: str | None) -> bool:
+            if text is None:
+                return False
+            if not made:
+                made.append(jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY))
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                return False
+            return bool(made[0].is_valid(value))
+
+        return F.udf(lambda text: matches(text), BooleanType())(column)  # noqa: PLW0108  # Spark reads hints of types
+
+
+def find_far(schema: object) -> str | None:
+    """Return the first reference of a JSON Schema to what is neither in it nor a schema of JSON Schema itself.
+
+    >>> find_far({"$id": "https://a.org/b", "items": {"$ref": "c"}, "$defs": {"c": {"$id": "c"}}})
+    >>> find_far({"items": {"$ref": "file:///etc/passwd"}})
+    'file:///etc/passwd'
+    """
+    base = str(schema.get("$id", "")) if isinstance(schema, dict) else ""
+    parts = list(_walk(schema))
+    here = {_place(base, part[name]) for part in parts for name in ("$id", "id") if isinstance(part.get(name), str)}
+    for part in parts:
+        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+            told = part.get(name)
+            if isinstance(told, str) and not told.startswith("#"):
+                place = _place(base, told)
+                if place not in here and place not in REGISTRY:
+                    return told
+    return None
+
+
+def _place(base: str, told: str) -> str:
+    try:
+        return urldefrag(urljoin(base, told))[0]
+    except ValueError:
+        return told
+
+
+def _walk(schema: object) -> Iterator[dict[str, Any]]:
+    """Yield each object in a JSON value, the outer ones first."""
+    todo = [schema]
+    while todo:
+        match todo.pop(0):
+            case dict() as one:
+                yield one
+                todo += one.values()
+            case list() as some:
+                todo += some
