@@ -308,7 +308,25 @@ def test_settings_that_make_no_sense(hindcast: Run, monkeypatch: pytest.MonkeyPa
     assert (code, "HINDCAST_KAFKA_PORT is 'many', not a port" in err) == (1, True)
 
 
-@pytest.mark.parametrize("command", [[], ["nonsense"], ["query"], ["query", "a.b", "--format", "xml"]])
+def test_a_warehouse_whose_folder_has_no_name_in_delta(hindcast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_WAREHOUSE", "/tmp/caf\udce9")  # noqa: S108  # nothing is written there
+    code, _, err = hindcast("runs", "restaurant")
+    assert (code, err.splitlines()[0]) == (1, r"hindcast: the warehouse is '/tmp/caf\xe9', which is not UTF-8 text")
+
+
+def test_where_vectors_are_to_be_written_is_looked_at_before_they_are_run(hindcast: Run, tmp_path: Path) -> None:
+    code, out, err = hindcast("conformance", str(tmp_path), "--out", str(tmp_path / "none" / "out.json"))
+    assert (code, out) == (1, "")
+    assert "none: cannot be read or written: No such file or directory" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([], ["nonsense"], ["query"], ["query", "a.b", "--format", "xml"]),
+        *(["produce", "menu", "file", "--partitions", n] for n in ("0", "-1", "9" * 20, "many")),
+    ],
+)
 def test_usage_is_told_by_the_parser(hindcast: Run, command: list[str]) -> None:
     code, out, err = hindcast(*command)
     assert (code, out) == (2, "")

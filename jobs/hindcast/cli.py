@@ -61,6 +61,12 @@ def _refuse_odd_text(arguments: argparse.Namespace) -> None:
             raise QueryError(found, mend="`hindcast check` lists the contracts that there are")
 
 
+def _count_partitions(text: str) -> int:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of partitions: write one from 1 to 999999999")
+    return int(text)
+
+
 _HALVES = re.compile("[\ud800-\udfff]")
 """What Python has for a byte that is not UTF-8."""
 
@@ -264,7 +270,7 @@ def _parser() -> argparse.ArgumentParser:
         "text is sent as it is, null as null, anything else as JSON; bytes: key_base64, value_base64; timestamp: "
         "ISO 8601 or milliseconds, null for none, now if left out",
     )
-    produce.add_argument("--partitions", type=int, default=1, help="of a topic that is made (1)")
+    produce.add_argument("--partitions", type=_count_partitions, default=1, help="of a topic that is made (1)")
     where = produce.add_mutually_exclusive_group()
     where.add_argument(
         "--partitioner",

@@ -110,7 +110,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         root=root,
         var=var,
-        warehouse=warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute()),
+        warehouse=_tables(warehouse),
         reports=_path(env, "HINDCAST_REPORTS", var / "reports"),
         schemas=_path(env, "HINDCAST_SCHEMAS", root / "schemas"),
         kafka=env.get("HINDCAST_KAFKA") or f"127.0.0.1:{kafka_port}",
@@ -134,6 +134,15 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def _path(env: Mapping[str, str], name: str, default: Path) -> Path:
     return Path(env.get(name) or default).expanduser().absolute()
+
+
+def _tables(warehouse: str) -> str:
+    """Return the warehouse as it is named everywhere; SettingsError where Delta has no name for its folder."""
+    place = warehouse if "://" in warehouse else str(Path(warehouse).expanduser().absolute())
+    if re.search("[\ud800-\udfff]", place):
+        mend = "set HINDCAST_WAREHOUSE, or HINDCAST_VAR, to a folder whose whole path is UTF-8 text"
+        raise SettingsError(f"the warehouse is '{_short(place)}', which is not UTF-8 text", mend=mend)
+    return place
 
 
 def _port(env: Mapping[str, str], name: str, default: int) -> int:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hindcast import rights
 from hindcast.conformance.printing import failure, families
 from hindcast.conformance.runner import Outcome, outcomes, run
 from hindcast.conformance.vectors import Vector, load
+from hindcast.errors import PlatformError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +24,13 @@ def conformance(spark: SparkSession, directory: Path, out: Path) -> int:
     What was computed has the form of the vector's `expected`, or is `{"declined": reason}`. Prints the families and
     the first vector that failed. Returns 0 if all that were run passed, else 1.
     """
-    done = outcomes(spark, load(directory))
-    out.write_text(json.dumps({outcome.vector.name: outcome.computed for outcome in done}, indent=1), encoding="utf-8")
+    try:
+        out.parent.stat()  # that there is no such folder is told before all is run
+        done = outcomes(spark, load(directory))
+        computed = {outcome.vector.name: outcome.computed for outcome in done}
+        out.write_text(json.dumps(computed, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise PlatformError(**rights.explain(error, Path(error.filename or out), "read or written")) from None
     print(families(done))
     failed = [outcome for outcome in done if outcome.state == "failed"]
     if failed:
