@@ -465,10 +465,6 @@ UNFIT = [
      "unexpected_rows_query has more than the name in {batch}", "write {batch} alone"),
     ("unexpected_rows_expectation: {unexpected_rows_query: 'SELECT * FROM {batch!r}'}", 10,
      "unexpected_rows_query has more than the name in {batch}", "write {batch} alone"),
-    ("expect_column_values_to_match_json_schema: {column: note, json_schema: {anyOf: [{$ref: 'file:///etc/x'}]}}", 10,
-     "$ref: 'file:///etc/x' names a schema elsewhere, which would be fetched", "put the schema under $defs"),
-    ("expect_column_values_to_match_json_schema: {column: note, json_schema: {a: {id: 'http://a/b', $ref: '#x'}}}", 10,
-     "id: 'http://a/b' names a schema elsewhere", "put the schema under $defs"),
     (("expect_column_values_to_not_be_null: {column: note, condition_parser: great_expectations,\n"
      "          row_condition: 'col(\"price\") > 0 and col(\"id\") > 1'}"), 11,
      "is not one comparison, and only its first would be looked at", "write it in Spark SQL"),

@@ -35,7 +35,6 @@ def complaints(location: tuple[Any, ...], gates: Sequence[Expectation], shape: S
             _columns(gate, columns),
             _unsupported(gate),
             _unread(gate),
-            _elsewhere(gate),
             _condition(gate, columns),
             _query(gate, shape, columns),
         ):
@@ -93,29 +92,6 @@ def _unread(gate: Expectation) -> _Found:
     for field in ("row_condition", "unexpected_rows_query"):
         if not isinstance(gate.kwargs.get(field), str | None):
             yield field, f"{field} is {shown(gate.kwargs[field])}, not a text", "write Spark SQL in quotes"
-
-
-def _elsewhere(gate: Expectation) -> _Found:
-    """Of JSON Schema with references out of it: who validates fetches what they name, also a file of the server."""
-    for field, text in _find_strings(gate.kwargs):
-        within = text.startswith("#") if field in _REFERENCES else ":" not in text
-        if field in (*_REFERENCES, "$id", "id") and not within:
-            found = f"{field}: {shown(text)} names a schema elsewhere, which would be fetched"
-            yield "json_schema", found, "put the schema under $defs, and refer to it: $ref: '#/$defs/...'"
-
-
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-"""Where JSON Schema names another one; `$id`, and `id` in older drafts, say from where names count."""
-
-
-def _find_strings(value: object) -> Iterator[tuple[str, str]]:
-    """Yield each string that has a name, wherever it lies, with this name."""
-    todo = [value]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, dict):
-            yield from ((str(name), it) for name, it in part.items() if isinstance(it, str))
-        todo += part.values() if isinstance(part, dict) else part if isinstance(part, list) else []
 
 
 def _condition(gate: Expectation, columns: Columns) -> _Found:
