@@ -104,7 +104,7 @@ def of_topic(
 
     of = table.warehouse, contract.pipeline, name
     seen = last_seen.run(contract, table, tables.log(*of), base.table(*of))
-    if seen is None or name in (todo.only, todo.upgraded):
+    if seen is None or name in (todo.only, todo.upgraded) or records.redefines:
         every = records.all()
         looked_for = tie_counts.are_looked_for(contract, todo, name, tables.size(tables.log(*of)))
         came, earlier = records.unpublished(every, whole=True), records.published(every)
@@ -141,7 +141,7 @@ def _of_stream(spark: SparkSession, contract: Contract, todo: Plan, name: str, r
     """What a topic's log changes in a table of events: those that it does not have yet."""
     table, whole = located(contract, name), name == todo.only
     after, frozen = tables.published(table), horizon.frozen(table.warehouse, contract, name)
-    whole = whole or last_seen.decoded_anew(contract, table, name)
+    whole = whole or last_seen.decoded_anew(contract, table, name) or records.redefines
     judged = Judged(records.again_of(whole=whole))
     if whole:
         return Found(comparing.whole(spark, table, derive.events(records.all()), todo, frozen), after, judged=judged)

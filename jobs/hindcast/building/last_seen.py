@@ -56,14 +56,25 @@ def changed_for_gates(contract: Contract, todo: Plan, table: Table, settled: int
     )
 
 
-def decoded_anew(contract: Contract, table: Table, name: str) -> bool:
-    """Whether the records of a stream's table were brought by another contract, which decodes them otherwise."""
+def decoded_anew(contract: Contract, table: Table, name: str, since: int | None = None) -> bool:
+    """Whether the records of a stream's table were brought by another contract, which decodes them otherwise; or were
+    so up to an earlier run, `since`.
+    """
     past = journal.runs(table.warehouse, table.pipeline)
-    last = journal.settled(past, tables.published(table))
+    last = journal.settled(past, tables.published(table)) if since is None else since
     run = next((run for run in past if run.number == last), None)
     if run is None or run.plan["contract"] == contract.hash:
         return False
     return Plan.from_json(run.plan).decodings.get(name) != contract.topics[name].decoding
+
+
+def redefined(contract: Contract, table: Table, name: str, since: int) -> bool:
+    """Whether more than the records that came since the run `since` can have changed rows of a topic's table: another
+    definition, or something that was forgotten. Before the first run (0) there are no rows.
+    """
+    if contract.topics[name].read == "stream":
+        return decoded_anew(contract, table, name, since)
+    return since > 0 and of_any_size(contract, table, since) is None
 
 
 def requeued(contract: Contract, name: str, since: int) -> bool:

@@ -2,7 +2,8 @@
 
 What is held is not looked at again, unless something has changed for it: the run brings a record of its key (of a
 record that is held by itself: one that can change what gates say of it) or releases it, or the contract or a table that
-a gate looks into is another. Then what is held is as new as what the run brings.
+a gate looks into is another. Then what is held is as new as what the run brings; and where the table was defined
+otherwise since it is held, the table is derived whole.
 A record that was held by itself (`hold: row`) and is no more is of the run that let it pass.
 """
 
@@ -62,6 +63,22 @@ class TopicRecords:
     @cached_property
     def again(self) -> DataFrame | None:
         """What is held and has to be derived anew, in the columns of `holds.waiting`; None where nothing is held."""
+        return self._waiting if self._waiting is None or self.redefines else self._touched
+
+    @cached_property
+    def redefines(self) -> bool:
+        """Whether something of what is derived anew is held since before the table was defined otherwise. What that has
+        changed of rows of before is held with it, and stands in no record that has come since: only the whole tells.
+        """
+        if self._touched is None:
+            return False
+        apart = F.lit(False) if self._contract.topics[self._name].read == "stream" else F.col("unit").isNotNull()
+        rows = self._touched.where(~apart).select("since").distinct().collect()
+        return any(last_seen.redefined(self._contract, self._table, self._name, row[0]) for row in rows)
+
+    @cached_property
+    def _touched(self) -> DataFrame | None:
+        """Return what is held of `again` for its own sake."""
         if self._waiting is None or self._judges_all:
             return self._waiting
         brought = self._brought(self._settled).select(self._key().alias("_key"), F.col("timestamp").alias("_time"))
