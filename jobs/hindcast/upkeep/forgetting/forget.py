@@ -48,9 +48,9 @@ from hindcast.upkeep.forgetting.texts import Texts
 def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | None = None) -> dict[str, Any]:
     """Forgets, and returns the proof, which is also among the reports (`forget-RUN.json`).
 
-    What was forgotten before and has not come again, gives the proof of then. AskedError if there was never anything
-    like that; if the contract was changed since the last run: tables have to be what it says; amid an upgrade of the
-    topic's table; or if a kafka view would have to begin anew that cannot.
+    What was forgotten before and has not come again, gives the proof of then, unless that found something left.
+    AskedError if there was never anything like that; if the contract was changed since the last run: tables have to be
+    what it says; amid an upgrade of the topic's table; or if a kafka view would have to begin anew that cannot.
     """
     now, pipeline = settings(), contract.pipeline
     past, digest = journal.runs(now.warehouse, pipeline), what.digest(spark, contract)
@@ -64,7 +64,9 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
             raise _unknown(contract, what)
         if same[-1].state == "completed":
             runs.finish(pipeline, same[-1].number)  # it may have died before its report was written
-            return _proof(pipeline, same[-1].number)
+            proven = _proof(pipeline, same[-1].number)
+            if proven["proven"]:
+                return proven
     if begun is None:
         _refuse(contract, what.topic)
     run_id = begun.run_id if begun else journal.run_id("forget")
@@ -77,8 +79,10 @@ def forget(spark: SparkSession, contract: Contract, what: Asked, reason: str | N
     try:
         runs.bring(spark, pipeline, todo.run)
     except HindcastError:  # what stops it, is none of the key's
+        step.remove_unheld()
         step.prove()
         raise
+    step.remove_unheld()
     proven = step.prove()
     runs.finish(pipeline, todo.run)
     return proven
@@ -245,6 +249,51 @@ class _Step:
             others = contents.load(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
             count += erase.clear(others, table, "row", self._todo.run)
         return count
+
+    def remove_unheld(self) -> None:
+        """Remove what was held of these records and stands in no table, now that all is derived without them.
+
+        What of a key is not held as it was any more was made of them. What is known of a key that has ended before,
+        goes if the key says what they said and no row has it.
+        """
+        failing = holds.table(settings().warehouse, self._contract.pipeline)
+        if tables.opened(failing) is None:
+            return
+        entries = contents.load(self._spark, failing)
+        unit = F.col("unit") if "unit" in entries.columns else F.lit(None).cast("string")
+        entries = entries.withColumn("_unit", unit)
+        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.lineage.tables]
+        every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
+        self._rows["failing"] += erase.remove(every, failing, every.columns, self._todo.run)
+
+    def _unheld(self, name: str, entries: DataFrame) -> DataFrame:
+        """Return of the entries of a table those that go (`remove_unheld`)."""
+        now, before = (self._held(name, upto) for upto in (None, self._todo.run))
+        own, was = F.struct("key", "_unit"), F.col("run") < self._todo.run
+        there = own.eqNullSafe(F.struct("_heldKey", "_heldUnit"))
+        anew = entries.where(~was & (F.col("entry") == "held")).select(own.alias("_own")).distinct()
+        ended = entries.join(F.broadcast(before), there, "left_semi").join(F.broadcast(now), there, "left_anti")
+        changed = entries.where(was).join(F.broadcast(before), there, "left_semi")
+        changed = changed.join(F.broadcast(anew), own.eqNullSafe(F.col("_own")), "left_semi")
+        settled = entries.join(F.broadcast(now), F.col("key") == F.col("_heldKey"), "left_anti").where(
+            "key IS NOT NULL"
+        )
+        keys = [row[0] for row in settled.select("key").distinct().collect() if self.texts.said_in(row[0])]
+        said = self._spark.createDataFrame([[key] for key in keys], "_key string")
+        table = tables.located(settings().warehouse, self._contract, name)
+        if keys and tables.opened(table) is not None:
+            rows = contents.load(self._spark, table).select(holds.key_of(table.key).alias("_key"))
+            said = said.join(rows, "_key", "left_anti")
+        gone = settled.join(F.broadcast(said), F.col("key") == F.col("_key"), "left_semi")
+        return reduce(DataFrame.unionByName, (ended, changed, gone))
+
+    def _held(self, name: str, before: int | None) -> DataFrame:
+        """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
+        place = settings().warehouse, self._contract.pipeline
+        found = holds.waiting(self._spark, *place, name, before=before)
+        if found is None:
+            return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
+        return found.select(F.col("key").alias("_heldKey"), F.col("unit").alias("_heldUnit"))
 
     def _told(self) -> None:
         """What the journal, the gates and the reports say of it."""

@@ -77,6 +77,10 @@ class Texts:
         """Whether a key (JSON) has one of the texts of the key."""
         return not self.keys.isdisjoint(leaves(key))
 
+    def said_in(self, key: str) -> bool:
+        """Whether a key (JSON) has one of the texts that the records said."""
+        return not self.said.isdisjoint(leaves(key))
+
 
 def telling(text: str) -> bool:
     """Whether finding a text tells anything: it is long enough, and no date."""
