@@ -23,13 +23,12 @@ down: setup ## stop what `make up` started
 test: setup ## the tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-long: setup ## the tests, with those that take half a minute or more
-	@$(BIN)/python -m pytest
+test-long: setup ## all tests, in two processes; a run that was stopped goes on where it was
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --resume var/test-long.txt
 
-OVER_CONNECT := fates requeue valid_time_runs formats_runs envelopes pattern_runs chunks holding preview emitting runs
 test-connect: setup ## tests of whole runs over Spark Connect, as Airflow runs them (five minutes)
 	@$(BIN)/python -m pytest --connect tests/test_evolution.py
-	@$(BIN)/python -m pytest --connect -m "not long" $(OVER_CONNECT:%=tests/test_%.py)
+	@$(BIN)/python -m pytest --connect -m "connect and not long"
 
 test-browser: setup ## those that work Airflow's UI in a browser; installs Chromium, or says what is missing
 	@$(PYTHON) scripts/browser.py
@@ -47,7 +46,7 @@ object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditio
 	@$(PYTHON) scripts/object_store.py
 
 mutate: setup ## wrong readings of every operator, and what catches each
-	@PYTHONPATH=jobs:tests $(BIN)/python tests/mutations.py
+	@PYTHONPATH=jobs:tools:tests $(BIN)/python tests/mutations.py
 
 docs: setup ## the documentation as a site, in var/site (links are checked)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'
@@ -56,31 +55,31 @@ docs: setup ## the documentation as a site, in var/site (links are checked)
 
 bench: setup ## each operation beside its peers, and the goals of speed: met or not (two hours; nothing else should run)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[bench]'
-	@PYTHONPATH=jobs:scripts $(BIN)/python -m bench.speed
+	@PYTHONPATH=jobs:tools:scripts $(BIN)/python -m bench.speed
 
 bench-quick: setup ## a tenth of it without peers, against the recorded baseline (three minutes)
-	@PYTHONPATH=jobs:scripts $(BIN)/python -m bench.speed --quick
+	@PYTHONPATH=jobs:tools:scripts $(BIN)/python -m bench.speed --quick
 
 bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
-	@PYTHONPATH=jobs $(BIN)/python bench/increment.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/increment.py
 
 bench-gates: setup ## what gates cost, beside one aggregate pass (two minutes)
-	@PYTHONPATH=jobs $(BIN)/python bench/gates.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/gates.py
 
 bench-airflow: setup ## what a run of ten records costs, beside a DAG of the same shape that does nothing (four minutes)
-	@PYTHONPATH=jobs $(BIN)/python bench/airflow.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/airflow.py
 
 bench-pages: setup ## what the time machine takes for a key of 10 million rectangles (a minute)
-	@PYTHONPATH=jobs $(BIN)/python bench/pages.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/pages.py
 
 bench-readings: setup ## a join of 10 million events in both readings (seven minutes)
-	@PYTHONPATH=jobs $(BIN)/python bench/readings.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/readings.py
 
 bench-scale: setup ## plans over 200 partitions, and 5 million records replayed with a heap of 1 GiB (ten minutes)
-	@PYTHONPATH=jobs $(BIN)/python bench/scale.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/scale.py
 
 bench-decoding: setup ## what decoding a record costs, beside Spark's own parser (five minutes)
-	@PYTHONPATH=jobs $(BIN)/python bench/decoding.py
+	@PYTHONPATH=jobs:tools $(BIN)/python bench/decoding.py
 
 check: setup ## format, lint, types, contracts
 	@$(BIN)/ruff format --check .
@@ -100,4 +99,4 @@ audit: setup ## known vulnerabilities of what requirements.lock pins, and withdr
 	@$(PYTHON) scripts/audit.py
 
 clean: ## remove what can be made again, but not var/
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis jobs/*.egg-info
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info jobs/*.egg-info

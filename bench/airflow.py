@@ -21,12 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hindcast.demo import restaurant
+from hindcast.common.settings import Settings, read_settings
 from hindcast.kafka import produce
-from hindcast.kafka.produce import Record
-from hindcast.local import airflow, ports, stack
-from hindcast.local.api import Airflow
-from hindcast.settings import Settings, settings
+from hindcast.kafka.produce import ProducerRecord
+from hindcast_demo import restaurant
+from hindcast_local import airflow, ports, stack
+from hindcast_local.api import AirflowClient
 
 RESULTS = Path(__file__).parent / "results" / "airflow.json"
 RECORDS = 10
@@ -65,7 +65,7 @@ def main() -> None:
         web.unpause("empty")
         taken: dict[str, list[float]] = {"empty": [], "restaurant": []}
         for number in range(rounds + 1):
-            produce.send(now.kafka, restaurant.ORDERS, _orders(number))
+            produce.send_records(now.kafka, restaurant.ORDERS, _orders(number))
             for dag, seconds in taken.items():
                 run = web.wait(dag, web.trigger(dag))
                 seconds.append(_seconds(web, dag, run))
@@ -89,39 +89,42 @@ def main() -> None:
 @contextmanager
 def _up(folder: Path) -> Iterator[Settings]:
     """A stack with both DAGs and the restaurant's first records; stopped to its last process."""
-    root, ours = folder / "root", settings().root
+    root, ours = folder / "root", read_settings().root
     (root / "dags").mkdir(parents=True)
     (root / "schemas").mkdir()
     (root / "dags" / "pipelines.py").symlink_to(ours / "dags" / "pipelines.py")
     (root / "plugins").symlink_to(ours / "plugins")
     (root / "jobs").symlink_to(ours / "jobs")
     shutil.copy(ours / "schemas" / "restaurant.yaml", root / "schemas")
-    numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
-    now = settings({"HINDCAST_ROOT": str(root), "HINDCAST_VAR": str(folder / "var"), **numbers})
+    numbers = {f"HINDCAST_{name}_PORT": str(ports.find_free_port()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
+    settings = read_settings({"HINDCAST_ROOT": str(root), "HINDCAST_VAR": str(folder / "var"), **numbers})
     try:
-        stack.up(now)
-        first = restaurant.first()
-        produce.create(now.kafka, *first)
+        stack.start_stack(settings)
+        first = restaurant.first_records()
+        produce.create_topics(settings.kafka, *first)
         for topic, records in first.items():
-            produce.send(now.kafka, topic, records)
-        yield now
+            produce.send_records(settings.kafka, topic, records)
+        yield settings
     finally:
-        stack.down(now)
+        stack.stop_stack(settings)
 
 
-def _shape(web: Airflow) -> list[dict[str, Any]]:
+def _shape(web: AirflowClient) -> list[dict[str, Any]]:
     """The tasks of the restaurant's DAG, and what follows on each."""
-    told = web.definitions("restaurant")
+    told = web.read_task_definitions("restaurant")
     return [{field: task[field] for field in ("task_id", "trigger_rule", "downstream_task_ids")} for task in told]
 
 
-def _orders(number: int) -> list[Record]:
+def _orders(number: int) -> list[ProducerRecord]:
     value = json.dumps({"item": "curry", "quantity": 1}).encode()
-    return [Record(b"guest-%d-%d" % (number, n), value, restaurant.minute(10 + number)) for n in range(RECORDS)]
+    return [
+        ProducerRecord(b"guest-%d-%d" % (number, n), value, restaurant.example_time(10 + number))
+        for n in range(RECORDS)
+    ]
 
 
-def _seconds(web: Airflow, dag: str, run: str) -> float:
-    told: dict[str, Any] = web.run(dag, run)
+def _seconds(web: AirflowClient, dag: str, run: str) -> float:
+    told: dict[str, Any] = web.read_run(dag, run)
     began, ended = (datetime.fromisoformat(told[moment]) for moment in ("queued_at", "end_date"))
     return (ended - began).total_seconds()
 

@@ -2,9 +2,10 @@
 
     .venv/bin/python bench/decoding.py [--records 300000] [--out bench/results/decoding.json]
 
-Records as a replay has them, from Parquet to nowhere on one core: decoded (`decode.decode`, with key, fate and reason),
-and, in turns with it, read by `from_json` or `from_avro` alone into the same columns, which is the floor. Microseconds
-a record, the best of three rounds, less what it takes to read the records; and how many times the floor it is.
+Records as a replay has them, from Parquet to nowhere on one core: decoded (`decode.decode_records`, with key, fate and
+reason), and, in turns with it, read by `from_json` or `from_avro` alone into the same columns, which is the floor.
+Microseconds a record, the best of three rounds, less what it takes to read the records; and how many times the floor it
+is.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from hindcast.contracts import Topic
-from hindcast.contracts.avro import AvroFile
-from hindcast.formats.decode import decode
-from hindcast.session import session
+from hindcast.common.session import open_session
+from hindcast.contract import Topic
+from hindcast.contract.avro import AvroFile
+from hindcast.formats.decode import decode_records
 
 ROUNDS = 4
 """The first warms up."""
@@ -56,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     told = {}
     with tempfile.TemporaryDirectory() as folder:
-        spark = session("hindcast-bench-decoding", {"spark.master": "local[1]"})
+        spark = open_session("hindcast-bench-decoding", {"spark.master": "local[1]"})
         for n, (name, (form, columns)) in enumerate(CASES.items()):
             records = made(spark, form, columns, args.records, f"{folder}/{n}")
             reading, floor, decoding = (
@@ -99,7 +100,7 @@ def decoded(records: DataFrame, form: str, columns: dict[str, str]) -> DataFrame
     told: dict[str, Any] = {"read": "table", "key": {"item": "string"}, "value": columns, "value_format": form}
     if form == "avro":
         told["value_schema"] = AvroFile(file="bench.avsc", text=_avro(columns))
-    return decode(records, Topic.model_validate(told), LATEST)
+    return decode_records(records, Topic.model_validate(told), LATEST)
 
 
 def bests(*frames: DataFrame) -> list[float]:

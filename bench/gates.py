@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.contracts import load
-from hindcast.planning.plans import Plan, Share
+from hindcast.common.session import open_session
+from hindcast.contract import load
+from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.quality import gates
-from hindcast.quality.candidates import Candidate
-from hindcast.session import session
+from hindcast.quality.staged_change import StagedChange
 
 CONTRACT = """
 pipeline: bench
@@ -70,7 +70,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--out", type=Path, default=RESULTS)
     told = options.parse_args()
-    spark = session("hindcast-bench-gates")
+    spark = open_session("hindcast-bench-gates")
     spark.sparkContext.setLogLevel("ERROR")
     rows = candidates(spark, told.rows).persist()
     rows.count()
@@ -147,13 +147,13 @@ def asked(folder: Path, name: str, text: str, rows: DataFrame) -> Callable[[], o
     path = folder / name / "bench.yaml"
     path.write_text(text.lstrip(), encoding="utf-8")
     contract = load(path)
-    share = Share("id", 0, 0, {}, {}, {})
+    share = TopicPlan("id", 0, 0, {}, {}, {})
     plan = Plan("bench", 1, "bench", datetime.now(UTC), None, contract.hash, {"sales": share})
     count = rows.count()
 
     def ask() -> None:
-        with Candidate(contract, plan, "sales", rows, count, 0) as candidate:
-            verdicts = gates.check(candidate, contract.expectations("sales"))
+        with StagedChange(contract, plan, "sales", rows, count, 0) as candidate:
+            verdicts = gates.evaluate_gates(candidate, contract.expectations("sales"))
         assert {verdict.outcome for verdict in verdicts} == {"passed"}, verdicts
 
     return ask

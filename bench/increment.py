@@ -70,9 +70,9 @@ def main() -> None:
     os.environ["HINDCAST_SCHEMAS"] = str(told.folder / "schemas")
     os.environ["HINDCAST_VAR"] = str(told.folder / "var")
 
-    from hindcast.session import session
+    from hindcast.common.session import open_session
 
-    spark = session("hindcast-bench-increment", {"spark.driver.memory": told.memory})
+    spark = open_session("hindcast-bench-increment", {"spark.driver.memory": told.memory})
     spark.sparkContext.setLogLevel("ERROR")
     sizes = [measure(spark, told, float(size)) for size in told.sizes.split(",")]
     ratios = {
@@ -93,8 +93,8 @@ def main() -> None:
 
 def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> dict[str, Any]:
     """The runs of one size."""
-    from hindcast.contracts import load
-    from hindcast.session import temporarily
+    from hindcast.common.session import override_conf
+    from hindcast.contract import load
 
     warehouse, kept = (told.folder / f"{name}-{millions:g}" for name in ("warehouse", "kept"))
     os.environ["HINDCAST_WAREHOUSE"] = str(warehouse)
@@ -105,7 +105,7 @@ def measure(spark: SparkSession, told: argparse.Namespace, millions: float) -> d
     if kept.exists():
         shutil.copytree(kept, warehouse)
     else:
-        with temporarily(spark, {"spark.sql.shuffle.partitions": "32"}):
+        with override_conf(spark, {"spark.sql.shuffle.partitions": "32"}):
             steps = run(spark, told, contract, 1, (0, start), late=False)
         print(f"{millions:g} million, run 1: {steps}", flush=True)
         if told.keep:
@@ -136,32 +136,32 @@ def run(
     spark: SparkSession, told: argparse.Namespace, contract: Any, number: int, span: tuple[int, int], *, late: bool
 ) -> dict[str, float]:
     """One run: its records into the logs, as a replay would put them there, then the steps that follow; seconds."""
-    from hindcast import runs
-    from hindcast.kafka.topics import Offsets
-    from hindcast.planning import journal
-    from hindcast.planning.plans import Plan, Share
-    from hindcast.settings import settings
+    from hindcast.common.settings import read_settings
+    from hindcast.kafka.topics import OffsetRange
+    from hindcast.plan import journal
+    from hindcast.plan.plans import Plan, TopicPlan
+    from hindcast.runs import run_steps
 
-    warehouse = settings().warehouse
+    warehouse = read_settings().warehouse
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
     known_at = T0 + timedelta(days=3650, hours=number)
-    shares = {t: Share(t, 0, number - 1, {0: 0}, {0: Offsets(*ends[t])}, {}) for t in SHARES}
+    shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
     entry = journal.Run(number, plan.run_id, known_at, "planned", plan.as_json(), plan.as_json())
-    journal.write(warehouse, entry)
+    journal.append_entry(warehouse, entry)
     steps = {}
     for topic in contract.topics:
         begun = time.monotonic()
         claim(spark, told, contract, plan, topic, span, late=late)
         steps[f"log {topic}"] = round(time.monotonic() - begun, 2)
         begun = time.monotonic()
-        runs.replay(spark, contract.pipeline, number, topic)
+        run_steps.replay_topic(spark, contract.pipeline, number, topic)
         steps[topic] = round(time.monotonic() - begun, 2)
-    for view in contract.ordered:
+    for view in contract.ordered_views:
         begun = time.monotonic()
-        runs.build(spark, contract.pipeline, number, view)
+        run_steps.build_view(spark, contract.pipeline, number, view)
         steps[view] = round(time.monotonic() - begun, 2)
-    journal.write(warehouse, replace(entry, state="completed", detail={"tables": {}}))
+    journal.append_entry(warehouse, replace(entry, state="completed", detail={"tables": {}}))
     return steps
 
 
@@ -176,15 +176,15 @@ def claim(
     late: bool,
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
-    from hindcast.corrected import order
-    from hindcast.delta import commits, making, tables
-    from hindcast.replay import logs
-    from hindcast.settings import settings
+    from hindcast.bitemporal import order
+    from hindcast.common.settings import read_settings
+    from hindcast.ingest import topic_log
+    from hindcast.store import commits, table_creation, tables
 
-    table = tables.log(settings().warehouse, contract.pipeline, topic)
+    table = tables.log_table(read_settings().warehouse, contract.pipeline, topic)
     raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
     retention = F.lit(None).cast("interval day to second")
-    judged = order.judge(*logs._with_stream_time(spark, table, raw, retention, plan.topics[topic].ranges))  # noqa: SLF001
+    judged = order.decide_fates(*topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges))  # noqa: SLF001
     rows = judged.select(
         "partition",
         "offset",
@@ -202,8 +202,8 @@ def claim(
         F.lit(plan.run).cast("long").alias("run"),
         F.lit(plan.known_at).alias("systemFrom"),
     )
-    making.ensure(table, making.nullable(rows.schema))
-    commits.append(rows, table, plan.run, {"run": plan.run, "refused": 0})
+    table_creation.ensure_table(table, table_creation.make_nullable(rows.schema))
+    commits.append_rows(rows, table, plan.run, {"run": plan.run, "refused": 0})
 
 
 def records(
@@ -260,11 +260,11 @@ def files(folder: Path) -> dict[str, int]:
 
 def rows(contract: Any) -> dict[str, int]:
     """How many rectangles each table holds."""
-    from hindcast.delta import tables
-    from hindcast.settings import settings
+    from hindcast.common.settings import read_settings
+    from hindcast.store import tables
 
     return {
-        name: tables.size(tables.located(settings().warehouse, contract, name))
+        name: tables.count_rows(tables.locate_table(read_settings().warehouse, contract, name))
         for name in (*contract.topics, *contract.views)
     }
 

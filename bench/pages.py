@@ -70,19 +70,19 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
     """The medians of a table, over keys that lie far apart."""
     from fastapi.testclient import TestClient
 
-    from hindcast.contracts import find
-    from hindcast.delta import tables
-    from hindcast.pages.access import Access
-    from hindcast.pages.app import made
-    from hindcast.settings import settings
+    from hindcast.airflow.pages.access import PageAccess
+    from hindcast.airflow.pages.routes import build_app
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.store import tables
 
     def readable() -> frozenset[str]:
         return frozenset({pipeline})
 
     pipeline, _, table = name.partition(".")
-    web = TestClient(made(Access(lambda: None, lambda: None, readable)))
-    place = tables.located(settings().warehouse, find(settings().schemas, pipeline), table)
-    found = tables.opened(place)
+    web = TestClient(build_app(PageAccess(lambda: None, lambda: None, readable)))
+    place = tables.locate_table(read_settings().warehouse, find(read_settings().schemas, pipeline), table)
+    found = tables.open_table(place)
     assert found is not None
 
     def page(key: int, **moment: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
     ours = [timed(lambda key=key: rows(place, found, key)) for key in some[:5]]  # type: ignore[misc]
     arrow = [timed(lambda key=key: by_arrow(found, key)) for key in some[:5]]  # type: ignore[misc]
     return {
-        "rectangles": tables.size(place),
+        "rectangles": tables.count_rows(place),
         "of_a_key": page(some[0])["plane"]["total"],
         "cold_ms": round(1000 * statistics.median(cold)),
         "warm_ms": round(1000 * statistics.median(warm)),
@@ -108,19 +108,19 @@ def measured(name: str, keys: int, asked: int) -> dict[str, Any]:
 
 def rows(place: Any, found: Any, key: int) -> int:
     """The rows of a key as the pages read them."""
-    from hindcast import read
+    from hindcast.query import read
 
-    return int(read.of_key(place, found, [key]).num_rows)
+    return int(read.read_key_rows(place, found, [key]).num_rows)
 
 
 def by_arrow(found: Any, key: int) -> int:
     """The same by way of Arrow."""
     import duckdb
 
-    from hindcast.delta import contents
+    from hindcast.store import row_reader
 
     with duckdb.connect() as engine:
-        engine.register("rows", contents.arrow(found))
+        engine.register("rows", row_reader.open_arrow_rows(found))
         return len(engine.sql(f"SELECT * FROM rows WHERE id = {key}").fetchall())  # noqa: S608  # a number
 
 
@@ -133,13 +133,13 @@ def timed(ask: Callable[[], object]) -> float:
 
 def make(count: int, keys: int) -> None:
     """A table of `count` versions of `keys` keys, each ended by the next of its key, and a journal with one run."""
-    from hindcast.contracts import find
-    from hindcast.delta import tables
-    from hindcast.planning import journal
-    from hindcast.settings import settings
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.plan import journal
+    from hindcast.store import tables
 
-    contract, warehouse = find(settings().schemas, "bench"), settings().warehouse
-    table = tables.located(warehouse, contract, "prices")
+    contract, warehouse = find(read_settings().schemas, "bench"), read_settings().warehouse
+    table = tables.locate_table(warehouse, contract, "prices")
     chance = np.random.default_rng(1)
     id_ = chance.integers(0, keys, count, dtype=np.int32)
     start = np.arange(count, dtype=np.int64) * 250_000
@@ -176,7 +176,7 @@ def make(count: int, keys: int) -> None:
             )
     plan: dict[str, Any] = {"pipeline": "bench", "contract": contract.hash, "topics": {}, "intervalEnd": None}
     for state, detail in (("planned", plan), ("completed", {"topics": {}, "tables": {}})):
-        journal.write(warehouse, journal.Run(1, "bench", KNOWN, state, plan, detail))
+        journal.append_entry(warehouse, journal.Run(1, "bench", KNOWN, state, plan, detail))
 
 
 if __name__ == "__main__":

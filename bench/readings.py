@@ -19,10 +19,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Contract
-from hindcast.corrected import joins, order, plane
-from hindcast.emits import on_spark
-from hindcast.session import session, sliced
+from hindcast.bitemporal import joins, order, plane
+from hindcast.common.session import open_session, slice_large_keys
+from hindcast.contract import Contract
+from hindcast.streams import spark_adapter
 
 KEYS, PARTITIONS, ROUNDS, GOAL = 100_000, 4, 3, 2.0
 CONTRACT = Contract.model_validate(
@@ -50,13 +50,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        spark = session("hindcast-bench-readings")
+        spark = open_session("hindcast-bench-readings")
         logs = {name: made(spark, rows, f"{folder}/{name}") for name, rows in sizes(args.events).items()}
         seconds: dict[str, list[float]] = {"corrected": [], "kafka": []}
         for _ in range(ROUNDS):
             for reading, compute in (("corrected", corrected), ("kafka", kafka)):
                 started = time.monotonic()
-                with sliced(spark, sum(sizes(args.events).values())):
+                with slice_large_keys(spark, sum(sizes(args.events).values())):
                     compute(logs).write.format("noop").mode("overwrite").save()
                 seconds[reading].append(time.monotonic() - started)
                 print(f"{reading:10} {seconds[reading][-1]:6.1f} s", flush=True)
@@ -96,22 +96,24 @@ def corrected(logs: dict[str, DataFrame]) -> DataFrame:
         logs[name].select("key", "value", "timestamp", F.struct("partition", "offset").alias("position"))
         for name in ("events", "prices")
     )
-    joined = joins.stream_table(events, plane.versions(prices), "left")
+    joined = joins.join_stream_table(events, plane.derive_versions(prices), "left")
     return joined.select("key", F.col("left.v").alias("v"), F.col("right.v").alias("price"), "timestamp")
 
 
 def kafka(logs: dict[str, DataFrame]) -> DataFrame:
     records = {}
     for number, name in enumerate(CONTRACT.topics):
-        ordered = order.processing(logs[name], number)
+        ordered = order.add_processing_order(logs[name], number)
         places = (F.col("partition").alias("_partition"), F.col("offset").alias("_offset"))
         id_ = F.col("key.k").cast("binary").alias("id")
         passes = F.lit(True).alias("passes")
         headers = F.lit(None).cast("array<struct<key string, value binary>>").alias("headers")
         records[name] = ordered.select("key", "value", "timestamp", "partition", id_, "order", headers, passes, *places)
-    rows = on_spark.given(CONTRACT, "priced", records, dict.fromkeys(records, PARTITIONS))
-    done = on_spark.processed(CONTRACT, "priced", rows, PARTITIONS)
-    return on_spark.told(CONTRACT, "priced", done.where("part IS NULL")).select("k", "v", "price", "timestamp")
+    rows = spark_adapter.build_task_rows(CONTRACT, "priced", records, dict.fromkeys(records, PARTITIONS))
+    done = spark_adapter.process_tasks(CONTRACT, "priced", rows, PARTITIONS)
+    return spark_adapter.build_log_rows(CONTRACT, "priced", done.where("part IS NULL")).select(
+        "k", "v", "price", "timestamp"
+    )
 
 
 if __name__ == "__main__":

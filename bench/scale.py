@@ -22,15 +22,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hindcast import runs
-from hindcast.contracts import load
-from hindcast.delta import tables
+from hindcast.common.session import open_session
+from hindcast.common.settings import read_settings
+from hindcast.contract import load
+from hindcast.ingest import ledger
 from hindcast.kafka import produce
-from hindcast.local.broker import running
-from hindcast.planning import journal, planner, plans
-from hindcast.replay import ledger
-from hindcast.session import session
-from hindcast.settings import settings
+from hindcast.plan import journal, planner, plans
+from hindcast.runs import run_steps
+from hindcast.store import tables
+from hindcast_local.broker import run_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=2_000_000)
     parser.add_argument("--memory", default="1g")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "broker") as servers:
+    with tempfile.TemporaryDirectory() as folder, run_broker(Path(folder) / "broker") as servers:
         (Path(folder) / "schemas").mkdir()
         os.environ |= {"HINDCAST_VAR": f"{folder}/var", "HINDCAST_SCHEMAS": f"{folder}/schemas"}
         os.environ |= {"HINDCAST_KAFKA": servers, "HINDCAST_CHUNK": str(args.chunk)}
@@ -70,13 +70,13 @@ def planned(servers: str) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {}
     for partitions in (ONE, MANY):
         contract(f"of{partitions}")
-        produce.create(servers, f"of{partitions}", partitions=partitions)
-        produce.send(servers, f"of{partitions}", records(220))
+        produce.create_topics(servers, f"of{partitions}", partitions=partitions)
+        produce.send_records(servers, f"of{partitions}", records(220))
     for _ in range(ROUNDS):
         for partitions in (ONE, MANY):
             for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
-                made, started = load(settings().schemas / f"of{partitions}.yaml"), time.monotonic()
-                plan = planner.proposed(settings().warehouse, servers, made, "bench", end, [])
+                made, started = load(read_settings().schemas / f"of{partitions}.yaml"), time.monotonic()
+                plan = planner.propose_plan(read_settings().warehouse, servers, made, "bench", end, [])
                 took = time.monotonic() - started
                 seconds.setdefault(f"{partitions}, {bound}", []).append(took)
     empty = sum(r.end == r.start for r in plan.topics["prices"].ranges.values())
@@ -88,23 +88,27 @@ def planned(servers: str) -> dict[str, Any]:
 def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     """A run that brings so many records of four partitions."""
     contract("large")
-    produce.create(servers, "large", partitions=4)
+    produce.create_topics(servers, "large", partitions=4)
     started = time.monotonic()
-    produce.send(servers, "large", records(count))
+    produce.send_records(servers, "large", records(count))
     print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
-    spark = session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
+    spark = open_session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
     started = time.monotonic()
-    number = runs.plan("large", "bench")
-    runs.replay(spark, "large", number, "prices")
+    number = run_steps.plan_run("large", "bench")
+    run_steps.replay_topic(spark, "large", number, "prices")
     took = time.monotonic() - started
-    report = runs.finish("large", number)
-    log = tables.log(settings().warehouse, "large", "prices")
-    pieces = ledger.pieces(log)
+    report = run_steps.finish_run("large", number)
+    log = tables.log_table(read_settings().warehouse, "large", "prices")
+    pieces = ledger.read_ingested_ranges(log)
     assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count
-    assert tables.size(log) == count
-    assert len(journal.completed(settings().warehouse, "large")) == 1
+    assert tables.count_rows(log) == count
+    assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
     peaks = {"heap": heap(spark), "resident, JVM": resident(spark), "resident, Python": _own()}
-    chunks = len(plans.Share.from_json(journal.runs(settings().warehouse, "large")[0].plan["topics"]["prices"]).chunks)
+    chunks = len(
+        plans.TopicPlan.from_json(
+            journal.read_runs(read_settings().warehouse, "large")[0].plan["topics"]["prices"]
+        ).chunks
+    )
     rows = report["tables"]["prices"]["opened"]
     print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
     spark.stop()
@@ -112,16 +116,16 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
 
 
 def contract(name: str) -> None:
-    (settings().schemas / f"{name}.yaml").write_text(CONTRACT.format(name=name), encoding="utf-8")
+    (read_settings().schemas / f"{name}.yaml").write_text(CONTRACT.format(name=name), encoding="utf-8")
 
 
-def records(count: int) -> Iterator[produce.Record]:
+def records(count: int) -> Iterator[produce.ProducerRecord]:
     """Prices of 100,000 items over a day, a hundredth of them up to a minute late."""
     note = "x" * 80
     for n in range(count):
         late = n * 7919 % 60_000 if n % 100 == 0 else 0
         at = T0 + timedelta(milliseconds=60_000 + n * 86_400_000 // count - late)
-        yield produce.Record(
+        yield produce.ProducerRecord(
             b"item-%d" % (n * 2_654_435_761 % KEYS), b'{"price":%d,"note":"%s"}' % (n, note.encode()), at
         )
 

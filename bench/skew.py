@@ -22,8 +22,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.corrected import aggregates, joins
-from hindcast.session import ROWS_PER_SLICE, SLICES, session, temporarily
+from hindcast.bitemporal import aggregates, joins
+from hindcast.common.session import ROWS_PER_SLICE, SLICES, open_session, override_conf
 
 KEYS, TASKS, ROUNDS = 100_000, 16, 3
 
@@ -37,7 +37,7 @@ def main() -> None:
         log = Path(folder) / "log"
         log.mkdir()
         logged = {"enabled": "true", "dir": log.as_uri(), "rolling.enabled": "false", "compress": "false"}
-        spark = session("hindcast-bench-skew", {f"spark.eventLog.{name}": told for name, told in logged.items()})
+        spark = open_session("hindcast-bench-skew", {f"spark.eventLog.{name}": told for name, told in logged.items()})
         spark.conf.set("spark.sql.shuffle.partitions", str(TASKS))
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
         tables = made(spark, args.events, f"{folder}/data")
@@ -67,28 +67,28 @@ def made(spark: SparkSession, rows: int, folder: str) -> tuple[DataFrame, ...]:
 
 
 def stream_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
-    return joins.stream_table(events, fewer, "left")
+    return joins.join_stream_table(events, fewer, "left")
 
 
 def table_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
-    return joins.table_table(versions, fewer, "left")
+    return joins.join_table_table(versions, fewer, "left")
 
 
 def of_table(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
     members = versions.withColumns({"group": F.col("key"), "key": F.struct("key", "validFrom")})
     measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
-    return aggregates.of_table(members, F.col("group"), measures)
+    return aggregates.aggregate_table(members, F.col("group"), measures)
 
 
 def of_stream(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
     measures = {"n": aggregates.Measure("count", F.lit(1)), "v": aggregates.Measure("sum", F.col("value.v"))}
-    return aggregates.of_stream(events, measures)
+    return aggregates.aggregate_stream(events, measures)
 
 
 def foreign_key(events: DataFrame, versions: DataFrame, fewer: DataFrame) -> DataFrame:  # noqa: ARG001 - like the others
     """A tenth of the left versions names one key."""
     lefts = versions.withColumns({"value": F.struct("key.k"), "key": F.struct("key.k", "validFrom")})
-    return joins.foreign_key(lefts, fewer, "left", F.struct("value.k"))
+    return joins.join_foreign_key(lefts, fewer, "left", F.struct("value.k"))
 
 
 OPERATORS: dict[str, Callable[..., DataFrame]] = {
@@ -104,7 +104,7 @@ def measure(spark: SparkSession, name: str, made: Callable[[], DataFrame], rows:
     seconds: dict[str, list[float]] = defaultdict(list)
     for turn in range(ROUNDS):
         for how, conf in (("whole", {}), ("sliced", {ROWS_PER_SLICE: str(rows // SLICES)})):
-            with temporarily(spark, conf):
+            with override_conf(spark, conf):
                 spark.sparkContext.setJobDescription(f"{name} {how} {turn}")
                 started = time.monotonic()
                 made().write.format("noop").mode("overwrite").save()

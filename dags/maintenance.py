@@ -1,6 +1,6 @@
-"""One DAG that keeps the tables of all pipelines in order: hindcast_maintenance, which has a mapped task for each.
+"""The DAG hindcast_maintenance, which maintains the tables of all pipelines with a mapped task for each.
 
-Its tasks are in the pool of the pipelines' own, after theirs, and safe beside runs (upkeep/maintenance.py).
+Its tasks share the pool of the pipelines' tasks, with a lower priority, and are safe during runs (ops/maintenance.py).
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
-from hindcast.contracts.names import MAINTENANCE
-from hindcast.scheduling import steps
-from hindcast.scheduling.operators import SharedSpark, SubmittedSpark
-from hindcast.session import home
-from hindcast.settings import settings
+from hindcast.airflow import tasks
+from hindcast.airflow.operators import SharedSpark, SubmittedSpark
+from hindcast.common.session import venv_folder
+from hindcast.common.settings import read_settings
+from hindcast.contract.names import MAINTENANCE
 
 DOC = """\
-Joins small files, sorts files by time, and removes what no version of the last days needs (docs/maintenance.md). No row
-changes. The log of each task says what it did to each table. `hindcast maintain PIPELINE` does the same by hand.
+Joins small files, sorts files by time, and removes files that no recent version needs (docs/maintenance.md). No row
+changes. The log of each task reports what it did to each table. `hindcast maintain PIPELINE` does the same by hand.
 """
 
 
 def maintenance_dag() -> DAG:
-    """The DAG: which pipelines there are, then a task for each."""
-    schedule = settings().maintenance
+    """Return the DAG: a task that lists the pipelines, then a maintenance task for each."""
+    schedule = read_settings().maintenance
     with DAG(
         MAINTENANCE,
         description="Compacts, clusters and vacuums the tables of all pipelines",
@@ -36,28 +36,28 @@ def maintenance_dag() -> DAG:
         default_args={"retries": 1, "retry_delay": timedelta(minutes=5), "execution_timeout": timedelta(hours=12)},
         tags=["hindcast", "maintenance"],
     ) as dag:
-        _maintain(task(steps.pipelines)())
+        _maintain(task(tasks.pipelines)())
     return dag
 
 
 def _maintain(pipelines: Any) -> Any:
-    """A task for each pipeline, in the shared Spark Connect session or by spark-submit; one at a time."""
-    now = settings()
-    # A priority that is less than that of any task of a run: runs go first.
-    options: dict[str, Any] = {"task_id": "maintain", "pool": now.pool, "priority_weight": 0, "weight_rule": "absolute"}
-    options |= {"max_active_tis_per_dag": 1, "doc_md": DOC}
-    if now.spark == "submit":
+    """Return the task mapped over pipelines, in the shared Spark Connect session or by spark-submit; one at a time."""
+    settings = read_settings()
+    # The priority is lower than that of any task of a run, so runs go first.
+    options: dict[str, Any] = {"task_id": "maintain", "priority_weight": 0, "weight_rule": "absolute"}
+    options |= {"pool": settings.pool, "max_active_tis_per_dag": 1, "doc_md": DOC}
+    if settings.spark == "submit":
         return SubmittedSpark.partial(
             conn_id="spark_default",
-            application=str(now.root / "jobs" / "maintain.py"),
-            properties_file=str(home() / "spark-conf" / "spark-defaults.conf"),
+            application=str(settings.root / "jobs" / "maintain.py"),
+            properties_file=str(venv_folder() / "spark-conf" / "spark-defaults.conf"),
             name="hindcast maintenance",
             map_index_template="{{ task.application_args[0] }}",
             **options,
         ).expand(application_args=pipelines)
     return SharedSpark.partial(
         conn_id="hindcast_spark",
-        python_callable=steps.maintain,
+        python_callable=tasks.maintain,
         map_index_template="{{ task.op_args[0] }}",
         **options,
     ).expand(op_args=pipelines)

@@ -1,7 +1,7 @@
-"""spark-submit build.py PIPELINE RUN NAME: the step `build` of a planned run."""
+"""spark-submit build.py PIPELINE RUN NAME: do the step `build` of a planned run."""
 
 import sys
 
-from hindcast.cli import step
+from hindcast.cli.main import step
 
 sys.exit(step("build", sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""spark-submit maintain.py PIPELINE: compacts, clusters and vacuums a pipeline's tables."""
+"""spark-submit maintain.py PIPELINE: compact, cluster and vacuum a pipeline's tables."""
 
 import sys
 
-from hindcast.cli import step
+from hindcast.cli.main import step
 
 sys.exit(step("maintain", sys.argv[1:]))

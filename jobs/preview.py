@@ -1,9 +1,10 @@
-"""spark-submit preview.py PIPELINE UNTIL ONLY: what a run up to a moment (empty: of everything there is) would change,
-or one about a table alone (empty: all).
+"""spark-submit preview.py PIPELINE UNTIL ONLY: print what a run would change.
+
+UNTIL: the moment up to which it would replay (empty: everything). ONLY: the one table that it is about (empty: all).
 """
 
 import sys
 
-from hindcast.cli import step
+from hindcast.cli.main import step
 
 sys.exit(step("preview", sys.argv[1:]))

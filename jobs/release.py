@@ -1,10 +1,10 @@
-"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: a run that publishes what a person releases (steps.release).
+"""spark-submit release.py PIPELINE RUN_ID UNTIL BY KEYS: publish what a person released (`run_steps.run_release`).
 
-KEYS: a JSON list of the keys that were chosen, as the form names them; all that is held for an empty one.
+KEYS: a JSON list of the chosen keys, as the form names them; an empty list releases all that is held.
 """
 
 import sys
 
-from hindcast.cli import step
+from hindcast.cli.main import step
 
 sys.exit(step("release", sys.argv[1:]))

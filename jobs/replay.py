@@ -1,7 +1,7 @@
-"""spark-submit replay.py PIPELINE RUN NAME: the step `replay` of a planned run."""
+"""spark-submit replay.py PIPELINE RUN NAME: do the step `replay` of a planned run."""
 
 import sys
 
-from hindcast.cli import step
+from hindcast.cli.main import step
 
 sys.exit(step("replay", sys.argv[1:]))

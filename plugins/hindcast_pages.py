@@ -2,11 +2,11 @@
 
 from airflow.plugins_manager import AirflowPlugin
 
-from hindcast import pages
+from hindcast.airflow import pages
 
 
 class HindcastPages(AirflowPlugin):
-    """Serves the pages under /hindcast, behind Airflow's login."""
+    """The plugin that serves the pages under /hindcast, behind Airflow's login."""
 
     name = "hindcast_pages"
     fastapi_apps = [{"app": pages.app, "url_prefix": pages.PREFIX, "name": "Hindcast"}]  # noqa: RUF012  # as Airflow reads it

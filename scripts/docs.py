@@ -19,11 +19,11 @@ import docs_reference as reference
 import house
 import picture
 
-from hindcast.cli import _parser
-from hindcast.contracts import Contract, Topic
-from hindcast.contracts.names import FOLDERS
+from hindcast.cli.arguments import build_parser
+from hindcast.contract import Contract, Topic
+from hindcast.contract.names import FOLDERS
 from hindcast.formats import FORMATS
-from hindcast.replay import ledger
+from hindcast.ingest import ledger
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -56,7 +56,7 @@ def cli() -> str:
 
 def commands() -> list[tuple[str, argparse.ArgumentParser]]:
     """The commands in the order in which `hindcast --help` lists them."""
-    subs = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001  # no other way
+    subs = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001  # no other way
     return list(subs.choices.items())
 
 
@@ -260,7 +260,7 @@ Every offset that is replayed has exactly one:
 _CONTRACT = """\
 # The contract
 
-<!-- Written by scripts/docs.py from hindcast.contracts (model, topic, view): change it there. -->
+<!-- Written by scripts/docs.py from hindcast.contract (model, topic, view): change it there. -->
 
 One YAML file in `schemas/` is one pipeline: one DAG, one folder of the warehouse. `schemas/restaurant.yaml` is an
 example with comments. `hindcast check` checks a contract and names file and line of what is wrong; `hindcast schema`

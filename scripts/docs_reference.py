@@ -12,24 +12,24 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hindcast import errors
-from hindcast.contracts import load
-from hindcast.contracts.shapes import identity
-from hindcast.errors import FINAL, HindcastError
+from hindcast.common import errors
+from hindcast.common.errors import FINAL_ERRORS, HindcastError
+from hindcast.contract import load
+from hindcast.contract.shapes import identity_columns
 
 HOUSE = Path(__file__).resolve().parent.parent / "jobs" / "hindcast"
 
 OURS = {
-    "replay.logs": "<pipeline>/logs/<topic>",
-    "replay.fates": "<pipeline>/fates/<topic>",
-    "replay.base": "<pipeline>/base/<topic>",
-    "replay.trimmed": "<pipeline>/trimmed/<topic>",
-    "replay.schemas": "<pipeline>/schemas/<topic>",
-    "building.emitting": "<pipeline>/emitted/<view>",
-    "emits.rows": "<pipeline>/kept/<view>/<epoch>",
-    "planning.journal": "<pipeline>/runs",
-    "quality.verdicts": "<pipeline>/gates",
-    "quality.holds": "<pipeline>/failing",
+    "ingest.topic_log": "<pipeline>/logs/<topic>",
+    "ingest.fate_revisions": "<pipeline>/fates/<topic>",
+    "ingest.initial_rows": "<pipeline>/base/<topic>",
+    "ingest.trim_ledger": "<pipeline>/trimmed/<topic>",
+    "ingest.schemas": "<pipeline>/schemas/<topic>",
+    "runs.emission": "<pipeline>/emitted/<view>",
+    "streams.task_rows": "<pipeline>/kept/<view>/<epoch>",
+    "plan.journal": "<pipeline>/runs",
+    "quality.gate_results": "<pipeline>/gates",
+    "quality.hold_store": "<pipeline>/failing",
 }
 """The modules whose docstrings tell the columns of a table of our own, and where it lies."""
 
@@ -70,7 +70,7 @@ def tables() -> str:
     """docs/tables.md: every kind of table with its columns."""
     parts = [_TABLES.rstrip()]
     for kind, (of, _) in KINDS.items():
-        key = ", ".join(f"`{name}`" for name in identity(kind, ("the key's columns",))).replace(
+        key = ", ".join(f"`{name}`" for name in identity_columns(kind, ("the key's columns",))).replace(
             "`the key's columns`", "the key's columns"
         )
         told = PAIRS if kind == "pairs" else TOLD
@@ -79,8 +79,8 @@ def tables() -> str:
     parts.append(_OURS.rstrip())
     for module, path in OURS.items():
         summary = (import_module(f"hindcast.{module}").__doc__ or "").strip()
-        parts += [f"### `{path}`", *([_KEPT] if module == "emits.rows" else []), _linked(summary)]
-        if module == "replay.logs":
+        parts += [f"### `{path}`", *([_KEPT] if module == "streams.task_rows" else []), _linked(summary)]
+        if module == "ingest.topic_log":
             parts += ["### `<pipeline>/quarantine`", _quarantine()]
     return "\n\n".join(parts) + "\n"
 
@@ -96,9 +96,9 @@ def error_page() -> str:
     parts = [_ERRORS.replace("<tree>", _tree()).replace("<example>", _example()).rstrip()]
     said = messages()
     for kind in kinds():
-        again = " A retry meets it again." if issubclass(kind, FINAL) else ""
+        again = " A retry meets it again." if issubclass(kind, FINAL_ERRORS) else ""
         parts += [f"## {kind.__name__}", f"{(kind.__doc__ or '').strip()}{again}"]
-        rows = [f"| {found} | {mend} |" for name, found, mend in said if name == kind.__name__]
+        rows = [f"| {found} | {fix} |" for name, found, fix in said if name == kind.__name__]
         if rows:
             parts.append("\n".join(["| found | what to do |", "| --- | --- |", *sorted(dict.fromkeys(rows))]))
     return "\n\n".join(parts) + "\n"
@@ -122,9 +122,9 @@ def messages() -> list[tuple[str, str, str]]:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOUSE.rglob("*.py"))}
     own = {_room(path): _constants(tree.body) for path, tree in trees.items()}
     return [
-        (name.replace("Complaint", "ContractError"), found, mend)
+        (name.replace("Complaint", "ContractError"), found, fix)
         for path, tree in trees.items()
-        for name, found, mend in _raised(tree, {*names, "Complaint"}, _imported(tree, own) | own[_room(path)])
+        for name, found, fix in _raised(tree, {*names, "Complaint"}, _imported(tree, own) | own[_room(path)])
     ]
 
 
@@ -154,9 +154,9 @@ def _raised(tree: ast.Module, names: set[str], known: dict[str, str]) -> Iterato
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         places = [call.args[1], call.args[2]] if call.func.id == "Complaint" and len(call.args) == 3 else None
         found = _text(places[0] if places else call.args[0], texts)
-        mend = _text(places[1] if places else given.get("mend"), texts)
+        fix = _text(places[1] if places else given.get("fix"), texts)
         if re.search(r"\w{3}", found):
-            yield call.func.id, _cell(found), _cell(mend)
+            yield call.func.id, _cell(found), _cell(fix)
 
 
 def _calls(block: list[ast.stmt], before: list[ast.stmt]) -> Iterator[tuple[ast.Call, list[ast.stmt]]]:
@@ -211,7 +211,7 @@ def _text(node: ast.AST | None, known: dict[str, str]) -> str:
             return known.get(name, "…")
         case ast.FormattedValue(value=ast.Name(id=name)) | ast.Attribute(attr=name) if name.isupper():
             return known.get(name, "…")
-        case ast.Call(func=ast.Name(id="nearest")):
+        case ast.Call(func=ast.Name(id="suggest_nearest")):
             return "did you mean '…'? known here: …"
         case None:
             return ""
@@ -243,9 +243,9 @@ def _example() -> str:
 
 
 def _quarantine() -> str:
-    from hindcast.replay.logs import QUARANTINE
+    from hindcast.ingest.topic_log import QUARANTINE_COLUMNS
 
-    names = ", ".join(f"`{name}`" for name in QUARANTINE)
+    names = ", ".join(f"`{name}`" for name in QUARANTINE_COLUMNS)
     return (
         f"Every record that was refused, one table for the pipeline: {names}, as in the log; `topic` is its name in "
         "Kafka. What is no longer refused stays, with a later row that says so (`hindcast quarantine --all`)."
@@ -283,8 +283,8 @@ _TABLES = """\
 
 <!-- Written by scripts/docs_reference.py from the modules that write them: change it there. -->
 
-A pipeline has a folder in the warehouse, and every table in it is plain Delta: any reader sees these columns. [How it
-works](how-it-works.md#the-tables-on-disk) lists the folder; [Reading](reading.md) has the conditions by which to ask.
+A pipeline has a folder in the warehouse, and every table in it is plain Delta: any reader sees these columns.
+[Concepts](concepts.md#the-tables-on-disk) lists the folder; [Reading](reading.md) has the conditions for queries.
 
 All moments are UTC with microseconds. Periods are half-open: the start belongs to them, the end does not.
 
@@ -304,7 +304,7 @@ built so far ([Upgrading](upgrading.md)).
 _ERRORS = """\
 # Errors
 
-<!-- Written by scripts/docs_reference.py from hindcast.errors and from where errors are raised: change it there. -->
+<!-- Written by scripts/docs_reference.py from hindcast.common.errors and from every `raise`: change it there. -->
 
 An error says where, what was found, and what to do:
 
@@ -322,5 +322,5 @@ The classes, for those who catch them in Python:
 <tree>
 ```
 
-Each has `found`, `where` and `mend`. Below is every message that the code has, `…` being what it fills in.
+Each has `found`, `where` and `fix`. Below is every message that the code has, `…` being what it fills in.
 """

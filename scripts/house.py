@@ -28,8 +28,8 @@ ROOM, MEANING, TABLE, OUTSIDE = "#d3e2f8", "#bfe3c6", "#f6e7c1", "#f2f2f2"
 BOXES = (
     Box("Airflow", "dags/pipelines.py", 250, 16, 200, OUTSIDE),
     Box("you", "a shell, a notebook", 550, 16, 200, OUTSIDE),
-    Box("scheduling", "steps as tasks", 250, 96, 200, ROOM),
-    Box("cli, commands", "hindcast run, query ...", 550, 96, 200, ROOM),
+    Box("airflow", "steps as tasks", 250, 96, 200, ROOM),
+    Box("cli", "hindcast run, query ...", 550, 96, 200, ROOM),
     Box(
         "runs",
         "the steps, each safe to repeat:  plan,  replay each topic,  build each view,  finish",
@@ -38,25 +38,23 @@ BOXES = (
         960,
         ROOM,
     ),
-    Box("planning", "offsets, known-at", 20, 266, 150, ROOM),
+    Box("plan", "offsets, known-at", 20, 266, 150, ROOM),
     Box("kafka", "records of these offsets", 190, 266, 190, ROOM),
     Box("formats", "bytes to keys and values", 190, 340, 190, MEANING),
-    Box("replay", "fates; claims, once", 190, 414, 190, ROOM),
-    Box("building", "what changes in a table", 400, 266, 400, ROOM),
-    Box("corrected", "joins, the plane", 400, 340, 126, MEANING),
-    Box("emits", "kafka reading", 537, 340, 126, MEANING),
-    Box("kernels", "file to file", 674, 340, 126, MEANING),
+    Box("ingest", "fates; each offset once", 190, 414, 190, ROOM),
+    Box("runs", "what changes in a table", 400, 266, 400, ROOM),
+    Box("bitemporal", "joins, the plane", 400, 340, 126, MEANING),
+    Box("streams", "kafka reading", 537, 340, 126, MEANING),
+    Box("engine", "file to file", 674, 340, 126, MEANING),
     Box("quality", "gates; what they hold back of it", 400, 414, 400, ROOM),
-    Box("reports", "what the run did", 820, 266, 160, ROOM),
+    Box("report", "what the run did", 820, 266, 160, ROOM),
     Box("journal", "what runs did", 20, 500, 150, TABLE),
     Box("logs, quarantine", "every offset has a fate", 190, 500, 190, TABLE),
     Box("tables", "rectangles: true from, to; believed from, to", 400, 500, 400, TABLE),
-    Box("report", "JSON, a page", 820, 500, 160, TABLE),
-    Box("delta", "tables; commits, each made once", 20, 570, 360, ROOM),
-    Box(
-        "questions, read, functions, pages", "as of, known at: Spark SQL, Python, the time machine", 400, 570, 400, ROOM
-    ),
-    Box("upkeep", "verify, trim, forget", 820, 570, 160, ROOM),
+    Box("reports", "JSON, a page", 820, 500, 160, TABLE),
+    Box("store", "tables; commits, each made once", 20, 570, 360, ROOM),
+    Box("query", "as of, known at: Spark SQL, Python, the time machine", 400, 570, 400, ROOM),
+    Box("ops", "verify, trim, forget", 820, 570, 160, ROOM),
 )
 """Rooms by their names in jobs/hindcast; green is what records mean, yellow what is written."""
 

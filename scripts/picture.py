@@ -1,4 +1,4 @@
-"""The picture of the plane in docs/plane.md, an SVG: the price of naan in three runs, two of which bring a late record.
+"""The picture of the plane in docs/concepts.md, an SVG: the price of naan in three runs, two with a late record.
 
 Pure: records in, rectangles out, and these drawn. scripts/docs.py writes it.
 """
@@ -37,7 +37,7 @@ class Rectangle(NamedTuple):
 
     @property
     def region(self) -> int:
-        """The number that docs/plane.md gives the rows that are closed, or not, on either axis."""
+        """The number that docs/concepts.md gives the rows that are closed, or not, on either axis."""
         return 1 + (self.valid_to is not None) + 2 * (self.system_to is not None)
 
 

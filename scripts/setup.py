@@ -54,18 +54,18 @@ def bring_up(venv: Path, parts: list[Part]) -> int:
     if not any(is_stale(venv, part) for part in parts):
         return 0
     with alone(venv.parent):
-        todo = [part for part in parts if is_stale(venv, part)]
-        if todo and todo[0].name == "venv":
+        plan = [part for part in parts if is_stale(venv, part)]
+        if plan and plan[0].name == "venv":
             check_disk(venv.parent)
-        for number, part in enumerate(todo, 1):
+        for number, part in enumerate(plan, 1):
             stamp_of(venv, part).unlink(missing_ok=True)
             started = time.monotonic()
-            print(f"[{number}/{len(todo)}] {part.saying}", flush=True)
+            print(f"[{number}/{len(plan)}] {part.saying}", flush=True)
             part.make()
             stamp_of(venv, part).parent.mkdir(exist_ok=True)
             stamp_of(venv, part).write_text(digest(part.made_from), encoding="utf-8")
             print(f"      {time.monotonic() - started:.0f} s", flush=True)
-    return len(todo)
+    return len(plan)
 
 
 def is_stale(venv: Path, part: Part) -> bool:

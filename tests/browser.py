@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from hindcast.local import airflow, ports, process, stack
-from hindcast.local.api import Airflow
-from hindcast.session import BRIEF
-from hindcast.settings import Settings, settings
+from hindcast.common.session import SHORT_LIVED_JVM_OPTIONS
+from hindcast.common.settings import Settings, read_settings
+from hindcast_local import airflow, ports, process, stack
+from hindcast_local.api import AirflowClient
 from pipelines import until
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class Up(NamedTuple):
     """A stack that runs: its settings, and Airflow's API for an administrator."""
 
     now: Settings
-    web: Airflow
+    web: AirflowClient
 
     @property
     def url(self) -> str:
         """Where the UI is."""
-        return airflow.url(self.now)
+        return airflow.base_url(self.now)
 
 
 @contextmanager
@@ -52,24 +52,26 @@ def running(folder: Path, *contracts: Path, login: bool = False, **variables: st
 
     `login`: the UI has the users admin and viewer, of these roles; otherwise admin alone.
     """
-    numbers = {f"HINDCAST_{name}_PORT": str(ports.free()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
+    numbers = {f"HINDCAST_{name}_PORT": str(ports.find_free_port()) for name in ("KAFKA", "AIRFLOW", "SPARK")}
     schemas = folder / "schemas"
     schemas.mkdir()
     for contract in contracts:
         shutil.copy(contract, schemas)
     users = {"HINDCAST_USERS": "admin:admin,viewer:viewer"} if login else {}
-    now = settings({"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **users, **variables})
+    settings = read_settings(
+        {"HINDCAST_VAR": str(folder), "HINDCAST_SCHEMAS": str(schemas), **numbers, **users, **variables}
+    )
     started: list[process.Process] = []
     try:
-        _hindcast(now, "up")
-        started = process.load(folder / "run")
-        assert stack.is_up(now)
-        yield Up(now, airflow.api(now))
+        _hindcast(settings, "start_stack")
+        started = process.load_records(folder / "run")
+        assert stack.is_up(settings)
+        yield Up(settings, airflow.api(settings))
     finally:
-        _hindcast(now, "down")
-    assert process.family(started) == []
+        _hindcast(settings, "stop_stack")
+    assert process.find_descendants(started) == []
     # The kernel frees the memory of a process that has ended before it closes its ports.
-    until(lambda: not any(ports.listens(int(port)) for port in numbers.values()), 5)
+    until(lambda: not any(ports.is_listening(int(port)) for port in numbers.values()), 5)
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def log_in(browser: WebDriver, up: Up, user: str = "admin") -> None:
     """Logs in by Airflow's own form."""
     browser.get(up.url)
     shown(browser, "//input[@name='username']").send_keys(user)
-    shown(browser, "//input[@name='password']").send_keys(airflow.passwords(up.now)[user])
+    shown(browser, "//input[@name='password']").send_keys(airflow.ensure_passwords(up.now)[user])
     shown(browser, "//button[@type='submit']").click()
     waited(browser, lambda b: "/auth/login" not in b.current_url)
 
@@ -133,7 +135,10 @@ def picture(browser: WebDriver, name: str) -> None:
         browser.save_screenshot(str(PICTURES / f"{name}.png"))
 
 
-def _hindcast(now: Settings, command: str) -> None:
-    code = f"from hindcast.local import stack; from hindcast.settings import settings; stack.{command}(settings())"
-    env = {**os.environ, **now.environment, "JDK_JAVA_OPTIONS": " ".join(BRIEF)}
+def _hindcast(settings: Settings, command: str) -> None:
+    code = (
+        "from hindcast.common.settings import read_settings; from hindcast_local import stack; "
+        f"stack.{command}(read_settings())"
+    )
+    env = {**os.environ, **settings.environment, "JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JVM_OPTIONS)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=240)

@@ -23,10 +23,11 @@ from typing import Any
 import cluster as cluster_parts
 import pytest
 
-from hindcast.local import broker, ports, process, spark
-from hindcast.local.ports import HOST
-from hindcast.session import environment, home
-from hindcast.settings import settings
+from hindcast.common import spark_connect
+from hindcast.common.session import spark_environment, venv_folder
+from hindcast.common.settings import read_settings
+from hindcast_local import broker, ports, process, spark
+from hindcast_local.ports import HOST
 from pipelines import Pipeline, until
 
 CONTRACT = """
@@ -79,12 +80,12 @@ class Member:
 
     def kill(self) -> None:
         """SIGKILL to all of them at once."""
-        pids = process.family([self.process])
+        pids = process.find_descendants([self.process])
         assert self.process.pid in pids, f"{self.process.name} had ended by itself"
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not process.family([self.process]))
+        until(lambda: not process.find_descendants([self.process]))
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class SparkCluster:
 
     def state(self) -> dict[str, Any]:
         """What the master says of workers and applications, as JSON."""
-        return ports.answer(f"{self.page}/json/")
+        return ports.read_json(f"{self.page}/json/")
 
     def alive(self) -> int:
         """How many workers the master counts on."""
@@ -109,39 +110,45 @@ class SparkCluster:
 @contextmanager
 def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
     """A master, workers of one core each, and a Spark Connect server on them, without a core of its own."""
-    port, page, connect = ports.free(), ports.free(), ports.free()
+    port, page, connect = ports.find_free_port(), ports.find_free_port(), ports.find_free_port()
     master = f"spark://{HOST}:{port}"
-    env = {**os.environ, **environment(), "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_DAEMON_MEMORY": "256m"}
+    env = {**os.environ, **spark_environment(), "PYTHONPATH": os.pathsep.join(sys.path), "SPARK_DAEMON_MEMORY": "256m"}
     env["SPARK_DAEMON_JAVA_OPTS"] = _SMALL_JVM
     started: list[process.Process] = []
 
     def start(name: str, where: str, kind: str, *arguments: str) -> process.Process:
-        command = [str(home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", HOST, *arguments]
-        made = process.start(name, where, command, log=folder / f"{name}.log", env=env, cwd=folder)
+        command = [
+            str(venv_folder() / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{kind}",
+            "--host",
+            HOST,
+            *arguments,
+        ]
+        made = process.start_process(name, where, command, log=folder / f"{name}.log", env=env, cwd=folder)
         started.append(made)
         return made
 
-    now = settings({"HINDCAST_VAR": str(folder / "var"), "HINDCAST_SPARK_PORT": str(connect)})
+    settings = read_settings({"HINDCAST_VAR": str(folder / "var"), "HINDCAST_SPARK_PORT": str(connect)})
     try:
         at = start("master", master, "master.Master", "--port", str(port), "--webui-port", str(page))
-        ports.wait(at, lambda: ports.listens(port) and ports.listens(page), 60)
+        ports.wait_until_ready(at, lambda: ports.is_listening(port) and ports.is_listening(page), 60)
         size = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
         made = [
             start(f"worker-{n}", master, "worker.Worker", *size, "--work-dir", str(folder / f"work-{n}"), master)
             for n in range(workers)
         ]
         more = {"spark.master": master, "spark.executor.memory": "768m", "spark.driver.memory": "1g"}
-        server = spark.start(now, more)
+        server = spark.start_server(settings, more)
         started.append(server)
-        spark.wait(server)
-        address = f"{server.where}/;token={spark.read_token(spark.token_file(now))}"
+        spark.wait_for_server(server)
+        address = f"{server.where}/;token={spark_connect.read_token(spark_connect.token_path(settings))}"
         cluster = SparkCluster(
-            master, f"http://{HOST}:{page}", [Member(one) for one in made], address, now.logs / "spark.log"
+            master, f"http://{HOST}:{page}", [Member(one) for one in made], address, settings.logs / "spark.log"
         )
         until(lambda: cluster.alive() == workers, 60)
         yield cluster
     finally:
-        process.stop(started)
+        process.stop_processes(started)
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class KafkaCluster:
 @contextmanager
 def kafka_cluster(folder: Path, brokers: int = 3) -> Iterator[KafkaCluster]:
     """Brokers of one quorum: a topic has a replica on each, and a record counts once all but one of them have it."""
-    first = broker.new_quorum(brokers)
+    first = broker.create_quorum(brokers)
     more = {
         "default.replication.factor": brokers,
         "min.insync.replicas": brokers - 1,
@@ -176,29 +183,33 @@ def kafka_cluster(folder: Path, brokers: int = 3) -> Iterator[KafkaCluster]:
     try:
         for node in range(1, brokers + 1):
             own, log = folder / f"broker-{node}", folder / f"broker-{node}.log"
-            started[node] = broker.start(own, ports.free(), log, more, quorum=first._replace(node=node))
+            started[node] = broker.start_broker(
+                own, ports.find_free_port(), log, more, quorum=first._replace(node=node)
+            )
         for one in started.values():
-            broker.wait(one)
+            broker.wait_for_broker(one)
         members = {node: Member(one) for node, one in started.items()}
         yield KafkaCluster(members, ",".join(one.where for one in started.values()))
     finally:
-        process.stop(list(started.values()))
+        process.stop_processes(list(started.values()))
 
 
 @contextmanager
 def object_store(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
-    """An S3 server with a bucket, its objects in a folder: the variables by which it is reached (object_store.py)."""
-    binary = cluster_parts.store(home())
+    """An S3 server with a bucket, its objects in a folder: the variables by which it is reached
+    (common/object_store.py).
+    """
+    binary = cluster_parts.store(venv_folder())
     if not binary.exists():
         pytest.skip("no S3 server here (make test-cluster builds one)")
     (folder / "objects" / bucket).mkdir(parents=True)
-    port, secret = ports.free(), secrets.token_hex(16)
+    port, secret = ports.find_free_port(), secrets.token_hex(16)
     command = [str(binary), "--port", f"{HOST}:{port}", "--health", "/health", "posix", str(folder / "objects")]
     env = {**os.environ, "ROOT_ACCESS_KEY": "hindcast", "ROOT_SECRET_KEY": secret}
     url = f"http://{HOST}:{port}"
-    started = process.start("object-store", url, command, log=folder / "object-store.log", env=env, cwd=folder)
+    started = process.start_process("object-store", url, command, log=folder / "object-store.log", env=env, cwd=folder)
     try:
-        ports.wait(started, lambda: ports.listens(port), 30)
+        ports.wait_until_ready(started, lambda: ports.is_listening(port), 30)
         yield {
             "AWS_ENDPOINT_URL": url,
             "AWS_ALLOW_HTTP": "true",
@@ -207,7 +218,7 @@ def object_store(folder: Path, bucket: str) -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": secret,
         }
     finally:
-        process.stop([started])
+        process.stop_processes([started])
 
 
 def run(p: Pipeline, connect: str | None = None, **environ: str) -> subprocess.Popen[bytes]:
@@ -216,7 +227,7 @@ def run(p: Pipeline, connect: str | None = None, **environ: str) -> subprocess.P
     Over Spark Connect, or with a JVM of its own. Of a pipeline whose last run is unfinished it finishes that one, as a
     retry of Airflow's does.
     """
-    code = "import sys; from hindcast.cli import main; sys.exit(main())"
+    code = "import sys; from hindcast.cli.main import main; sys.exit(main())"
     env = {**os.environ, **p.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HINDCAST_CHUNK": CHUNK, **environ}
     env |= {"SPARK_REMOTE": connect} if connect else {"SPARK_MASTER": "local[2]", "HINDCAST_SPARK_MEMORY": "1g"}
     with (p.folder / "run.log").open("ab") as log:

@@ -23,9 +23,9 @@ from typing import Any
 import cluster
 import yaml
 
-from hindcast.local import ports, process
-from hindcast.local.ports import HOST
-from hindcast.session import environment, home
+from hindcast.common.session import spark_environment, venv_folder
+from hindcast_local import ports, process
+from hindcast_local.ports import HOST
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docker-compose.yaml"
@@ -60,7 +60,7 @@ class Services:
     def __init__(self, folder: Path, secrets: Mapping[str, str]) -> None:
         self.folder = folder
         self.services: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"]
-        self.ports = {name: ports.free() for name in LISTENS}
+        self.ports = {name: ports.find_free_port() for name in LISTENS}
         self.variables = {**secrets, "HINDCAST_AIRFLOW_PORT": str(self.ports["airflow-api-server"])}
         self.more: dict[str, str] = {}
         self.started: list[process.Process] = []
@@ -72,7 +72,9 @@ class Services:
     def placed(self, text: str, service: str) -> str:
         """A text of the file, as it has to be for a process of this machine."""
         text = resolved(str(text), self.variables)
-        text = text.replace("/opt/hindcast/var", str(self.folder / "var")).replace("/opt/hindcast/.venv", str(home()))
+        text = text.replace("/opt/hindcast/var", str(self.folder / "var")).replace(
+            "/opt/hindcast/.venv", str(venv_folder())
+        )
         text = text.replace("/opt/hindcast/objects", str(self.folder / "objects")).replace("/opt/hindcast", str(ROOT))
         text = re.sub("^/objects$", str(self.folder / "objects"), text)
         for name, port in LISTENS.items():
@@ -95,12 +97,15 @@ class Services:
         """The environment of a service, over what a container's image brings."""
         told = {key: self.placed(value, name) for key, value in self.services[name].get("environment", {}).items()}
         kept = {key: os.environ[key] for key in ("HOME", "LANG", "USER") if key in os.environ}
-        paths = {"PATH": f"{home() / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
-        return {**kept, **environment(), **paths, "GX_ANALYTICS_ENABLED": "false", **told, **self.more}
+        paths = {
+            "PATH": f"{venv_folder() / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        return {**kept, **spark_environment(), **paths, "GX_ANALYTICS_ENABLED": "false", **told, **self.more}
 
     def command(self, name: str) -> list[str]:
         """Its command, behind the entry point that its image brings."""
-        entry = [str(cluster.store(home()))] if name == "object-store" else []
+        entry = [str(cluster.store(venv_folder()))] if name == "object-store" else []
         return [*entry, *(self.placed(part, name) for part in self.services[name]["command"])]
 
     def run(self, name: str) -> None:
@@ -114,16 +119,16 @@ class Services:
         """Starts a service and waits until it is healthy."""
         log = self.folder / f"{name}-{number}.log"
         if number > 1:
-            self.ports[name] = ports.free()
+            self.ports[name] = ports.find_free_port()
         where = self.address(name) if name in LISTENS else name
-        started = process.start(
+        started = process.start_process(
             f"{name}-{number}", where, self.command(name), log=log, env=self.environ(name), cwd=self.folder / "cwd"
         )
         self.started.append(started)
         end = time.monotonic() + 180
         while not self.healthy(name):
-            assert process.is_running(started), process.tail(started, 40)
-            assert time.monotonic() < end, f"{name} is not healthy:\n{process.tail(started, 40)}"
+            assert process.is_running(started), process.read_log_tail(started, 40)
+            assert time.monotonic() < end, f"{name} is not healthy:\n{process.read_log_tail(started, 40)}"
             time.sleep(0.5)
         return started
 
@@ -141,4 +146,4 @@ def composed(folder: Path, secrets: Mapping[str, str]) -> Iterator[Services]:
     try:
         yield made
     finally:
-        process.stop(made.started)
+        process.stop_processes(made.started)

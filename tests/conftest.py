@@ -14,6 +14,8 @@ from pipelines import restaurant  # noqa: F401  # a fixture for all tests
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["resuming"]
+
 LONGEST = (
     "test_verify.py",
     "test_forget.py",
@@ -60,29 +62,30 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def _connected(work: Path) -> Iterator[SparkSession]:
-    from hindcast.local import ports, process
-    from hindcast.local import spark as server
-    from hindcast.remote import TOKEN
-    from hindcast.session import session
-    from hindcast.settings import settings
+    from hindcast.common import spark_connect
+    from hindcast.common.session import open_session
+    from hindcast.common.settings import read_settings
+    from hindcast.common.spark_connect import TOKEN_VARIABLE
+    from hindcast_local import ports, process
+    from hindcast_local import spark as server
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_VAR", str(work))
-        patch.setenv("HINDCAST_SPARK_PORT", str(ports.free()))
-        started = server.start(settings())
+        patch.setenv("HINDCAST_SPARK_PORT", str(ports.find_free_port()))
+        started = server.start_server(read_settings())
         try:
-            server.wait(started)
+            server.wait_for_server(started)
             patch.setenv("SPARK_REMOTE", started.where)
-            patch.setenv(TOKEN, server.read_token(server.token_file(settings())))
-            spark = session("hindcast-tests")
+            patch.setenv(TOKEN_VARIABLE, spark_connect.read_token(spark_connect.token_path(read_settings())))
+            spark = open_session("hindcast-tests")
             yield spark
             spark.stop()
         finally:
-            process.stop([started])
+            process.stop_processes([started])
 
 
 def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSession]:
-    from hindcast.session import SMALL, session
+    from hindcast.common.session import SMALL_STEP_SETTINGS, open_session
 
     conf = {
         "spark.master": "local[2]",
@@ -92,10 +95,10 @@ def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSessio
         # Tests that take minutes outlive a machine that sleeps meanwhile.
         "spark.network.timeout": "3600s",
         "spark.executor.heartbeatInterval": "60s",
-        **(SMALL if request.config.option.markexpr == "not long" else {}),
+        **(SMALL_STEP_SETTINGS if request.config.option.markexpr == "not long" else {}),
     }
     logging.getLogger("py4j").setLevel(logging.WARNING)  # at the end of Python it would tell a closed stream
-    spark = session("hindcast-tests", conf, small=True)
+    spark = open_session("hindcast-tests", conf, small=True)
     yield spark
     spark.stop()
 
@@ -103,8 +106,8 @@ def _classic(request: pytest.FixtureRequest, work: Path) -> Iterator[SparkSessio
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The bootstrap servers of a real Kafka broker. All tests share its topics: give yours names of their own."""
-    from hindcast.local.broker import running
+    from hindcast_local.broker import run_broker
 
     folder: Path = tmp_path_factory.mktemp("broker")
-    with running(folder) as servers:
+    with run_broker(folder) as servers:
         yield servers

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hindcast import runs
-from hindcast.delta import commits
-from hindcast.planning import journal
-from hindcast.quality import verdicts
+from hindcast.plan import journal
+from hindcast.quality import gate_results
+from hindcast.runs import run_steps
+from hindcast.store import commits
 from pipelines import CORRECTION, SEED, Pipeline, tell
 
 CONTRACT = """
@@ -87,11 +87,11 @@ def watched(at: Callable[[str], None], patch: Callable[[Any, str, Any], None] = 
 
         patch(owner, name, wrapped)
 
-    wrap(commits, "append", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
-    wrap(commits, "replace", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
-    wrap(commits, "publish", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
-    wrap(verdicts, "enter", lambda _, __, run, name, ___: f"entering the verdicts on {name} in run {run}")
-    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+    wrap(commits, "append_rows", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(commits, "replace_rows", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(commits, "publish_change", lambda _, table, run, *__, **___: f"committing to {table.name} in run {run}")
+    wrap(gate_results, "append_results", lambda _, __, run, name, ___: f"entering the verdicts on {name} in run {run}")
+    wrap(journal, "append_entry", lambda _, run: f"noting {run.state} of run {run.number}")
 
 
 def boundaries(run: int) -> list[str]:
@@ -137,10 +137,10 @@ def killed(process: subprocess.Popen[str]) -> bool:
 
 def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
     """The process of `started`."""
-    from hindcast.session import session
-    from hindcast.settings import settings
+    from hindcast.common.session import open_session
+    from hindcast.common.settings import read_settings
 
-    spark = session("crash", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
+    spark = open_session("crash", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
 
     def die(place: str) -> None:
         path = Path(str(seen))
@@ -154,9 +154,9 @@ def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
     if seen:
         watched(die)
     print("ready", flush=True)
-    past = journal.runs(settings().warehouse, pipeline)
+    past = journal.read_runs(read_settings().warehouse, pipeline)
     if not any(run.run_id == run_id and run.state == "completed" for run in past):
-        runs.run(spark, pipeline, run_id)
+        run_steps.run_pipeline(spark, pipeline, run_id)
     print("done", flush=True)
 
 

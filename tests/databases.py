@@ -25,7 +25,7 @@ from typing import Any
 import java_for_tests
 import pytest
 
-from hindcast.local import ports
+from hindcast_local import ports
 from pipelines import until
 
 _SETTINGS = {
@@ -69,7 +69,7 @@ class Database:
 @contextmanager
 def postgres(folder: Path) -> Iterator[Database]:
     """A fresh cluster on a free port of loopback, for everybody who reaches it; its log is in `folder`."""
-    found, port = _binaries(), ports.free()
+    found, port = _binaries(), ports.find_free_port()
     root = os.geteuid() == 0  # for whom PostgreSQL does not run
     user: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if root else {}
     with tempfile.TemporaryDirectory(prefix="hindcast-postgres-") as data:  # pytest's folders are for their owner alone

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 import drawing
-from hindcast.emits import murmur2
+from hindcast.streams import murmur2
 
 Json = Any
 FOLDER = Path(__file__).parent / "conformance" / "views"
@@ -336,7 +336,7 @@ def contract(operation: Json, pipeline: str, size: int) -> Json:
 def key(name: str, partition: int, size: int) -> str:
     """A key of this name that Kafka sends to a partition."""
     tried = [f"{name}.{number}" for number in range(20 * size)]
-    sent = murmur2.partitions(pa.array([text.encode() for text in tried]), size).to_pylist()
+    sent = murmur2.assign_partitions(pa.array([text.encode() for text in tried]), size).to_pylist()
     return tried[sent.index(partition)]
 
 

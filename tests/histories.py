@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import reference
-from hindcast.conformance import Outcome, Vector, outcomes
+from hindcast_conformance import Outcome, Vector, run_vectors
 
 Json = Any
 _UNLIMITED = 10**9
@@ -42,13 +42,13 @@ def vector(name: str, operation: Json, records: Sequence[Json]) -> Vector:
 
 def shrunk(spark: SparkSession, failing: Vector, tries: int = 6) -> Outcome:
     """A smaller history that still fails: leaves out what it can do without, all candidates of a round in one go."""
-    smallest = outcomes(spark, [failing])[0]
+    smallest = run_vectors(spark, [failing])[0]
     for _ in range(tries):
         records = smallest.vector.records
         halves = [records[: len(records) // 2], records[len(records) // 2 :]] if len(records) > 3 else []
         fewer = [*halves, *(records[:n] + records[n + 1 :] for n in range(len(records)))]
         candidates = [vector(f"{failing.name} #{n}", failing.operation, log) for n, log in enumerate(fewer)]
-        smaller = next((one for one in outcomes(spark, candidates) if one.state == "failed"), None)
+        smaller = next((one for one in run_vectors(spark, candidates) if one.state == "failed"), None)
         if smaller is None:
             break
         smallest = smaller

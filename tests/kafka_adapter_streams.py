@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hindcast.compiled import Integers
+    from hindcast.common.jit import Integers
 
 VECTORS = Path(__file__).parent / "conformance"
 Vector = dict[str, Any]

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import runs, session
-from hindcast.delta import contents, tables
-from hindcast.kernels import chosen, cuts
+from hindcast.common import session
+from hindcast.engine import eligibility, time_slices
+from hindcast.runs import run_steps
+from hindcast.store import row_reader, tables
 from pipelines import Pipeline
 
 
@@ -23,9 +24,9 @@ def begin(p: Pipeline, run_id: str) -> int:
     """Plans a run and replays its topics; its number."""
     assert p.spark is not None
     with p.here():
-        number = runs.plan(p.name, run_id)
+        number = run_steps.plan_run(p.name, run_id)
         for topic in p.contract.topics:
-            runs.replay(p.spark, p.name, number, topic)
+            run_steps.replay_topic(p.spark, p.name, number, topic)
     return number
 
 
@@ -43,9 +44,9 @@ def kernels(*, on: bool = True) -> Iterator[None]:
     """Kernels make all views that they can, in small slices of time; or none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_KERNELS", "on" if on else "off")
-        patch.setattr(chosen, "FEWEST", 0)
-        patch.setattr(cuts, "ROWS", 15)
-        patch.setattr(session, "cores", lambda _: 3)
+        patch.setattr(eligibility, "MIN_ROWS", 0)
+        patch.setattr(time_slices, "ROWS_PER_TASK", 15)
+        patch.setattr(session, "count_cores", lambda _: 3)
         yield
 
 
@@ -53,13 +54,13 @@ def build(p: Pipeline, *views: str, run: int = 1, on: bool = True) -> dict[str, 
     """What the commits of some views note, or of all."""
     assert p.spark is not None
     with p.here(), kernels(on=on):
-        return {view: runs.build(p.spark, p.name, run, view) for view in views or p.contract.ordered}
+        return {view: run_steps.build_view(p.spark, p.name, run, view) for view in views or p.contract.ordered_views}
 
 
 def stored(p: Pipeline, name: str) -> list[str]:
     """All rows of a table with all their columns, as Spark and as Arrow read them."""
     assert p.spark is not None
-    found = contents.load(p.spark, p.table(name)).toArrow()
+    found = row_reader.load_rows(p.spark, p.table(name)).toArrow()
     own = p.raw(name)
     read_by_both = [column for column in found.column_names if not own or column in own[0]]
     assert sorted(map(repr, found.select(read_by_both).to_pylist())) == sorted(
@@ -69,7 +70,7 @@ def stored(p: Pipeline, name: str) -> list[str]:
 
 
 def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
-    return tables.notes(p.table(name)).get(run, {})
+    return tables.read_notes(p.table(name)).get(run, {})
 
 
 def files(p: Pipeline, name: str) -> set[str]:

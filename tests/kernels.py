@@ -21,10 +21,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.corrected import aggregates, joins
-from hindcast.corrected.aggregates import Measure
-from hindcast.kernels import task
-from hindcast.kernels.form import Form, Side, Span
+from hindcast.bitemporal import aggregates, joins
+from hindcast.bitemporal.aggregates import Measure
+from hindcast.engine import task
+from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = pa.timestamp("us", "UTC")
@@ -39,15 +39,15 @@ def instead() -> Iterator[list[str]]:
     """Kernels in place of the operators, where there is one; gives the names of those that were done."""
     done.clear()
     with (
-        patch.object(joins, "stream_table", stream_table),
-        patch.object(joins, "table_table", table_table),
-        patch.object(aggregates, "of_table", of_table),
+        patch.object(joins, "join_stream_table", stream_table),
+        patch.object(joins, "join_table_table", table_table),
+        patch.object(aggregates, "aggregate_table", of_table),
     ):
         yield done
 
 
 def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | None = None) -> DataFrame:
-    """`joins.stream_table`."""
+    """`joins.join_stream_table`."""
     left = _kept(events.where("value IS NOT NULL"), F.col("key") if on is None else on)
     right = _kept(versions, F.col("key"))
     columns = {"event": (0, "_id"), "version": (1, "_id"), "timestamp": (0, "timestamp")}
@@ -67,7 +67,7 @@ def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | 
 
 
 def table_table(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
-    """`joins.table_table`; what is not inner as it is."""
+    """`joins.join_table_table`; what is not inner as it is."""
     if how != "inner":
         return _TABLE_TABLE(left, right, how)  # type: ignore[arg-type]
     one, other = _kept(left, F.col("key")), _kept(right, F.col("key"))
@@ -80,9 +80,9 @@ def table_table(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
 
 
 def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
-    """`aggregates.of_table`: what is counted or summed exactly by a kernel, other measures as they are."""
+    """`aggregates.aggregate_table`: what is counted or summed exactly by a kernel, other measures as they are."""
     right = _OF_TABLE(versions, group, measures)
-    versions = versions.where(aggregates.measurable(measures))
+    versions = versions.where(aggregates.has_value_to_aggregate(measures))
     arguments = [measure.argument.alias(name) for name, measure in measures.items()]
     rows = _kept(versions.select("validFrom", "validTo", group.alias("_group"), *arguments), "_group")
     exact = {n: (it.function, n) for n, it in measures.items() if it.function == "count" or _is_whole(rows, n)}
@@ -116,7 +116,7 @@ def _is_whole(rows: DataFrame, name: str) -> bool:
     return kind in ("int", "bigint")
 
 
-_TABLE_TABLE, _OF_TABLE = joins.table_table, aggregates.of_table
+_TABLE_TABLE, _OF_TABLE = joins.join_table_table, aggregates.aggregate_table
 
 
 def _kept(rows: DataFrame, key: Column | str) -> DataFrame:
@@ -156,13 +156,13 @@ def _made(
             uri = f"{folder}/{n}"
             _store(uri, table, of)
             taken = tuple(name for name in wanted if name not in periods)
-            sides.append(Side(uri, DeltaTable(uri).version(), of, ("_key",), taken, None))  # type: ignore[arg-type]
+            sides.append(KernelInput(uri, DeltaTable(uri).version(), of, ("_key",), taken, None))  # type: ignore[arg-type]
         schema = pa.schema(list(types))
         out = Path(folder, "out")
         DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
-        form = Form(operator, tuple(sides), False, inner, columns, measures, schema, str(out), kind, NOW)
-        parts = [Span()] * SLICES if operator == "of_table" else _slices(sorted(moments))
-        told = [row for n in range(len(parts)) for batch in task.part(form, parts, n) for row in batch.to_pylist()]
+        form = KernelSpec(operator, tuple(sides), False, inner, columns, measures, schema, str(out), kind, NOW)
+        parts = [TimeSlice()] * SLICES if operator == "of_table" else _slices(sorted(moments))
+        told = [row for n in range(len(parts)) for batch in task.run_part(form, parts, n) for row in batch.to_pylist()]
         assert not any(row["refused"] for row in told), told
         files = [pq.ParquetFile(out / row["path"]).read() for row in told if row["path"]]
         return pa.concat_tables(files) if files else schema.empty_table()
@@ -184,6 +184,6 @@ def _store(uri: str, rows: pa.Table, kind: str) -> None:
     write_deltalake(uri, pa.concat_tables([own, other.cast(own.schema)]), partition_by=["_belief"])
 
 
-def _slices(moments: Sequence[datetime]) -> list[Span]:
+def _slices(moments: Sequence[datetime]) -> list[TimeSlice]:
     cuts = sorted({moments[len(moments) * n // SLICES] for n in range(1, SLICES)}) if moments else []
-    return [Span(start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
+    return [TimeSlice(start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]

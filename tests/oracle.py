@@ -75,7 +75,7 @@ def live_output(
 
     prefix = f"live-{os.getpid()}-{next(_numbers)}-"
     topics = sorted({record["topic"] for record in records})
-    produce.create(servers, *(f"{prefix}{topic}" for topic in (*topics, "output")), partitions=partitions)
+    produce.create_topics(servers, *(f"{prefix}{topic}" for topic in (*topics, "output")), partitions=partitions)
     job = {"bootstrap": servers, "application": f"app-{prefix[:-1]}", "prefix": prefix, "operation": operation}
     sender, placed = _sender(servers), list[int]()
     with tempfile.TemporaryDirectory() as folder:

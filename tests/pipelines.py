@@ -25,14 +25,14 @@ import pytest
 import yaml
 from pyarrow.dataset import Dataset
 
-from hindcast import runs
-from hindcast.contracts import Contract, load
-from hindcast.contracts.load import _Loader
-from hindcast.delta import contents, tables
-from hindcast.delta.tables import Table, located
+from hindcast.contract import Contract, load
+from hindcast.contract.load import _Loader
 from hindcast.kafka import produce
-from hindcast.planning import journal
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal
+from hindcast.runs import run_steps
+from hindcast.store import row_reader, tables
+from hindcast.store.tables import Table, locate_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,17 +118,17 @@ class Pipeline:
     def send(self, topic: str, *records: Sent) -> None:
         """Sends to the first partition that Kafka's own hash gives; the topic has one."""
         told = [
-            produce.Record(_bytes(k), _bytes(v), None if s is None else at(s), tuple(headers))
+            produce.ProducerRecord(_bytes(k), _bytes(v), None if s is None else at(s), tuple(headers))
             for k, v, s, *headers in records
         ]
-        produce.send(self.servers, self.kafka(topic), told)
+        produce.send_records(self.servers, self.kafka(topic), told)
 
     def run(self, run_id: str | None = None, until: float | None = None, **asked: str) -> dict[str, Any]:
         """One whole run; its report."""
         assert self.spark is not None
         with self.here():
             name = run_id or f"run-{next(_numbers)}"
-            return runs.run(self.spark, self.name, name, None if until is None else at(until), **asked)
+            return run_steps.run_pipeline(self.spark, self.name, name, None if until is None else at(until), **asked)
 
     @contextmanager
     def here(self) -> Iterator[None]:
@@ -139,24 +139,24 @@ class Pipeline:
             yield
 
     def table(self, name: str) -> Table:
-        return located(self.warehouse, self.contract, name)
+        return locate_table(self.warehouse, self.contract, name)
 
     def states(self) -> list[tuple[int, str]]:
-        return [(run.number, run.state) for run in journal.runs(self.warehouse, self.name)]
+        return [(run.number, run.state) for run in journal.read_runs(self.warehouse, self.name)]
 
     def versions(self) -> dict[str, int | None]:
         """The Delta version of every table of the pipeline's folder, None for one that is not there."""
         places = [f"{folder}/{topic}" for topic in self.contract.topics for folder in ("logs", "fates")]
         names = [*self.contract.topics, *self.contract.views, *places, "quarantine", "failing"]
-        found = {name: tables.opened(Table(self.warehouse, self.name, name, "log")) for name in names}
+        found = {name: tables.open_table(Table(self.warehouse, self.name, name, "log")) for name in names}
         return {name: table.version() if table else None for name, table in found.items()}
 
     def history(self, name: str) -> list[tuple[Any, ...]]:
         """Every row ever believed, with its periods, and the runs that opened and closed it; in order."""
-        numbers = {run.known_at: run.number for run in journal.runs(self.warehouse, self.name)}
+        numbers = {run.known_at: run.number for run in journal.read_runs(self.warehouse, self.name)}
         table = self.table(name)
         rows = self.raw(name)
-        columns = tables.columns(table, known=datetime.min.replace(tzinfo=UTC)) if rows else []
+        columns = tables.list_columns(table, known_at=datetime.min.replace(tzinfo=UTC)) if rows else []
         told = []
         for row in rows:
             plain = [
@@ -172,10 +172,10 @@ class Pipeline:
 
     def raw(self, name: str) -> list[dict[str, Any]]:
         """The rows of any table of the pipeline as Delta has them; none where there is no table."""
-        found = tables.opened(Table(self.warehouse, self.name, name, "log"))
+        found = tables.open_table(Table(self.warehouse, self.name, name, "log"))
         if found is None:
             return []
-        read = contents.arrow(found)
+        read = row_reader.open_arrow_rows(found)
         rows: list[dict[str, Any]] = (read.to_table() if isinstance(read, Dataset) else read.read_all()).to_pylist()
         return rows
 
@@ -192,7 +192,7 @@ def pipeline(
     made = Pipeline(spark, servers, folder, text)
     named = [made.kafka(name) for name, topic in made.contract.topics.items() if topic.pattern is None]
     if named:
-        produce.create(servers, *named, partitions=partitions)
+        produce.create_topics(servers, *named, partitions=partitions)
     with made.here():
         yield made
 
@@ -238,8 +238,8 @@ def wrong(p: Pipeline) -> list[str]:
     """What `hindcast verify --whole` finds, and what it could not ask."""
     spark = p.spark
     assert spark is not None
-    told = verify(p.warehouse, p.contract, spark=lambda: spark, whole=True)
-    return [f"{it.check}: {it.where}: {it.found}" for it in told.findings] + told.left
+    told = verify_tables(p.warehouse, p.contract, spark=lambda: spark, whole=True)
+    return [f"{it.check}: {it.where}: {it.found}" for it in told.findings] + told.not_checked
 
 
 def tell(p: Pipeline, records: dict[str, list[Sent]]) -> None:

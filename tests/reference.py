@@ -1,4 +1,4 @@
-"""What tables and views mean, in plain Python: docs/plane.md and docs/semantics.md, word for word.
+"""What tables and views mean, in plain Python: docs/concepts.md and docs/semantics.md, word for word.
 
 It computes nothing cleverly. Whatever is asked at an instant is answered by looking at all records; rows come of asking
 at every instant at which anything can change, and their system periods of asking after every run. Operations and

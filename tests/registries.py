@@ -16,7 +16,7 @@ from typing import Any
 
 import java_for_tests
 
-from hindcast.local import ports, process
+from hindcast_local import ports, process
 from serving import Handler, serving
 
 
@@ -68,16 +68,16 @@ def peer(login: str | None = None) -> Iterator[str]:
 @contextmanager
 def apicurio(folder: Path) -> Iterator[str]:
     """The URL of Apicurio Registry's Confluent API; it is fetched when it is not there yet."""
-    port = ports.free()
+    port = ports.find_free_port()
     env = {"QUARKUS_HTTP_PORT": str(port), "QUARKUS_HTTP_HOST": ports.HOST, "PATH": "/usr/bin:/bin"}
     where, log = f"{ports.HOST}:{port}", folder / "registry.log"
-    started = process.start("registry", where, java_for_tests.registry(), log=log, env=env, cwd=folder)
+    started = process.start_process("registry", where, java_for_tests.registry(), log=log, env=env, cwd=folder)
     url = f"http://{where}/apis/ccompat/v7"
     try:
-        ports.wait(started, lambda: bool(ports.answer(f"{url}/config")), 180)
+        ports.wait_until_ready(started, lambda: bool(ports.read_json(f"{url}/config")), 180)
         yield url
     finally:
-        process.stop([started])
+        process.stop_processes([started])
 
 
 def register(url: str, subject: str, schema: Any, *references: tuple[str, str]) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import drawing
 import topologies
-from hindcast.emits import murmur2
+from hindcast.streams import murmur2
 
 Json = Any
 SECOND, BASE = 1000, 1_767_225_600_000
@@ -100,4 +100,4 @@ def in_processing_order(records: Sequence[Json], topics: Sequence[str]) -> list[
 
 def partition(key: str) -> int:
     """The partition of a key, of two."""
-    return int(murmur2.partitions(pa.array([key.encode()]), 2)[0].as_py())
+    return int(murmur2.assign_partitions(pa.array([key.encode()]), 2)[0].as_py())

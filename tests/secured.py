@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from hindcast.local import broker, ports
+from hindcast_local import broker, ports
 from serving import Handler, serving
 
 READER, ODD = "reader", "odd"
@@ -94,11 +94,15 @@ class Secured:
 def secured(folder: Path) -> Iterator[Secured]:
     """The broker with its users, as long as the context lasts."""
     certificates(folder)
-    listeners = {name: f"127.0.0.1:{ports.free()}" for name in ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")}
+    listeners = {
+        name: f"127.0.0.1:{ports.find_free_port()}" for name in ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
+    }
     with _provider() as provider:
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider}/jwks"
         port = int(listeners["PLAINTEXT"].rpartition(":")[2])
-        with broker.running(folder / "broker", port, _properties(folder, listeners, provider), (allowed,)) as servers:
+        with broker.run_broker(
+            folder / "broker", port, _properties(folder, listeners, provider), (allowed,)
+        ) as servers:
             admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
             made = Secured(folder, *listeners.values(), token_url=f"{provider}/token", admin=admin)
             _users(admin)

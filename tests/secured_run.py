@@ -20,19 +20,19 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast import runs
-from hindcast.errors import HindcastError
-from hindcast.kafka import far
-from hindcast.kafka.topics import Offsets, records
-from hindcast.local import ports
-from hindcast.session import session
-from hindcast.settings import settings
+from hindcast.common.errors import HindcastError
+from hindcast.common.session import open_session
+from hindcast.common.settings import read_settings
+from hindcast.kafka import timestamp_overflow
+from hindcast.kafka.topics import OffsetRange, read_records
+from hindcast.runs import run_steps
+from hindcast_local import ports
 
 
 def main(folder: Path) -> None:
     """All of it; the UI must be asked before the session ends."""
     asked = json.loads((folder / "asked.json").read_text(encoding="utf-8"))
-    port = ports.free()
+    port = ports.find_free_port()
     conf = {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -44,14 +44,14 @@ def main(folder: Path) -> None:
         "spark.eventLog.dir": str(folder / "events"),
     }
     (folder / "events").mkdir()
-    spark = session("secured", conf, small=True)
+    spark = open_session("secured", conf, small=True)
     spark.sparkContext.setLogLevel("INFO")
     seen: dict[str, Any] = {"processes": _processes()}
-    seen["run"] = runs.run(spark, asked["pipeline"], "first") if asked["pipeline"] else None
-    for name, by in (("read", records), ("far", far.records)):
+    seen["run"] = run_steps.run_pipeline(spark, asked["pipeline"], "first") if asked["pipeline"] else None
+    for name, by in (("read", read_records), ("far", timestamp_overflow.read_records_by_client)):
         seen[name] = {way: _read(spark, environ, asked["topic"], by) for way, environ in asked["ways"].items()}
     seen["processes"] += _processes()
-    seen["secrets"] = [str(path) for path in (settings().var / "secrets").glob("*")]
+    seen["secrets"] = [str(path) for path in (read_settings().var / "secrets").glob("*")]
     seen["ui"] = _ui(f"http://127.0.0.1:{port}")
     spark.stop()
     (folder / "seen.json").write_text(json.dumps(seen), encoding="utf-8")
@@ -63,8 +63,8 @@ def _read(spark: SparkSession, environ: dict[str, str], topic: str, by: Callable
     os.environ.update(environ)
     try:
         servers = os.environ["HINDCAST_KAFKA"]
-        members = [{}] if by is far.records else []
-        rows = by(spark, servers, topic, *members, {0: Offsets(0, 1)}).collect()
+        members = [{}] if by is timestamp_overflow.read_records_by_client else []
+        rows = by(spark, servers, topic, *members, {0: OffsetRange(0, 1)}).collect()
         return [row["value"].decode() for row in rows]
     except HindcastError as error:
         return str(error)

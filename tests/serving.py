@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hindcast.local import ports
+from hindcast_local import ports
 
 
 class Handler(BaseHTTPRequestHandler):

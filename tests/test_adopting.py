@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.contracts import Contract, load, shapes
-from hindcast.delta import contents, tables
-from hindcast.delta.store_formats import UNKNOWN, Older
-from hindcast.errors import AskedError, TableError, UnknownError
-from hindcast.replay import base
-from hindcast.upkeep.upgrading import upgrade
+from hindcast.common.errors import RequestError, TableError, UnknownError
+from hindcast.contract import Contract, list_shapes, load
+from hindcast.ingest import initial_rows
+from hindcast.ops.upgrade import upgrade
+from hindcast.store import row_reader, tables
+from hindcast.store.store_formats import UNKNOWN_TIME, OlderFormat
 from pipelines import RESTAURANT, at
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def contract(folder: Path, text: str = RESTAURANT) -> Contract:
 def asked(folder: Path, columns: dict[str, Any], text: str = RESTAURANT, **how: Any) -> dict[str, Any] | None:
     """What a run would be asked that adopts a table of these columns."""
     it = contract(folder, text)
-    table = tables.located(str(folder / "warehouse"), it, "menu")
+    table = tables.locate_table(str(folder / "warehouse"), it, "menu")
     write_deltalake(table.path, pa.table(columns), **how)
-    return upgrade.beginning(it, table, "in-place")
+    return upgrade.plan_takeover(it, table, "in-place")
 
 
 def test_a_plain_table_is_adopted_as_it_is_at_one_version(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_plain_table_is_adopted_as_it_is_at_one_version(tmp_path: Path) -> Non
     [
         ({"item": LATEST["item"]}, {}, "no column price"),
         ({**LATEST, "price": pa.array([8])}, {}, r"price is bigint, not decimal\(8,2\)"),
-        ({**LATEST, "seen": pa.array([1])}, {}, "beside the contract's columns it has seen; a format may have"),
+        ({**LATEST, "seen": pa.array([1])}, {}, "besides the contract's columns it has seen; a store format may have"),
         (LATEST, {"partition_by": ["item"]}, "it has partitions, by item"),
         ({**LATEST, "timestamp": pa.array([1])}, {}, "timestamp is bigint, not timestamp"),
         (LATEST, {"configuration": {"delta.appendOnly": "true"}}, "rows can only be added to it"),
@@ -65,48 +65,48 @@ def test_a_table_of_other_columns_is_refused(
 
 def test_a_table_that_demands_something_of_its_rows_is_refused(tmp_path: Path) -> None:
     it = contract(tmp_path)
-    table = tables.located(str(tmp_path / "warehouse"), it, "menu")
+    table = tables.locate_table(str(tmp_path / "warehouse"), it, "menu")
     full = pa.schema([pa.field(name, column.type, name != "item") for name, column in LATEST.items()])
     write_deltalake(table.path, pa.table(LATEST, schema=full))
     DeltaTable(table.path).alter.add_constraint({"cheap": "price < 100"})
     with pytest.raises(TableError, match=r"it has constraints \(cheap\); columns may not be null \(item\)"):
-        upgrade.beginning(it, table, "in-place")
+        upgrade.plan_takeover(it, table, "in-place")
 
 
 def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="the topic has a ttl: rows would end"):
+    with pytest.raises(TableError, match="the topic has a ttl: it would end rows"):
         asked(tmp_path, LATEST, RESTAURANT.replace("    read: table\n", "    read: table\n    ttl: 1 day\n", 1))
     (other := tmp_path / "other").mkdir()
-    with pytest.raises(AskedError, match="the kafka view bills reads the topic's log"):
+    with pytest.raises(RequestError, match="the kafka view bills reads the topic's log"):
         asked(other, LATEST, KAFKA)
 
 
 def test_what_is_no_topics_table_has_no_store_format(tmp_path: Path) -> None:
     it = contract(tmp_path)
     for name in ("orders", "bills"):
-        with pytest.raises(AskedError, match=f"'{name}' is not a topic that is read as a table"):
-            upgrade.of_topic(it, name)
+        with pytest.raises(RequestError, match=f"'{name}' is not a topic that is read as a table"):
+            upgrade.locate_topic_table(it, name)
     with pytest.raises(UnknownError, match="no topic 'menus'\n  what to do: did you mean 'menu'"):
-        upgrade.of_topic(it, "menus")
-    with pytest.raises(AskedError, match="there is no table"):
-        upgrade.beginning(it, tables.located(str(tmp_path), it, "menu"), "offline")
+        upgrade.locate_topic_table(it, "menus")
+    with pytest.raises(RequestError, match="there is no table"):
+        upgrade.plan_takeover(it, tables.locate_table(str(tmp_path), it, "menu"), "offline")
 
 
 def test_a_table_of_todays_format_is_left_as_it_is(tmp_path: Path) -> None:
     it = contract(tmp_path)
-    table = tables.located(str(tmp_path), it, "menu")
+    table = tables.locate_table(str(tmp_path), it, "menu")
     write_deltalake(table.path, pa.table(LATEST), name="restaurant.menu", description=table.description)
-    assert upgrade.beginning(it, table, "offline") is None
+    assert upgrade.plan_takeover(it, table, "offline") is None
 
 
 def test_rows_of_another_hand_since_a_downgrade_are_refused(tmp_path: Path) -> None:
     it = contract(tmp_path)
-    table = tables.located(str(tmp_path), it, "menu")
-    write_deltalake(table.path, pa.table(LATEST), name="restaurant.menu", description=table.mark(0))
-    older = {"hindcast.format": Older("latest", KNOWN).as_json()}
+    table = tables.locate_table(str(tmp_path), it, "menu")
+    write_deltalake(table.path, pa.table(LATEST), name="restaurant.menu", description=table.format_mark(0))
+    older = {"hindcast.format": OlderFormat("latest", KNOWN).as_json()}
     DeltaTable(table.path).alter.set_table_properties(older, raise_if_not_exists=False)
-    with pytest.raises(TableError, match=r"was written to by another hand since its downgrade \(WRITE at version 0\)"):
-        upgrade.beginning(it, table, "offline")
+    with pytest.raises(TableError, match=r"was written to by others since its downgrade \(WRITE at version 0\)"):
+        upgrade.plan_takeover(it, table, "offline")
 
 
 WRONG: list[tuple[str, list[tuple[Any, ...]], list[tuple[str, str]]]] = [
@@ -123,15 +123,15 @@ WRONG: list[tuple[str, list[tuple[Any, ...]], list[tuple[str, str]]]] = [
 
 def test_rows_that_no_table_of_the_format_has_are_found(spark: SparkSession) -> None:
     for form, rows, expected in WRONG:
-        seen = contents.proxied(frame(spark, form, rows), Older(form, KNOWN))
-        found = upgrade.wrong_rows(seen, ("item",), form).collect()
+        seen = row_reader.convert_older_rows(frame(spark, form, rows), OlderFormat(form, KNOWN))
+        found = upgrade.find_wrong_rows(seen, ("item",), form).collect()
         told = [(row["wrong"], str(None if row["shown"] == "{}" else row["shown"][9:-2])) for row in found]
         assert told == expected, (form, rows)
 
 
 RECORDS: dict[str, tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
-    "latest": ([("a", 1)], [("a", 1, UNKNOWN)]),
-    "timestamped": ([("a", 1, 3), ("b", 2, None)], [("a", 1, at(3)), ("b", 2, UNKNOWN)]),
+    "latest": ([("a", 1)], [("a", 1, UNKNOWN_TIME)]),
+    "timestamped": ([("a", 1, 3), ("b", 2, None)], [("a", 1, at(3)), ("b", 2, UNKNOWN_TIME)]),
     "versioned": (
         [("a", 1, 0, 4), ("a", 2, 4, 6), ("b", None, 0, None)],
         [("a", 1, at(0)), ("a", 2, at(4)), ("a", "tombstone", at(6)), ("b", None, at(0))],
@@ -142,9 +142,9 @@ RECORDS: dict[str, tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
 def test_rows_become_records_and_ends_tombstones_where_no_other_version_begins(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shape = shapes(contract(tmp_path))["menu"]
+    shape = list_shapes(contract(tmp_path))["menu"]
     for form, (rows, expected) in RECORDS.items():
-        found = base.records(frame(spark, form, rows), Older(form, KNOWN), shape).collect()
+        found = initial_rows.derive_records(frame(spark, form, rows), OlderFormat(form, KNOWN), shape).collect()
         told = [
             (
                 row["key"]["item"],

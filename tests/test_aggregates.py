@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.corrected import aggregates
-from hindcast.corrected.aggregates import Measure
+from hindcast.bitemporal import aggregates
+from hindcast.bitemporal.aggregates import Measure
 from relations import records, rows, versions
 
 FROM_SCRATCH: dict[str, Any] = {
@@ -40,7 +40,7 @@ def test_every_measure_is_what_it_would_be_from_scratch_at_every_instant(spark: 
             )
         )
     measures = {name: Measure(name, F.col("value.v").cast(kind)) for name in FROM_SCRATCH}
-    found = aggregates.of_table(versions(spark, held), F.lit(1), measures)
+    found = aggregates.aggregate_table(versions(spark, held), F.lit(1), measures)
     moments = sorted({moment for _, _, start, end in held for moment in (start, end) if moment is not None})
     expected = []
     for start, end in zip(moments, [*moments[1:], None], strict=True):
@@ -56,7 +56,7 @@ def test_every_measure_is_what_it_would_be_from_scratch_at_every_instant(spark: 
 def test_a_stream_is_aggregated_from_each_timestamp_to_the_next(spark: SparkSession) -> None:
     log = [(0, "a", 5, 10), (0, "a", 3, 20), (1, "a", 4, 15), (0, "a", 1, 15), (0, None, 9, 1), (0, "a", None, 16)]
     measures = {"total": Measure("sum", F.col("value.v")), "different": Measure("count_distinct", F.col("value.v"))}
-    assert rows(aggregates.of_stream(records(spark, log), measures), "validFrom", "validTo", "value.*") == [
+    assert rows(aggregates.aggregate_stream(records(spark, log), measures), "validFrom", "validTo", "value.*") == [
         (10, 15, 5.0, 1),
         (15, 20, 10.0, 3),
         (20, None, 13.0, 4),
@@ -65,5 +65,5 @@ def test_a_stream_is_aggregated_from_each_timestamp_to_the_next(spark: SparkSess
 
 def test_the_least_int_is_taken_back(spark: SparkSession) -> None:
     held = versions(spark, [("k", -(2**31), 0, 4), ("m", 1, 0, None)])
-    found = aggregates.of_table(held, F.lit(1), {"total": Measure("sum", F.col("value.v").cast("int"))})
+    found = aggregates.aggregate_table(held, F.lit(1), {"total": Measure("sum", F.col("value.v").cast("int"))})
     assert rows(found, "validFrom", "validTo", "value.total") == [(0, 4, 1 - 2**31), (4, None, 1)]

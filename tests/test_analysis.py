@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast.building import analysis
-from hindcast.contracts import load, load_all, shapes
-from hindcast.contracts.shapes import PERIODS
-from hindcast.corrected import derive
-from hindcast.errors import ContractError
+from hindcast.bitemporal import derivation
+from hindcast.common.errors import ContractError
+from hindcast.contract import list_shapes, load, load_all
+from hindcast.contract.shapes import PERIODS
+from hindcast.runs import expression_checks
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -35,42 +35,51 @@ ORDERS = "    stream: orders\n"
 REFUSED = [
     # the view from its second line on, the line, what was found, what would do
     (ORDERS, "where: upper(item)", 9, "upper(orders.item) is string, not a condition", "a comparison"),
-    (ORDERS, "select: {n: quantity + tags}", 9, 'Cannot resolve "(orders.quantity + orders.tags)"', "takes there"),
+    (ORDERS, "select: {n: quantity + tags}", 9, 'Cannot resolve "(orders.quantity + orders.tags)"', "accepts there"),
     (ORDERS, "select: {a: quantity, n: substring(item)}", 9, "requires", "refer to"),
     (ORDERS, "key: {n: tags.x.y}", 9, "Can't extract a value from", "Need a complex type"),
     (ORDERS, "group_by: {i: item}\n    aggregate: {n: max_by(item)}", 10, "max_by", "refer to"),
-    (ORDERS, "aggregate: {n: count(*), m: sum(tags)}", 9, "Cannot resolve", "takes there"),
+    (ORDERS, "aggregate: {n: count(*), m: sum(tags)}", 9, "Cannot resolve", "accepts there"),
     (
         ORDERS,
         "select: {n: item COLLATE UTF8_LCASE}",
         9,
-        "string collate UTF8_LCASE cannot be told from",
+        "string collate UTF8_LCASE cannot be distinguished",
         "without COLLATE",
     ),
     (
         ORDERS,
         "key: {n: array(struct(item COLLATE UNICODE_CI))}",
         9,
-        "collate UNICODE_CI cannot be told",
+        "collate UNICODE_CI cannot be distinguished",
         "without COLLATE",
     ),
-    (ORDERS, "select: {n: 'struct(map(item, 1))'}", 9, "map<string,int> cannot be told from each other", "map_entries"),
+    (ORDERS, "select: {n: 'struct(map(item, 1))'}", 9, "map<string,int> cannot be distinguished", "map_entries"),
     (ORDERS, "select: {n: parse_json(item)}", 9, "it is variant, and values of variant cannot be", "to_json"),
-    (ORDERS, "aggregate: {n: max(item COLLATE UTF8_LCASE)}", 9, "collate UTF8_LCASE cannot be told", "without COLLATE"),
+    (
+        ORDERS,
+        "aggregate: {n: max(item COLLATE UTF8_LCASE)}",
+        9,
+        "collate UTF8_LCASE cannot be distinguished",
+        "without COLLATE",
+    ),
     (ORDERS, "join: {table: menu, on: length(item)}", 9, "length(orders.item) is int, menu.item is string", "cast(len"),
 ]
 
 
-@pytest.mark.parametrize(("start", "rest", "line", "found", "mend"), REFUSED, ids=[case[1] for case in REFUSED])
+@pytest.mark.parametrize(("start", "rest", "line", "found", "fix"), REFUSED, ids=[case[1] for case in REFUSED])
 def test_what_spark_refuses_is_told_with_its_line(
-    spark: SparkSession, tmp_path: Path, start: str, rest: str, line: int, found: str, mend: str
+    spark: SparkSession, tmp_path: Path, start: str, rest: str, line: int, found: str, fix: str
 ) -> None:
     path = _file(tmp_path, f"{start}    {rest}\n")
     contract = load(path)
-    with pytest.raises(ContractError) as caught, analysis.told(tmp_path, contract, "made"):
-        analysis.check(spark, contract, "made", _inputs(spark))
+    with (
+        pytest.raises(ContractError) as caught,
+        expression_checks.explain_expression_errors(tmp_path, contract, "made"),
+    ):
+        expression_checks.refuse_unfit_expressions(spark, contract, "made", _inputs(spark))
     error = caught.value
-    assert (error.where, found in error.found, mend in error.mend) == (f"{path}:{line}", True, True), str(error)
+    assert (error.where, found in error.found, fix in error.fix) == (f"{path}:{line}", True, True), str(error)
     assert "[" not in error.found.partition(" ")[0]
     assert "SQLSTATE" not in str(error)
 
@@ -93,8 +102,8 @@ def test_an_input_is_no_value_also_where_its_name_is_a_word_of_sql(
     views = f"views:\n  made:\n    table: {name}\n    {rest}\n"
     path = tmp_path / "shop.yaml"
     path.write_text(f"pipeline: shop\nstart: 2026-01-01\ntopics:\n{topic}{views}", encoding="utf-8")
-    with pytest.raises(ContractError, match="a word of SQL is read as the name of an input") as caught:
-        analysis.check_contract(spark, tmp_path, load(path))
+    with pytest.raises(ContractError, match="Spark reads a word of SQL as the name of an input") as caught:
+        expression_checks.refuse_unfit_contract(spark, tmp_path, load(path))
     assert caught.value.where == f"{path}:8"
 
 
@@ -117,18 +126,21 @@ FAILING = [
 ]
 
 
-@pytest.mark.parametrize(("start", "rest", "found", "mend"), FAILING, ids=[case[1] for case in FAILING])
+@pytest.mark.parametrize(("start", "rest", "found", "fix"), FAILING, ids=[case[1] for case in FAILING])
 def test_what_fails_on_a_record_is_told_with_its_line(
-    spark: SparkSession, tmp_path: Path, start: str, rest: str, found: str, mend: str
+    spark: SparkSession, tmp_path: Path, start: str, rest: str, found: str, fix: str
 ) -> None:
     path = _file(tmp_path, f"{start}    {rest}\n")
     contract, inputs = load(path), _inputs(spark)
-    analysis.check(spark, contract, "made", inputs)
-    with pytest.raises(ContractError) as caught, analysis.told(tmp_path, contract, "made"):
-        derive.view(contract, "made", inputs).collect()
+    expression_checks.refuse_unfit_expressions(spark, contract, "made", inputs)
+    with (
+        pytest.raises(ContractError) as caught,
+        expression_checks.explain_expression_errors(tmp_path, contract, "made"),
+    ):
+        derivation.derive_view(contract, "made", inputs).collect()
     error = caught.value
     assert (error.where, "shop.made" in error.found) == (f"{path}:9", True)
-    assert (found in error.found, mend in error.mend) == (True, True), str(error)
+    assert (found in error.found, fix in error.fix) == (True, True), str(error)
 
 
 def test_a_run_tells_it_publishes_nothing_and_gives_way_when_it_is_mended(
@@ -147,15 +159,15 @@ def test_a_run_tells_it_publishes_nothing_and_gives_way_when_it_is_mended(
 def test_the_example_pipelines_are_fit(spark: SparkSession) -> None:
     for contract in load_all(SCHEMAS).values():
         inputs = {}
-        for name, shape in shapes(contract).items():
+        for name, shape in list_shapes(contract).items():
             if name in contract.topics:
                 columns = [f"{c} {kind}" for c, kind in shape.columns.items()]
                 lineage = ["_partition int", "_offset long"] if shape.kind == "events" else []
                 periods = [f"{column} timestamp" for column in PERIODS[shape.kind]]
                 inputs[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
             else:
-                analysis.check(spark, contract, name, inputs)
-                inputs[name] = derive.view(contract, name, inputs)
+                expression_checks.refuse_unfit_expressions(spark, contract, name, inputs)
+                inputs[name] = derivation.derive_view(contract, name, inputs)
 
 
 def _file(folder: Path, view: str) -> Path:

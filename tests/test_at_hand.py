@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast.delta import at_hand
-from hindcast.delta.tables import Table
+from hindcast.store import table_cache
+from hindcast.store.tables import Table
 
 
 def make(folder: Path, *values: int, name: str = "menu", mode: str = "append") -> Table:
@@ -21,14 +21,14 @@ def make(folder: Path, *values: int, name: str = "menu", mode: str = "append") -
 
 
 def items(table: Table) -> list[int]:
-    found = at_hand.opened(table)
+    found = table_cache.open_cached(table)
     assert found is not None
     return sorted(found.to_pyarrow_table().column("item").to_pylist())
 
 
 def test_an_unchanged_table_is_not_opened_again(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
-    assert at_hand.opened(table) is at_hand.opened(table)
+    assert table_cache.open_cached(table) is table_cache.open_cached(table)
 
 
 def test_a_commit_is_seen_at_once(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_table_made_anew_in_its_place_is_another(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
     assert items(table) == [1]
     shutil.rmtree(table.path)
-    assert at_hand.opened(table) is None
+    assert table_cache.open_cached(table) is None
     make(tmp_path, 2)
     assert items(table) == [2]
     log = Path(table.path, "_delta_log")
@@ -54,17 +54,17 @@ def test_a_table_made_anew_in_its_place_is_another(tmp_path: Path) -> None:
 
 def test_a_commit_written_anew_is_read_anew(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
-    before = at_hand.opened(table)
+    before = table_cache.open_cached(table)
     commit = next(Path(table.path, "_delta_log").glob("*.json"))
     text = commit.read_text(encoding="utf-8")
     commit.unlink()
     commit.write_text(text, encoding="utf-8")
-    assert at_hand.opened(table) is not before
+    assert table_cache.open_cached(table) is not before
 
 
 def test_few_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand, "MOST", 2)
+    monkeypatch.setattr(table_cache, "MAX_TABLES", 2)
     some = [make(tmp_path, n, name=f"menu{n}") for n in range(3)]
-    kept = [at_hand.opened(table) for table in some]
-    assert [at_hand.opened(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
-    assert at_hand.opened(some[0]) is not kept[0]
+    kept = [table_cache.open_cached(table) for table in some]
+    assert [table_cache.open_cached(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
+    assert table_cache.open_cached(some[0]) is not kept[0]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from hindcast.building.failures import told
-from hindcast.errors import PlatformError
+from hindcast.common.errors import PlatformError
+from hindcast.runs.spark_errors import explain_spark_errors
 from pipelines import Pipeline
 
 EVENTS = """
@@ -25,7 +25,7 @@ def test_what_spark_says_of_its_memory_is_told_with_what_to_do(tmp_path: Path) -
         "stage 0.0 (TID 0) (localhost executor driver): java.lang.OutOfMemoryError: Java heap space\n\tat org.apache."
     )
     p = Pipeline(None, "nowhere:1", tmp_path, EVENTS)
-    with pytest.raises(PlatformError) as caught, told(p.contract, "events"):
+    with pytest.raises(PlatformError) as caught, explain_spark_errors(p.contract, "events"):
         raise PySparkException(said)
     assert caught.value.found == "Spark's memory is too small for this (java.lang.OutOfMemoryError: Java heap space)"
-    assert (caught.value.where, "docs/topics/poison.md" in caught.value.mend) == ("shop.events", True)
+    assert (caught.value.where, "docs/topics/poison.md" in caught.value.fix) == ("shop.events", True)

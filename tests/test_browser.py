@@ -11,13 +11,13 @@ from urllib.parse import quote
 import pytest
 
 from browser import Up, chromium, log_in, picture, running, shown, waited
-from hindcast import read
-from hindcast.contracts import find
-from hindcast.demo import restaurant
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.contract import find
 from hindcast.kafka import produce
-from hindcast.planning import journal
-from hindcast.quality import holds
-from hindcast.questions import BEGINNING, Question
+from hindcast.plan import journal
+from hindcast.quality import hold_store
+from hindcast.query import read
+from hindcast_demo import restaurant
 from pipelines import until
 from test_airflow import DAILY, DAYS, ROOT
 
@@ -39,10 +39,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     for path, text in zip(contracts, (DAILY, BY_HAND), strict=True):
         path.write_text(text)
     with running(folder, ROOT / "schemas" / "restaurant.yaml", *contracts, login=True) as started:
-        first = {**restaurant.first(), **DAYS}
-        produce.create(started.now.kafka, *first)
+        first = {**restaurant.first_records(), **DAYS}
+        produce.create_topics(started.now.kafka, *first)
         for topic, records in first.items():
-            produce.send(started.now.kafka, topic, records)
+            produce.send_records(started.now.kafka, topic, records)
         yield started
 
 
@@ -55,7 +55,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, up: Up) -> Iterator[WebDri
 
 def prices(up: Up, pipeline: str, run: int) -> list[int]:
     """The doubled prices from the first to the last, as known after a run."""
-    asked = Question(from_time=BEGINNING, known_at=read.moment_of(up.now.warehouse, pipeline, f"run:{run}"))
+    asked = Question(from_time=FIRST_MOMENT, known_at=read.moment_of(up.now.warehouse, pipeline, f"run:{run}"))
     told: list[int] = read.query(up.now.warehouse, find(up.now.schemas, pipeline), "doubled", asked)[
         "price"
     ].to_pylist()
@@ -63,7 +63,7 @@ def prices(up: Up, pipeline: str, run: int) -> list[int]:
 
 
 def states(up: Up, pipeline: str) -> list[str]:
-    return [run.state for run in journal.runs(up.now.warehouse, pipeline)]
+    return [run.state for run in journal.read_runs(up.now.warehouse, pipeline)]
 
 
 def form(browser: WebDriver, up: Up, dag: str) -> None:
@@ -117,7 +117,7 @@ def test_a_run_is_triggered_by_the_form_up_to_a_moment_and_for_a_reason(up: Up, 
     shown(browser, "//button[@data-testid='trigger-dag-submit']").click()
     until(lambda: states(up, "by_hand") == ["completed"], 120)
     assert prices(up, "by_hand", 1) == [16, 18]
-    (run,) = journal.runs(up.now.warehouse, "by_hand")
+    (run,) = journal.read_runs(up.now.warehouse, "by_hand")
     assert (run.plan["intervalEnd"], run.plan["reason"]) == ("2026-01-03T00:00:00+00:00", "the till was wrong")
 
 
@@ -174,19 +174,19 @@ def test_what_a_gate_holds_back_is_approved_under_required_actions(up: Up, brows
     picture(browser, "approve")
     shown(browser, "//button[text()='Approve']").click()
     up.web.wait("restaurant__release")
-    assert not holds.held(up.now.warehouse, "restaurant").num_rows
+    assert not hold_store.read_held_rows(up.now.warehouse, "restaurant").num_rows
     lassi = read.history(up.now.warehouse, find(up.now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
-    last = journal.runs(up.now.warehouse, "restaurant")[-1]
+    last = journal.read_runs(up.now.warehouse, "restaurant")[-1]
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]
-    by = holds.listed(up.now.warehouse, "restaurant").to_pylist()
+    by = hold_store.list_entries(up.now.warehouse, "restaurant").to_pylist()
     assert [row["by"] for row in by if row["entry"] == "released"] == ["admin"]
 
 
 @pytest.mark.long
 def test_the_pages_are_where_people_look_for_them(up: Up, browser: WebDriver) -> None:
-    run = journal.runs(up.now.warehouse, "restaurant")[0].run_id
-    for topic, records in restaurant.late().items():
-        produce.send(up.now.kafka, topic, records)
+    run = journal.read_runs(up.now.warehouse, "restaurant")[0].run_id
+    for topic, records in restaurant.late_records().items():
+        produce.send_records(up.now.kafka, topic, records)
     late = up.web.wait("restaurant", up.web.trigger("restaurant"))
     browser.get(up.url)
     with tab(browser, "Hindcast", "Quality"):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reference
-from hindcast.contracts import load
-from hindcast.corrected import derive
+from hindcast.bitemporal import derivation
+from hindcast.contract import load
 from reference import Record
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def rows(
     path.write_text(CONTRACT.lstrip() + "".join(made), encoding="utf-8")
     contract = load(path)
     tables: dict[str, DataFrame] = inputs(spark, logs, contract.topics["menu"].ttl)
-    for name in contract.ordered:
-        tables[name] = derive.view(contract, name, tables)
+    for name in contract.ordered_views:
+        tables[name] = derivation.derive_view(contract, name, tables)
     start, end = ("windowStart", "windowEnd") if window else ("validFrom", "validTo")
     found: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
     for name in ("by_item", "by_price"):
@@ -161,4 +161,4 @@ def inputs(spark: SparkSession, logs: Sequence[Sequence[Record]], ttl: Any) -> d
         )
         for name, records in (("menu", menu), ("orders", orders))
     )
-    return {"menu": derive.versions(menus, ttl), "orders": derive.events(ordered)}
+    return {"menu": derivation.derive_topic_versions(menus, ttl), "orders": derivation.derive_topic_events(ordered)}

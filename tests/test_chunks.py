@@ -14,21 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crashes
-from hindcast import runs
-from hindcast.delta import tables
-from hindcast.delta.tables import Table
-from hindcast.errors import RecordError, RunError, SettingsError
-from hindcast.kafka.topics import Offsets, cut
-from hindcast.pages import offsets
-from hindcast.planning import journal, planner, plans
-from hindcast.planning.plans import Plan, Share
-from hindcast.replay import claims, ledger
-from hindcast.settings import settings
-from hindcast.upkeep import rebuild
+from hindcast.airflow.pages import ledger_page
+from hindcast.common.errors import RecordError, RunError, SettingsError
+from hindcast.common.settings import read_settings
+from hindcast.ingest import ingest_commits, ledger
+from hindcast.kafka.topics import OffsetRange, split_ranges
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, planner, plans
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.runs import run_steps
+from hindcast.store import tables
+from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 
 class CrashError(Exception):
@@ -36,13 +38,13 @@ class CrashError(Exception):
 
 
 RANGES = st.dictionaries(
-    st.integers(0, 300), st.tuples(st.integers(0, 9), st.integers(1, 500)).map(lambda it: Offsets(it[0], sum(it)))
+    st.integers(0, 300), st.tuples(st.integers(0, 9), st.integers(1, 500)).map(lambda it: OffsetRange(it[0], sum(it)))
 )
 
 
 @given(RANGES, st.integers(1, 700))
-def test_pieces_are_the_ranges_in_order_and_of_about_one_size(ranges: dict[int, Offsets], size: int) -> None:
-    pieces = cut(ranges, size)
+def test_pieces_are_the_ranges_in_order_and_of_about_one_size(ranges: dict[int, OffsetRange], size: int) -> None:
+    pieces = split_ranges(ranges, size)
     for partition, offsets_ in ranges.items():
         own = [piece[partition] for piece in pieces if partition in piece]
         assert [own[0].start, *(r.end for r in own)] == [*(r.start for r in own), offsets_.end]
@@ -54,13 +56,13 @@ def test_pieces_are_the_ranges_in_order_and_of_about_one_size(ranges: dict[int, 
 
 
 def test_many_partitions_of_few_offsets_take_turns() -> None:
-    pieces = cut({p: Offsets(0, 3) for p in range(200)}, 50)
+    pieces = split_ranges({p: OffsetRange(0, 3) for p in range(200)}, 50)
     assert [sum(r.end - r.start for r in piece.values()) for piece in pieces] == [50] * 12
 
 
-def share() -> Share:
-    ranges, earlier = {0: Offsets(4, 10), 1: Offsets(0, 2)}, {0: Offsets(0, 2)}
-    return Share("id", 0, 4, {0: 0, 1: 0}, ranges, earlier, chunk=4)
+def share() -> TopicPlan:
+    ranges, earlier = {0: OffsetRange(4, 10), 1: OffsetRange(0, 2)}, {0: OffsetRange(0, 2)}
+    return TopicPlan("id", 0, 4, {0: 0, 1: 0}, ranges, earlier, chunk=4)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +78,15 @@ def test_what_a_run_has_taken_that_was_given_up_after_some_chunks(
     chunks: int, ranges: dict[int, Any], earlier: dict[int, Any], left: dict[int, Any]
 ) -> None:
     assert share().chunks == [[{0: (0, 2)}], [{0: (4, 7), 1: (0, 1)}], [{0: (7, 10), 1: (1, 2)}]]
-    taken = share().upto(chunks)
-    assert (taken.ranges, taken.earlier, taken.left) == (ranges, earlier, left)
-    assert Share.from_json(taken.as_json()) == taken
+    taken = share().cut_after_chunks(chunks)
+    assert (taken.ranges, taken.earlier, taken.abandoned_ranges) == (ranges, earlier, left)
+    assert TopicPlan.from_json(taken.as_json()) == taken
 
 
 def test_a_plan_takes_a_number_for_each_commit_to_a_log() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     plan = Plan("p", 7, "seven", now, None, "c0ffee", {"menu": share()}, numbers=3)
-    assert plan.first == 5
+    assert plan.first_number == 5
     assert Plan.from_json(plan.as_json()) == plan
     alone = dataclasses.replace(plan, numbers=1, topics={"menu": dataclasses.replace(share(), chunk=0)})
     assert not {"numbers", "chunk"} & {*alone.as_json(), *alone.as_json()["topics"]["menu"]}
@@ -154,7 +156,7 @@ def chunked(spark: SparkSession, broker: str, folder: Path, chunk: int, text: st
 
 def told(p: Pipeline) -> dict[str, Any]:
     """What all tables say, with the place of a run among the runs in place of its number."""
-    places = {run.number: n for n, run in enumerate(journal.runs(p.warehouse, p.name), 1)}
+    places = {run.number: n for n, run in enumerate(journal.read_runs(p.warehouse, p.name), 1)}
     histories = {
         name: sorted(((*row[:-2], *map(places.get, row[-2:])) for row in p.history(name)), key=str)
         for name in (*p.contract.topics, *p.contract.views)
@@ -167,7 +169,7 @@ def told(p: Pipeline) -> dict[str, Any]:
         for name in p.contract.topics
     }
     refused = sorted((row["partition"], row["offset"], row["fate"], places[row["run"]]) for row in p.raw("quarantine"))
-    reports = [run.detail["topics"] for run in journal.completed(p.warehouse, p.name)]
+    reports = [run.detail["topics"] for run in journal.read_completed_runs(p.warehouse, p.name)]
     for topic in (topic for report in reports for topic in report.values()):
         topic["topic"] = topic["topic"].split(".")[1]
     return {**histories, **logs, "refused": refused, "reports": reports}
@@ -208,8 +210,8 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
         assert told(p) == expected
         assert [number for number, _ in p.states()] == [3, 4, 5][: len(story)]
         assert failed == crashing
-        log = tables.log(p.warehouse, p.name, "prices")
-        assert [note["malformed"] for run, note in tables.notes(log).items() if run == 3] == [1]
+        log = tables.log_table(p.warehouse, p.name, "prices")
+        assert [note["malformed"] for run, note in tables.read_notes(log).items() if run == 3] == [1]
 
 
 @pytest.mark.slow
@@ -219,27 +221,29 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
     text = PRICES.replace("max_malformed: 2", "max_malformed: 1")
     with chunked(spark, broker, tmp_path, 50, text) as p:
         p.send("prices", *brought(0, 100), ("item1", b"[", 100), *brought(101, 20))
-        with pytest.raises(RecordError, match="2 of the run's records do not decode, 1 may") as refused:
+        with pytest.raises(RecordError, match="2 of the run's records do not decode, and the limit is 1") as refused:
             p.run("first")
-        assert "2 of its 3 chunks are in the log and stay" in refused.value.mend
+        assert "2 of its 3 chunks are in the log and stay" in refused.value.fix
         assert p.raw("prices") == []
-        first = plans.current(p.warehouse, p.name, 3)
+        first = plans.read_active_run(p.warehouse, p.name, 3)
         there = sum(row["offsets"] for row in p.raw("logs/prices"))
         assert there in (80, 81)
-        shown = offsets.pieces(p.warehouse, first, "prices")
+        shown = ledger_page.list_run_offsets(p.warehouse, first, "prices")
         assert sum(it.end - it.start for it in shown) == 121
         assert sum(it.end - it.start for it in shown if it.fates) == there
         p.write(text.replace("max_malformed: 1", "max_malformed: 3"))
-        planner.abandon(p.warehouse, first, "by a test")
-        assert rebuild.rebuild(p.warehouse, p.contract) == []
+        planner.abandon_run(p.warehouse, first, "by a test")
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         with pytest.raises(RunError, match="run 3 is abandoned"):
-            claims.claim(spark, p.contract, Plan.from_json(first.plan), "prices")  # the process of run 3 is still there
-        runs.plan(p.name, "second")
-        second = Plan.from_json(plans.current(p.warehouse, p.name, 4).plan)
-        assert sum(second.topics["prices"].planned.values()) == 121 - there
+            ingest_commits.ingest_topic(
+                spark, p.contract, Plan.from_json(first.plan), "prices"
+            )  # the process of run 3 is still there
+        run_steps.plan_run(p.name, "second")
+        second = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 4).plan)
+        assert sum(second.topics["prices"].planned_counts.values()) == 121 - there
         p.run("second")
-        log = tables.log(p.warehouse, p.name, "prices")
-        pieces = [(it.partition, it.run, it.start, it.end) for it in ledger.pieces(log)]
+        log = tables.log_table(p.warehouse, p.name, "prices")
+        pieces = [(it.partition, it.run, it.start, it.end) for it in ledger.read_ingested_ranges(log)]
         for partition in (0, 1):
             (_, _, start, cut_), (_, _, again, _) = [it for it in pieces if it[0] == partition]
             assert (start, again) == (0, cut_)
@@ -248,11 +252,11 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         )
         assert sorted(row["run"] for row in p.raw("quarantine") if row["fate"] == "malformed") == [3, 4]
         Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
-        assert rebuild.rebuild(p.warehouse, p.contract) == [3, 4]
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [3, 4]
         p.send("prices", ("item1", {"price": 1}, 130))
-        runs.plan(p.name, "third")
-        third = Plan.from_json(plans.current(p.warehouse, p.name, 5).plan)
-        assert sum(third.topics["prices"].planned.values()) == 1
+        run_steps.plan_run(p.name, "third")
+        third = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 5).plan)
+        assert sum(third.topics["prices"].planned_counts.values()) == 1
 
 
 MOVED = """
@@ -287,20 +291,20 @@ def test_offsets_before_the_anchor_are_gone_on_with_too(
             with pytest.raises(CrashError) if run_id == "second" else nullcontext():
                 p.run(run_id)
             patch.undo()
-            for run in journal.runs(p.warehouse, p.name):
-                if not run.finished:
-                    planner.abandon(p.warehouse, run, "by a test")
+            for run in journal.read_runs(p.warehouse, p.name):
+                if not run.is_finished:
+                    planner.abandon_run(p.warehouse, run, "by a test")
             if lost and run_id == "second":
                 Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
-                assert rebuild.rebuild(p.warehouse, p.contract) == [1, 3]
-                assert rebuild.rebuild(p.warehouse, p.contract) == []
+                assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 3]
+                assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         assert sorted(row["n"] for row in p.raw("orders")) == list(range(10, 50))
-        fourth = Plan.from_json(plans.current(p.warehouse, p.name, runs.plan(p.name, "fourth")).plan)
-        assert sum(fourth.topics["orders"].planned.values()) == 10
+        fourth = Plan.from_json(plans.read_active_run(p.warehouse, p.name, run_steps.plan_run(p.name, "fourth")).plan)
+        assert sum(fourth.topics["orders"].planned_counts.values()) == 10
         assert len(p.raw("logs/orders")) == 40
 
 
 def test_a_chunk_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CHUNK", "many")
     with pytest.raises(SettingsError, match="HINDCAST_CHUNK is 'many', not a number of offsets"):
-        settings()
+        read_settings()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli, functions, runs
-from hindcast.commands import running
+from hindcast.cli import main
+from hindcast.cli.commands import running
 from hindcast.kafka import topics
-from hindcast.local import ports
-from hindcast.planning import journal, planner, plans
+from hindcast.plan import journal, planner, plans
+from hindcast.query import spark_functions
+from hindcast.runs import run_steps
+from hindcast_local import ports
 from pipelines import RESTAURANT, Pipeline, at, pipeline
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def hindcast(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            code = cli.main(arguments)
+            code = main.main(arguments)
         except SystemExit as stopped:  # argparse
             code = int(stopped.code or 0)
         told = capsys.readouterr()
@@ -102,7 +104,10 @@ def test_query_says_that_nothing_was_known_before_the_first_run(hindcast: Run) -
 
 def test_sql_prints_the_functions_of_the_published_tables(hindcast: Run, here: Pipeline) -> None:
     code, out, _ = hindcast("sql", "restaurant")
-    assert (code, out.splitlines()) == (0, [f"{s};" for s in functions.statements(here.warehouse, here.contract)])
+    assert (code, out.splitlines()) == (
+        0,
+        [f"{s};" for s in spark_functions.build_statements(here.warehouse, here.contract)],
+    )
     assert "FUNCTION restaurant_bills_as_of(" in out
 
 
@@ -155,7 +160,7 @@ def test_check_refuses_a_second_contract_of_one_name(
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     code, out, err = hindcast("check", *([str(one), str(two)] if named else []))
     assert (code, out) == (1, f"{one}: 2 topics, 1 view, fine\n")
-    assert f"{two}:2: pipeline 'restaurant' is also the name in {one}" in err
+    assert f"{two}:2: pipeline 'restaurant' is already used in {one}" in err
     assert hindcast("check", str(one), str(one))[0] == 0, "the same file"
 
 
@@ -177,22 +182,22 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         assert f"{lines}:2: is not a record: no value" in err, "and nothing was sent"
 
         # a run of somebody else stands in the way until it is given up
-        assert runs.plan("restaurant", "manual__1") == 1
+        assert run_steps.plan_run("restaurant", "manual__1") == 1
         code, out, err = hindcast("run", "restaurant")
-        assert (code, out) == (cli.BUSY, "")
+        assert (code, out) == (main.BUSY, "")
         assert "restaurant: run 1 (manual__1) has not ended" in err
         assert hindcast("abandon", "restaurant") == (
             0,
-            "restaurant: run 1 (manual__1) is given up; the next run takes what it left\n",
+            "restaurant: run 1 (manual__1) was abandoned; the next run takes what it left\n",
             "",
         )
         code, _, err = hindcast("abandon", "restaurant")
-        assert (code, "not ended: none" in err) == (1, True)
+        assert (code, "unfinished runs: none" in err) == (1, True)
 
         code, out, err = hindcast("run", "restaurant", "--until", "2025-12-31", "--format", "json")
         assert (code, json.loads(out)["topics"]["menu"]["offsets"]) == (0, 0), err
         # what this command left unfinished, it finishes
-        number = runs.plan("restaurant", "cli__interrupted")
+        number = run_steps.plan_run("restaurant", "cli__interrupted")
         code, out, err = hindcast("run", "restaurant")
         assert (code, out.splitlines()[0].startswith(f"restaurant, run {number} (cli__interrupted)")) == (0, True), err
         assert "2 offsets: 2 accepted" in out
@@ -202,46 +207,46 @@ def test_a_run_with_options_does_not_finish_another_one(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = []
-    monkeypatch.setattr(running, "session_of", lambda _: None)
-    monkeypatch.setattr(runs, "carry_out", lambda _, __, number: finished.append(number) or {"run": number})
+    monkeypatch.setattr(running, "open_session", lambda _: None)
+    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: finished.append(number) or {"run": number})
     with pipeline(None, broker, tmp_path) as p:
-        number = runs.plan(p.name, "cli__first", at(5), None, "a correction")
+        number = run_steps.plan_run(p.name, "cli__first", at(5), None, "a correction")
         for other in (("--until", "2026-01-01T00:00:06"), ("--reason", "another"), ("--only", "menu")):
             code, out, err = hindcast("run", p.name, *other, "--format", "json")
-            assert (code, out) == (cli.BUSY, "")
+            assert (code, out) == (main.BUSY, "")
             assert "run 1 (cli__first), begun with --until '2026-01-01T00:00:05+00:00' --reason 'a correction'" in err
-            assert f"would be another one\n  what to do: finish that one: hindcast run {p.name}; give it up: " in err
+            assert f"would be another one\n  what to do: finish that run: hindcast run {p.name}; abandon it: " in err
         same = ("--until", "2026-01-01T00:00:05", "--reason", "a correction")
         for options in (same, ()):
             code, _, err = hindcast("run", p.name, *options, "--format", "json")
-            assert (code, "is finished\n" in err) == (0, True)
+            assert (code, "finishing run 1 (cli__first)" in err) == (0, True)
         assert finished == [number] * 2
 
 
 def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "session_of", lambda _: None)
-    monkeypatch.setattr(runs, "carry_out", lambda _, __, number: {"run": number})
+    monkeypatch.setattr(running, "open_session", lambda _: None)
+    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: {"run": number})
     with pipeline(None, broker, tmp_path) as p:
-        number = runs.plan(p.name, "cli__first")
+        number = run_steps.plan_run(p.name, "cli__first")
 
         def end(_: float) -> None:  # other threads sleep too
             if threading.current_thread() is threading.main_thread():
-                planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+                planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
 
         monkeypatch.setattr(running.time, "sleep", end)
         code, out, err = hindcast("run", p.name, "--wait", "--reason", "a correction", "--format", "json")
         assert (code, json.loads(out)) == (0, {"run": number + 1})
         assert err.startswith(f"{p.name}: waiting until run {number} (cli__first) has ended; ")
-        assert journal.runs(p.warehouse, p.name)[-1].plan["reason"] == "a correction"
+        assert journal.read_runs(p.warehouse, p.name)[-1].plan["reason"] == "a correction"
 
 
 REFUSED = [
     (["query", "restaurant.bils"], "restaurant: no table 'bils'", "did you mean 'bills'?"),
     (["query", "menu"], "'menu' does not name a table", "PIPELINE.TABLE"),
     (["query", "restarant.menu"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
-    (["query", "restaurant.menu", "--as-of", "soon"], "'soon' is not a moment", "2026-01-01T00:03:00"),
+    (["query", "restaurant.menu", "--as-of", "soon"], "'soon' is not a valid timestamp", "2026-01-01T00:03:00"),
     (["query", "restaurant.menu", "--known-at", "run:9"], "no run '9'", "known here: 1, 2, 3"),
     (
         ["query", "restaurant.menu", "--known-at", "2999-01-01"],
@@ -264,35 +269,35 @@ REFUSED = [
         "rows cannot be ordered by 'price'",
         "known here: key, key-desc",
     ),
-    (["query", "restaurant.menu", "--as-of", ""], "'' is not a moment", "2026-01-01T00:03:00"),
+    (["query", "restaurant.menu", "--as-of", ""], "'' is not a valid timestamp", "2026-01-01T00:03:00"),
     (["sql", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["history", "restaurant.bils"], "no table 'bils'", "did you mean 'bills'?"),
     (["runs", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["run", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
     (["report", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
-    (["report", "restaurant", "9"], "no such run that has a report", "these have: 1, 2, 3"),
+    (["report", "restaurant", "9"], "no such run with a report", "runs with a report: 1, 2, 3"),
     (["abandon", "restarant"], "no pipeline 'restarant'", "did you mean 'restaurant'?"),
-    (["abandon", "restaurant"], "no such run that has not ended", "not ended: none"),
+    (["abandon", "restaurant"], "no such unfinished run", "unfinished runs: none"),
     (["produce", "menu", "/nowhere.jsonl"], "/nowhere.jsonl: cannot be read: No such file", "check the path"),
 ]
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("command", "found", "mend"), REFUSED, ids=[" ".join(c[0]) for c in REFUSED])
-def test_errors_say_what_where_and_what_to_do(hindcast: Run, command: list[str], found: str, mend: str) -> None:
+@pytest.mark.parametrize(("command", "found", "fix"), REFUSED, ids=[" ".join(c[0]) for c in REFUSED])
+def test_errors_say_what_where_and_what_to_do(hindcast: Run, command: list[str], found: str, fix: str) -> None:
     code, out, err = hindcast(*command)
     assert (code, out) == (1, "")
     first, *rest = err.splitlines()
     assert first.startswith("hindcast: ")
     assert found in first
-    assert mend in rest[0]
+    assert fix in rest[0]
     assert rest[0].startswith("  what to do: ")
 
 
 @pytest.mark.usefixtures("here")
 def test_a_broker_that_is_not_there(hindcast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TIMEOUT", 1.0)
-    nowhere = f"127.0.0.1:{ports.free()}"
+    nowhere = f"127.0.0.1:{ports.find_free_port()}"
     monkeypatch.setenv("HINDCAST_KAFKA", nowhere)
     code, out, err = hindcast("run", "restaurant")
     assert (code, out) == (1, "")
@@ -338,5 +343,5 @@ def test_the_steps_of_spark_submit_tell_errors_the_same_way(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spark
-    assert cli.step("replay", ["restaurant", "3", "menu"]) == 1
+    assert main.step("replay", ["restaurant", "3", "menu"]) == 1
     assert capsys.readouterr().err == "hindcast: restaurant: run 3 is completed\n  what to do: start a new run\n"

@@ -16,17 +16,17 @@ import pytest
 
 from composed import ROOT, Services, composed
 from databases import postgres
-from hindcast import read
-from hindcast.contracts import find
-from hindcast.demo import restaurant
+from hindcast.bitemporal.predicates import Question
+from hindcast.common.session import venv_folder
+from hindcast.common.settings import read_settings
+from hindcast.common.spark_connect import TOKEN_VARIABLE
+from hindcast.contract import find
 from hindcast.kafka import produce
-from hindcast.local import broker, ports
-from hindcast.local.api import Airflow
-from hindcast.planning import journal
-from hindcast.questions import Question
-from hindcast.remote import TOKEN
-from hindcast.session import home
-from hindcast.settings import settings
+from hindcast.plan import journal
+from hindcast.query import read
+from hindcast_demo import restaurant
+from hindcast_local import broker, ports
+from hindcast_local.api import AirflowClient
 from test_compose import SECRETS
 
 pytestmark = pytest.mark.cluster
@@ -38,7 +38,7 @@ OURS = ("LISTENERS", "NODE_ID", "ROLES", "PROTOCOL_MAP", "LISTENER_NAME", "VOTER
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """All of the file but Spark Connect, started in its order. Spark's work goes through SparkSubmitOperator."""
-    if not cluster.store(home()).exists():
+    if not cluster.store(venv_folder()).exists():
         pytest.skip("no S3 server here (make test-cluster builds one)")
     folder = tmp_path_factory.mktemp("composed")
     (folder / "schemas").mkdir()
@@ -51,7 +51,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
         made.ports["postgres"] = database.port
         made.more = {"HINDCAST_SCHEMAS": str(folder / "schemas"), "HINDCAST_SPARK": "submit"}
         made.more |= {"AIRFLOW__API__HOST": ports.HOST, "SPARK_LOCAL_IP": ports.HOST}
-        with broker.running(folder / "kafka", made.ports["kafka"], properties(made)):
+        with broker.run_broker(folder / "kafka", made.ports["kafka"], properties(made)):
             made.run("object-store-folders")
             made.run("airflow-migrate")
             for name in ("object-store", "spark-master", "spark-worker"):
@@ -72,12 +72,12 @@ def properties(made: Services) -> dict[str, str]:
 @pytest.mark.long
 def test_a_dag_run_by_spark_submit_and_a_run_by_spark_connect(services: Services) -> None:
     servers, env = services.address("kafka"), services.environ("airflow-scheduler")
-    first = restaurant.first()
-    produce.create(servers, *first)
+    first = restaurant.first_records()
+    produce.create_topics(servers, *first)
     for topic, records in first.items():
-        produce.send(servers, topic, records)
+        produce.send_records(servers, topic, records)
     user = ("admin", services.variables["AIRFLOW_ADMIN_PASSWORD"])
-    web = Airflow(f"http://{services.address('airflow-api-server')}", user)
+    web = AirflowClient(f"http://{services.address('airflow-api-server')}", user)
     web.unpause("restaurant")
     done = web.wait("restaurant")
     tasks = {task["task_id"]: task for task in web.tasks("restaurant", done)}
@@ -86,14 +86,17 @@ def test_a_dag_run_by_spark_submit_and_a_run_by_spark_connect(services: Services
 
     services.more["HINDCAST_SPARK"] = "connect"
     services.start("spark-connect")
-    for topic, records in restaurant.late().items():
-        produce.send(servers, topic, records)
-    env |= {"SPARK_REMOTE": f"sc://{services.address('spark-connect')}", TOKEN: services.variables[TOKEN]}
+    for topic, records in restaurant.late_records().items():
+        produce.send_records(servers, topic, records)
+    env |= {
+        "SPARK_REMOTE": f"sc://{services.address('spark-connect')}",
+        TOKEN_VARIABLE: services.variables[TOKEN_VARIABLE],
+    }
     command = [sys.executable, "-c", "import sys; from hindcast.cli import main; sys.exit(main())"]
     subprocess.run([*command, "run", "restaurant"], env=env, check=True, cwd=services.folder)
     assert bills(env, 2) == {"anna": 16, "bob": 10, "candace": 24, "dave": 5}
     with within(env):
-        assert [run.state for run in journal.runs(env["HINDCAST_WAREHOUSE"], "restaurant")] == ["completed"] * 2
+        assert [run.state for run in journal.read_runs(env["HINDCAST_WAREHOUSE"], "restaurant")] == ["completed"] * 2
     assert not list(services.folder.glob("var/**/_delta_log"))
 
 
@@ -110,7 +113,7 @@ def within(env: Mapping[str, str]) -> Iterator[None]:
 def bills(env: Mapping[str, str], run: int) -> dict[str, Decimal | None]:
     """What each customer was believed to owe after a run."""
     with within(env):
-        now = settings()
-        moment = read.moment_of(now.warehouse, "restaurant", f"run:{run}")
-        rows = read.query(now.warehouse, find(now.schemas, "restaurant"), "bills", Question(known_at=moment))
+        settings = read_settings()
+        moment = read.moment_of(settings.warehouse, "restaurant", f"run:{run}")
+        rows = read.query(settings.warehouse, find(settings.schemas, "restaurant"), "bills", Question(known_at=moment))
         return {row["customer"]: row["amount"] for row in rows.to_pylist()}

@@ -76,6 +76,6 @@ def test_records_are_taken_and_replayed_while_a_broker_that_is_named_first_is_go
 
 def dead(kafka: KafkaCluster) -> set[str]:
     """The addresses of brokers that do not run."""
-    from hindcast.local import process
+    from hindcast_local import process
 
     return {it.process.where for it in kafka.brokers.values() if not process.is_running(it.process)}

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from clusters import object_store, run
-from hindcast import read
-from hindcast.planning import journal
-from hindcast.questions import Question
+from hindcast.bitemporal.predicates import Question
+from hindcast.plan import journal
+from hindcast.query import read
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
 pytestmark = pytest.mark.cluster
@@ -24,14 +24,14 @@ ROUNDS = 12
 
 WRITER = """
 import sys
-from hindcast.delta.attempts import repeatable
-from hindcast.session import session
-spark = session("writer", {"spark.master": "local[1]", "spark.driver.memory": "1g"}, small=True)
+from hindcast.store.commit_once import commit_repeatable
+from hindcast.common.session import open_session
+spark = open_session("writer", {"spark.master": "local[1]", "spark.driver.memory": "1g"}, small=True)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[2])):
     rows = spark.range(number, number + 1).selectExpr("id", "'spark' AS by")
-    repeatable(lambda: rows.write.format("delta").mode("append").save(sys.argv[1]))
+    commit_repeatable(lambda: rows.write.format("delta").mode("append").save(sys.argv[1]))
 """
 
 
@@ -103,7 +103,7 @@ def test_whole_runs_and_questions(broker: str, tmp_path: Path) -> None:
                 assert run(p).wait(300) == 0, (p.folder / "run.log").read_text(encoding="utf-8")
                 assert p.states()[-1] == (number, "completed")
             assert [row[2] for row in p.believed("bills")] == [8.0, 20.0, 27.0]
-            moment = journal.runs(p.warehouse, p.name)[0].known_at
+            moment = journal.read_runs(p.warehouse, p.name)[0].known_at
             rows = read.query(p.warehouse, p.contract, "bills", Question(known_at=moment)).to_pylist()
             assert [row["amount"] for row in rows if row["customer"] == "candace"] == [24]
     assert not list(tmp_path.rglob("_delta_log"))

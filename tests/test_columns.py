@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
-from hindcast.contracts import Topic
-from hindcast.delta.columns import difference
-from hindcast.formats.mismatch import told
+from hindcast.contract import Topic
+from hindcast.formats.mismatch import describe_mismatch
+from hindcast.store.columns import find_difference
 
 KEY = ("item",)
 
 
 def changed(there: str, wanted: str) -> str:
-    return str(difference(StructType.fromDDL(f"item {there}"), StructType.fromDDL(f"item {wanted}"), KEY))
+    return str(find_difference(StructType.fromDDL(f"item {there}"), StructType.fromDDL(f"item {wanted}"), KEY))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def changed(there: str, wanted: str) -> str:
         ("string, n decimal(8,2)", "string, n double", "n changed from decimal(8,2) to double"),
         ("string, n date", "string, n timestamp", "n changed from date to timestamp"),
         ("string, n int", "string, n string", "n changed from int to string"),
-        ("string, n int", "string, N int", "n differs from N by case alone, which Delta does not tell apart"),
+        ("string, n int", "string, N int", "n differs from N only in case, which Delta ignores"),
         ("int", "bigint", "widened item from int to bigint"),
         ("int", "double", "the key column item changed from int to double"),
         ("float", "double", "the key column item changed from float to double"),
@@ -87,9 +87,9 @@ MENU = Topic.model_validate({"read": "table", "key": {"item": "string"}, "value"
 )
 def test_both_schemas_are_told_without_values(value: bytes | None, record: str | None) -> None:
     contract = "\n  the contract: price int, note string"
-    assert told(MENU, value) == contract + (f"\n    the record: {record}" if record else "")
+    assert describe_mismatch(MENU, value) == contract + (f"\n    the record: {record}" if record else "")
 
 
 def test_of_many_fields_the_first_are_told() -> None:
     value = b"{%s}" % b", ".join(b'"f%d": 1' % n for n in range(60))
-    assert told(MENU, value).endswith("f49 bigint, and 10 more")
+    assert describe_mismatch(MENU, value).endswith("f49 bigint, and 10 more")

@@ -17,17 +17,17 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import write_deltalake
 
-from hindcast import cli
-from hindcast.compare import Compared, compare
-from hindcast.compare.outputs import Extent
-from hindcast.compare.rules import Facts, rules
-from hindcast.contracts import Contract, load
-from hindcast.delta import tables
-from hindcast.delta.tables import Table
-from hindcast.errors import HindcastError, QueryError, RecordError, TopicError
+from hindcast.cli import main
+from hindcast.common.errors import HindcastError, QueryError, RecordError, TopicError
+from hindcast.contract import Contract, load
 from hindcast.kafka import produce
-from hindcast.kafka.topics import Offsets
-from hindcast.planning import journal
+from hindcast.kafka.topics import OffsetRange
+from hindcast.ops.compare import Comparison, compare_view
+from hindcast.ops.compare.outputs import TopicExtent
+from hindcast.ops.compare.rules import ComparisonFacts, list_rules
+from hindcast.plan import journal
+from hindcast.store import tables
+from hindcast.store.tables import Table
 from pipelines import RESTAURANT, SEED, pipeline, tell
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Shop:
                 ("fate", pa.string()),
             ]
         )
-        self.write(tables.log(self.warehouse, "shop", topic), pa.Table.from_pylist(rows, schema))
+        self.write(tables.log_table(self.warehouse, "shop", topic), pa.Table.from_pylist(rows, schema))
 
     def write(self, table: Table, rows: pa.Table) -> None:
         write_deltalake(
@@ -171,12 +171,14 @@ class Shop:
     def live(self, *results: Result, config: Mapping[str, str] | None = None) -> str:
         """A topic with what an application has written: keys as they are, values as JSON of `n` or as they are."""
         name = f"compare.{next(_numbers)}"
-        produce.create(self.broker, name, config=config)
-        produce.send(self.broker, name, [produce.Record(_sent(k), _sent(v), at(second)) for k, second, v in results])
+        produce.create_topics(self.broker, name, config=config)
+        produce.send_records(
+            self.broker, name, [produce.ProducerRecord(_sent(k), _sent(v), at(second)) for k, second, v in results]
+        )
         return name
 
-    def compared(self, view: str, topic: str, **asked: Any) -> Compared:
-        return compare(self.warehouse, self.broker, self.contract, view, topic, **asked)
+    def compared(self, view: str, topic: str, **asked: Any) -> Comparison:
+        return compare_view(self.warehouse, self.broker, self.contract, view, topic, **asked)
 
 
 @pytest.fixture
@@ -189,11 +191,11 @@ def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
         monkeypatch.setenv(f"HINDCAST_{name}", value)
     planned = {"pipeline": "shop"}
     for run, state in ((1, "planned"), (1, "completed"), (2, "planned")):
-        journal.write(made.warehouse, journal.Run(run, f"run-{run}", KNOWN[run - 1], state, planned, planned))
+        journal.append_entry(made.warehouse, journal.Run(run, f"run-{run}", KNOWN[run - 1], state, planned, planned))
     return made
 
 
-def told(compared: Compared) -> list[tuple[str, str, int]]:
+def told(compared: Comparison) -> list[tuple[str, str, int]]:
     return [(it["kind"], it["rule"], it["count"]) for it in compared.differences]
 
 
@@ -277,10 +279,12 @@ def test_records_of_an_aborted_transaction_are_not_in_the_topic(shop: Shop) -> N
 
 def test_partitions_of_the_topic_need_not_be_those_of_the_replay(shop: Shop) -> None:
     name = f"compare.{next(_numbers)}"
-    produce.create(shop.broker, name, partitions=3)
+    produce.create_topics(shop.broker, name, partitions=3)
     results = [(f"key {n % 7}", n, f"{n}.00") for n in range(1, 50)]
     shop.replayed("bills", *results)
-    produce.send(shop.broker, name, [produce.Record(_sent(k), _sent(v), at(s)) for k, s, v in of(*results)])
+    produce.send_records(
+        shop.broker, name, [produce.ProducerRecord(_sent(k), _sent(v), at(s)) for k, s, v in of(*results)]
+    )
     found = shop.compared("bills", name)
     assert (found.equal, told(found)) == (49, [])
 
@@ -379,7 +383,7 @@ def test_fields_that_the_view_does_not_have_are_named(shop: Shop) -> None:
         ("low", "north", '{"n": 1}', "the key is not a JSON object of shop varchar, item varchar: north"),
         ("daily", "anna", '{"n": 1}', "the key is not the text of customer varchar with a time window: anna"),
         ("visits", windowed("anna", 0), '{"n": 1}', "with a session window"),
-        ("adults", "ann@x.org", '{"age": "ann@x.org"}', "not told: the table has sensitive columns"),
+        ("adults", "ann@x.org", '{"age": "ann@x.org"}', "hidden: the table has sensitive columns"),
     ],
 )
 def test_a_topic_of_another_form_cannot_be_compared(shop: Shop, view: str, key: Any, value: str, found: str) -> None:
@@ -492,16 +496,20 @@ def test_a_topic_that_has_lost_its_beginning(shop: Shop) -> None:
 
 
 def test_with_wait_the_replay_is_not_to_be_mended(shop: Shop) -> None:
-    for view, mend in (("bills", "wait: true"), ("waited", "let it be")):
+    for view, fix in (("bills", "wait: true"), ("waited", "ignore it")):
         shop.replayed(view, ("anna", 2, "9.00"), ANNA)
         (found,) = shop.compared(view, shop.live(*of(ANNA, ("anna", 2, "9.00")))).differences
-        assert (found["rule"], mend in found["whatToDo"]) == ("Processing order", True)
+        assert (found["rule"], fix in found["whatToDo"]) == ("Processing order", True)
 
 
 def test_the_docs_tell_every_rule(shop: Shop) -> None:
-    extent = Extent({0: Offsets(1, 2)}, broker_times=True, beyond=())
+    extent = TopicExtent({0: OffsetRange(1, 2)}, broker_times=True, extra_fields=())
     views = shop.contract.views
-    names = {rule.name for view in views for rule in rules(shop.contract, view, Facts(extent, compacted=True, runs=2))}
+    names = {
+        rule.name
+        for view in views
+        for rule in list_rules(shop.contract, view, ComparisonFacts(extent, compacted=True, runs=2))
+    }
     page = (Path(__file__).parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
     section = page.split("## What a difference is likely due to")[1].split("\n## ")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
@@ -520,10 +528,10 @@ def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tm
         p.run()
         live = Shop(tmp_path, broker)
         topic = live.live(*((k, second, {"item": "curry", "amount": n}) for k, second, n in bills))
-        found = compare(p.warehouse, broker, p.contract, "bills", topic)
+        found = compare_view(p.warehouse, broker, p.contract, "bills", topic)
         assert (found.equal, found.replayed, told(found)) == (3, 3, [])
         topic = live.live(*((k, second, {"item": "curry", "amount": 10 * n}) for k, second, n in bills))
-        (first, *_) = compare(p.warehouse, broker, p.contract, "bills", topic).examples
+        (first, *_) = compare_view(p.warehouse, broker, p.contract, "bills", topic).examples
         assert first["cause"] == {"topic": "orders", "partition": 0, "offset": 0}
 
 
@@ -532,7 +540,7 @@ def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tm
 
 def hindcast(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main(arguments)
+    code = main.main(arguments)
     return (code, *capsys.readouterr())
 
 
@@ -545,7 +553,7 @@ def test_the_exit_code_tells(shop: Shop, capsys: pytest.CaptureFixture[str]) -> 
     assert (code, err) == (1, "")
     code, out, err = hindcast(capsys, "compare", "shop.bills", "--topic", "nowhere")
     assert (code, out) == (2, "")
-    assert "there is no such topic" in err
+    assert "the topic does not exist" in err
 
 
 def test_the_text_tells_places_values_and_what_to_do(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -592,21 +600,21 @@ def test_sensitive_columns_are_not_shown(shop: Shop, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("view", "error", "found", "mend"),
+    ("view", "error", "found", "fix"),
     [
         ("bils", QueryError, "no view 'bils'", "did you mean 'bills'?"),
-        ("believed", QueryError, "the view is read as corrected", "semantics: kafka"),
+        ("believed", QueryError, "the view has the corrected reading", "semantics: kafka"),
         ("menu", QueryError, "no view 'menu'", "known here: "),
         ("cheap", QueryError, "nothing of the view has been replayed yet", "hindcast run shop"),
-        ("bills", TopicError, "there is no such topic", "create it"),
+        ("bills", TopicError, "the topic does not exist", "create it"),
     ],
 )
-def test_what_cannot_be_compared(shop: Shop, view: str, error: type[HindcastError], found: str, mend: str) -> None:
+def test_what_cannot_be_compared(shop: Shop, view: str, error: type[HindcastError], found: str, fix: str) -> None:
     shop.replayed("bills", ANNA)
     with pytest.raises(error) as caught:
         shop.compared(view, "nowhere")
     assert found in caught.value.found
-    assert mend in caught.value.mend
+    assert fix in caught.value.fix
 
 
 def delete_before(broker: str, topic: str, offset: int) -> None:

@@ -62,9 +62,9 @@ def test_it_is_valid_by_the_compose_schema() -> None:
 def test_compose_itself_resolves_every_reference_and_starts_nothing_without_secrets() -> None:
     import cluster
 
-    from hindcast.session import home
+    from hindcast.common.session import venv_folder
 
-    program = cluster.composer(home())
+    program = cluster.composer(venv_folder())
     if not program.exists():
         pytest.skip("no program of Compose's library here (make test-cluster builds it)")
 
@@ -143,9 +143,9 @@ def test_ports_are_published_to_this_machine_only(compose: dict[str, Any]) -> No
 
 
 def test_default_ports_are_those_of_the_settings() -> None:
-    from hindcast.settings import settings
+    from hindcast.common.settings import read_settings
 
-    defaults = {name: getattr(settings({}), name.lower().removeprefix("hindcast_")) for name in PORTS}
+    defaults = {name: getattr(read_settings({}), name.lower().removeprefix("hindcast_")) for name in PORTS}
     text = FILE.read_text(encoding="utf-8")
     for name, port in re.findall(r"\$\{(HINDCAST_\w+_PORT):-(\d+)\}", text):
         assert int(port) == defaults[name]
@@ -248,12 +248,12 @@ def test_addresses_are_those_of_services_of_the_file(compose: dict[str, Any]) ->
 
 
 def test_spark_connect_has_what_a_session_has_of_the_store(compose: dict[str, Any]) -> None:
-    from hindcast.object_store import properties
+    from hindcast.common.object_store import spark_properties
 
     service = compose["services"]["spark-connect"]
     command = service["command"]
     given = dict(value.split("=", 1) for flag, value in pairwise(command) if flag == "--conf")
-    wanted = properties(service["environment"]["HINDCAST_WAREHOUSE"], service["environment"])
+    wanted = spark_properties(service["environment"]["HINDCAST_WAREHOUSE"], service["environment"])
     assert wanted
     assert wanted.items() <= given.items()
 

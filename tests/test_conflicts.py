@@ -14,13 +14,13 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.errors import PySparkException
 
 from crashes import watched
-from hindcast import runs
-from hindcast.delta import attempts, tables
-from hindcast.delta.tables import Table
-from hindcast.errors import HindcastError, RunError
-from hindcast.planning import planner, plans
-from hindcast.planning.plans import Plan
-from hindcast.replay import claims
+from hindcast.common.errors import HindcastError, RunError
+from hindcast.ingest import ingest_commits
+from hindcast.plan import planner, plans
+from hindcast.plan.plans import Plan
+from hindcast.runs import run_steps
+from hindcast.store import commit_once, tables
+from hindcast.store.tables import Table
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def failing(*errors: Exception) -> tuple[Callable[[], None], list[int]]:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
+    monkeypatch.setattr(commit_once.time, "sleep", lambda _: None)
 
 
 @pytest.mark.usefixtures("_at_once")
 def test_a_commit_that_conflicts_is_tried_again() -> None:
     commit, tried = failing(CONFLICT, CONFLICT)
-    attempts.once(commit, lambda: 1, 2, 1, "menu")
+    commit_once.commit_once(commit, lambda: 1, 2, 1, "menu")
     assert tried == [3]
 
 
@@ -58,14 +58,14 @@ def test_a_commit_that_conflicts_is_tried_again() -> None:
 def test_a_commit_is_not_tried_for_ever() -> None:
     commit, tried = failing(*[CONFLICT] * 99)
     with pytest.raises(PySparkException):
-        attempts.once(commit, lambda: 1, 2, 1, "menu")
-    assert tried == [attempts.TRIES]
+        commit_once.commit_once(commit, lambda: 1, 2, 1, "menu")
+    assert tried == [commit_once.MAX_TRIES]
 
 
 def test_another_failure_is_not_a_conflict() -> None:
     commit, tried = failing(OTHER)
     with pytest.raises(PySparkException, match="PATH_NOT_FOUND"):
-        attempts.once(commit, lambda: 1, 2, 1, "menu")
+        commit_once.commit_once(commit, lambda: 1, 2, 1, "menu")
     assert tried == [1]
 
 
@@ -73,14 +73,14 @@ def test_another_failure_is_not_a_conflict() -> None:
 def test_a_commit_that_another_process_made_is_not_made_again() -> None:
     commit, tried = failing(CONFLICT)
     published = iter([1, 2])
-    attempts.once(commit, lambda: next(published), 2, 1, "menu")
+    commit_once.commit_once(commit, lambda: next(published), 2, 1, "menu")
     assert tried == [1]
 
 
 def test_a_commit_after_one_that_it_does_not_know_of_is_refused() -> None:
     commit, tried = failing()
     with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
-        attempts.once(commit, lambda: 3, 4, 2, "menu")
+        commit_once.commit_once(commit, lambda: 3, 4, 2, "menu")
     assert tried == [0]
 
 
@@ -90,17 +90,19 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
 ) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)
-        runs.plan(p.name, "first")
-        first = plans.current(p.warehouse, p.name, 1)
-        planner.abandon(p.warehouse, first, "by a test")
-        runs.plan(p.name, "second")
-        claims.claim(spark, p.contract, Plan.from_json(first.plan), "menu")  # the process of run 1 is still there
+        run_steps.plan_run(p.name, "first")
+        first = plans.read_active_run(p.warehouse, p.name, 1)
+        planner.abandon_run(p.warehouse, first, "by a test")
+        run_steps.plan_run(p.name, "second")
+        ingest_commits.ingest_topic(
+            spark, p.contract, Plan.from_json(first.plan), "menu"
+        )  # the process of run 1 is still there
         with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
             p.run("second")
-        assert "abandon" in refused.value.mend
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+        assert "abandon" in refused.value.fix
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
         p.run("third")
-        claims.claim(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
+        ingest_commits.ingest_topic(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
         assert p.fates("menu") == [(n, "accepted") for n in range(3)]
         assert p.fates("orders") == [(n, "accepted") for n in range(4)]
         assert p.believed("bills") == [("anna", "curry", 8, 1), ("bob", "curry", 20, 5), ("candace", "curry", 24, 3)]
@@ -113,12 +115,12 @@ def test_two_processes_at_one_run_write_it_once(
     with pipeline(spark, broker, tmp_path) as p:
         for run_id, brought in (("first", SEED), ("second", CORRECTION)):
             tell(p, brought)
-            number = runs.plan(p.name, run_id)
+            number = run_steps.plan_run(p.name, run_id)
             failures: list[Exception] = []
 
             def work(session: SparkSession, number: int = number, failures: list[Exception] = failures) -> None:
                 try:
-                    runs.carry_out(session, p.name, number)
+                    run_steps.execute_run(session, p.name, number)
                 except HindcastError as error:
                     failures.append(error)
 
@@ -137,16 +139,16 @@ def test_two_processes_at_one_run_write_it_once(
 
 def test_of_two_runs_at_once_one_is_refused_with_what_to_do(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "one")
+        run_steps.plan_run(p.name, "one")
         with pytest.raises(RunError, match=r"run 1 \(one\) has not ended") as refused:
-            runs.plan(p.name, "two")
-        assert refused.value.mend == "wait for it or retry it; if it cannot be finished: hindcast abandon restaurant"
+            run_steps.plan_run(p.name, "two")
+        assert refused.value.fix == "wait for it or retry it; if it cannot be finished: hindcast abandon restaurant"
         assert p.states() == [(1, "planned")]
 
 
 def maintained(table: Table, *, vacuum: bool) -> None:
     """OPTIMIZE that rewrites all files, and VACUUM of everything that the newest version does not need."""
-    if (found := tables.opened(table)) is None or not found.file_uris():
+    if (found := tables.open_table(table)) is None or not found.file_uris():
         return
     column = next(f.name for f in found.schema().fields if f.name in ("item", "customer", "offset", "run"))
     with contextlib.suppress(CommitFailedError):  # the run came first

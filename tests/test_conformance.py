@@ -9,45 +9,45 @@ import pytest
 from pyspark.sql import SparkSession
 
 import reference
-from hindcast.conformance import Outcome, Vector, conformance, load, outcomes
-from hindcast.conformance.printing import failure, families, plane
-from hindcast.conformance.topology import computed
-from hindcast.conformance.vectors import Declined, understand
+from hindcast_conformance import Outcome, Vector, load_vectors, run_conformance, run_vectors
+from hindcast_conformance.formatting import format_failure, format_families, format_plane
+from hindcast_conformance.topology import compute_vector
+from hindcast_conformance.vectors import DeclinedVector, parse_operation
 
 VECTORS = Path(__file__).parent / "conformance"
 
 
 @pytest.fixture(scope="module")
 def corrected() -> list[Vector]:
-    return [vector for vector in load(VECTORS) if vector.semantics == "corrected"]
+    return [vector for vector in load_vectors(VECTORS) if vector.semantics == "corrected"]
 
 
 @pytest.fixture(scope="module")
 def kafka() -> list[Vector]:
-    return [vector for vector in load(VECTORS) if vector.semantics == "kafka"]
+    return [vector for vector in load_vectors(VECTORS) if vector.semantics == "kafka"]
 
 
 def judge(done: list[Outcome]) -> None:
-    print(families(done))
+    print(format_families(done))
     wrong = [outcome for outcome in done if outcome.state != "passed"]
-    assert not wrong, wrong[0].computed if wrong[0].state == "declined" else failure(wrong[0])
+    assert not wrong, wrong[0].computed if wrong[0].state == "declined" else format_failure(wrong[0])
 
 
 @pytest.mark.long
 def test_a_sample_of_every_family_passes(spark: SparkSession, corrected: list[Vector]) -> None:
     """In the ordinary run the same jobs are judged by the reference (test_properties.py), and it by all vectors."""
-    judge(outcomes(spark, corrected[::12]))
+    judge(run_vectors(spark, corrected[::12]))
 
 
 @pytest.mark.long
 def test_all_986_corrected_vectors_pass(spark: SparkSession, corrected: list[Vector]) -> None:
     assert len(corrected) == 986
-    judge(outcomes(spark, corrected))
+    judge(run_vectors(spark, corrected))
 
 
 def test_all_1326_vectors_of_kafka_streams_pass(kafka: list[Vector]) -> None:
     assert len(kafka) == 1326
-    judge([Outcome(vector, computed(vector), 0.0) for vector in kafka])
+    judge([Outcome(vector, compute_vector(vector), 0.0) for vector in kafka])
 
 
 def test_what_the_order_of_records_tells_is_judged_in_order(kafka: list[Vector]) -> None:
@@ -62,7 +62,7 @@ def test_the_plain_python_reference_agrees_with_all_vectors(corrected: list[Vect
 
 
 def test_every_corrected_vector_is_understood(corrected: list[Vector]) -> None:
-    shapes = {understand(vector).shape for vector in corrected}
+    shapes = {parse_operation(vector).shape for vector in corrected}
     assert len(shapes) < 40, "knobs must be data, not plans"
 
 
@@ -80,8 +80,8 @@ def test_every_corrected_vector_is_understood(corrected: list[Vector]) -> None:
     ],
 )
 def test_what_cannot_be_understood_is_declined_with_the_reason(operation: dict[str, object], reason: str) -> None:
-    with pytest.raises(Declined) as declined:
-        understand(Vector("any", "any/one", operation, (), {}))
+    with pytest.raises(DeclinedVector) as declined:
+        parse_operation(Vector("any", "any/one", operation, (), {}))
     assert str(declined.value) == reason
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_understood_is_declined_with_the_reason(operation: dict[s
                 "emit": "at_last",
                 "window": {"kind": "session", "inactivityGapMs": 1, "graceMs": 0},
             },
-            "operation not understood: ValueError 'at_last' is not a valid Emit",
+            "operation not understood: ValueError 'at_last' is not a valid EmitStrategy",
         ),
         ("stream_aggregate", "operation not understood: AttributeError 'str' object has no attribute 'get'"),
     ],
@@ -119,8 +119,8 @@ def test_what_cannot_be_understood_is_declined_with_the_reason(operation: dict[s
 def test_what_no_topology_is_known_for_is_declined_with_the_reason(operation: dict[str, object], reason: str) -> None:
     records = ({"topic": "stream", "key": "a", "value": 1, "timestamp": 0},)
     vector = Vector("any", "any/one", operation, records, {})
-    with pytest.raises(Declined) as declined:
-        _ = vector.semantics, computed(vector)
+    with pytest.raises(DeclinedVector) as declined:
+        _ = vector.semantics, compute_vector(vector)
     assert str(declined.value) == reason
 
 
@@ -146,10 +146,10 @@ def test_the_command_writes_what_was_computed_and_shows_what_failed(
     unknown = {**kafka, "name": "a/unknown", "operation": {"type": "shop"}}
     (tmp_path / "a.json").write_text(json.dumps([kafka, right, unknown, wrong]), encoding="utf-8")
 
-    assert conformance(spark, tmp_path, tmp_path / "out.json") == 1
+    assert run_conformance(spark, tmp_path, tmp_path / "out.json") == 1
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert list(written) == ["a/kafka", "a/right", "a/unknown", "a/wrong"]
-    assert Outcome(load(tmp_path)[1], written["a/right"], 0.0).state == "passed"
+    assert Outcome(load_vectors(tmp_path)[1], written["a/right"], 0.0).state == "passed"
     assert written["a/kafka"] == answers
     assert written["a/unknown"] == {"declined": "no operator for 'shop'"}
     shown = capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_a_plane_is_drawn_by_run_and_valid_time() -> None:
         {"key": "k", "value": 9, "validFrom": 2, "validTo": 4, "systemFrom": 2, "systemTo": None},
         {"key": "k", "value": 10, "validFrom": 4, "validTo": None, "systemFrom": 1, "systemTo": None},
     ]
-    assert plane(rows, 2).splitlines() == [
+    assert format_plane(rows, 2).splitlines() == [
         "  valid time  0         2         4",
         "  run 1       |8                  |10      >",
         "  run 2       |8        |9        |10      >",
@@ -176,7 +176,7 @@ def test_a_topology_that_failed_is_shown_part_by_part_line_by_line() -> None:
     rows = [{"key": "a", "value": 1, "timestamp": time, "cause": 0} for time in (5, 6)]
     kept = {"result": {"a": {"value": 1, "timestamp": 5}}}
     vector = Vector("any", "any/one", {"type": "to_table"}, records, {"emitted": rows, "state": kept})
-    shown = failure(Outcome(vector, {"emitted": [{**rows[0], "value": "1"}, rows[1]], "state": kept}, 0.0))
+    shown = format_failure(Outcome(vector, {"emitted": [{**rows[0], "value": "1"}, rows[1]], "state": kept}, 0.0))
     assert shown.splitlines()[3:] == [
         "   topic   key  value  timestamp",
         "-  ------  ---  -----  ---------",
@@ -187,12 +187,12 @@ def test_a_topology_that_failed_is_shown_part_by_part_line_by_line() -> None:
         '+0      "a"  "1"    5',
         ' 0      "a"  1      6',
     ]
-    error = failure(Outcome(vector, {"error": {"phase": "build"}}, 0.0)).splitlines()
+    error = format_failure(Outcome(vector, {"error": {"phase": "build"}}, 0.0)).splitlines()
     assert error[-2:] == ["error: error", '+{"phase": "build"}']
 
 
 def test_what_follows_from_a_retention_is_as_in_kafka_streams() -> None:
-    found = load(VECTORS / "retentions")
+    found = load_vectors(VECTORS / "retentions")
     assert len(found) == 33
-    judge([Outcome(vector, computed(vector), 0.0) for vector in found])
+    judge([Outcome(vector, compute_vector(vector), 0.0) for vector in found])
     assert sum("error" in vector.expected for vector in found) == 16

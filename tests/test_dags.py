@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hindcast.pages import catalog
-from hindcast.scheduling import steps
+from hindcast.airflow import run_requests
+from hindcast.airflow.pages import catalog
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).parents[1]
@@ -239,7 +239,7 @@ def test_a_preview_has_a_dag_of_its_own_and_takes_slots_after_all_runs(dags: dic
     preview = dags["dags"]["tips__preview"]
     assert (preview["tasks"], preview["operators"]) == ({"preview": []}, {"preview": "SharedSpark"})
     assert (preview["weights"], preview["tags"]) == ([[0]] * 3, ["hindcast", "preview"])
-    assert tuple(preview["form"]) == steps.PREVIEW_FORM
+    assert tuple(preview["form"]) == run_requests.PREVIEW_FIELDS
     assert preview["form"]["only"]["schema"]["enum"] == [None, "tips", "menu", "bills", "tipped", "large"]
 
 
@@ -295,7 +295,7 @@ def test_the_forms_defaults_ask_for_nothing_special(dags: dict[str, Any]) -> Non
         "preview": False,
         "reason": None,
     }
-    assert tuple(form) == steps.FORM
+    assert tuple(form) == run_requests.RUN_FIELDS
 
 
 def test_tasks_of_fresh_runs_go_ahead_of_those_of_backfills(dags: dict[str, Any]) -> None:
@@ -311,7 +311,7 @@ def test_a_broken_contract_becomes_a_dag_that_says_so(dags: dict[str, Any]) -> N
 
 
 def test_a_date_that_there_is_not_breaks_its_own_dag_alone(dags: dict[str, Any]) -> None:
-    assert "odd.yaml:3: start: '2026-02-30' is no moment that there is" in dags["dags"]["odd"]["doc"]
+    assert "odd.yaml:3: start: '2026-02-30' is not a valid timestamp" in dags["dags"]["odd"]["doc"]
     assert list(dags["dags"]["restaurant"]["tasks"]) != ["contract"]
 
 
@@ -320,7 +320,7 @@ def test_any_file_name_does(dags: dict[str, Any]) -> None:
 
 
 def test_of_two_contracts_of_one_name_the_second_is_broken(dags: dict[str, Any]) -> None:
-    assert "is also the name in" in dags["dags"]["twin"]["doc"]
+    assert "is already used in" in dags["dags"]["twin"]["doc"]
     assert sorted(dags["dags"]) == [
         *("gated", "gated__preview", "gated__release", "hindcast_maintenance", "hourly", "hourly__preview"),
         *("my_notes__old_", "odd", "restaurant", "restaurant__preview", "tips", "tips__preview", "twin", "typo"),
@@ -337,14 +337,14 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     (tmp_path / "my pipeline.yml").write_text("y")
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}
-    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.known()[1].items()}
+    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts()[1].items()}
     assert sorted(dags) == [
         *("gated__release__broken", "hindcast_maintenance__broken", "my_pipeline", "my_pipeline__broken"),
         *("my_pipeline__broken__broken", "restaurant__broken", "restaurant__broken__broken"),
         *("restaurant__preview__broken", "restaurant__release", "x" * 200),
     ]
-    assert catalog.pipeline_of("restaurant__release") == "restaurant__release", "it is no DAG of the restaurant's"
-    assert catalog.pipeline_of("gated__release") == "gated"
+    assert catalog.pipeline_of_dag("restaurant__release") == "restaurant__release", "it is no DAG of the restaurant's"
+    assert catalog.pipeline_of_dag("gated__release") == "gated"
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_work_can_go_through_spark_submit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.stem)
 def test_a_script_for_spark_submit_does_the_step_of_its_name(script: Path) -> None:
-    code = "import runpy, sys; from hindcast import cli; cli.step = print; runpy.run_path(sys.argv[1])"
+    code = "import runpy, sys; from hindcast.cli import main; main.step = print; runpy.run_path(sys.argv[1])"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "jobs")}
     done = subprocess.run(
         [sys.executable, "-c", code, str(script)], env=env, capture_output=True, text=True, check=True

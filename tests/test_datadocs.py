@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hindcast.contracts import Contract, load
-from hindcast.errors import PlatformError
+from hindcast.common.errors import PlatformError
+from hindcast.contract import Contract, load
 from hindcast.quality import datadocs
 from test_contracts import GOOD, contract
 
@@ -36,7 +36,7 @@ def report() -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["plain", "${env:PATH}", "$HOME", "${HOME}", r"a\$b", "not/yet/there"])
 def test_the_folder_is_the_one_that_is_named(tmp_path: Path, gated: Contract, name: str) -> None:
     folder = tmp_path / "docs" / name
-    assert datadocs.build(gated, report(), folder) == folder / "index.html"
+    assert datadocs.build_site(gated, report(), folder) == folder / "index.html"
     assert "restaurant.menu" in (folder / "index.html").read_text()
     assert [path.name for path in (tmp_path / "docs").iterdir()] == [Path(name).parts[0]]
 
@@ -44,16 +44,16 @@ def test_the_folder_is_the_one_that_is_named(tmp_path: Path, gated: Contract, na
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/null/docs"])
 def test_what_is_no_folder_is_named(gated: Contract, name: str) -> None:
     with pytest.raises(PlatformError, match="is not a folder") as refused:
-        datadocs.build(gated, report(), Path(name))
+        datadocs.build_site(gated, report(), Path(name))
     assert refused.value.where == name
 
 
 def test_folders_of_other_files_are_left_alone_and_data_docs_are_built_anew(tmp_path: Path, gated: Contract) -> None:
-    with pytest.raises(PlatformError, match="has files that are no Data Docs") as refused:
-        datadocs.build(gated, report(), tmp_path)
+    with pytest.raises(PlatformError, match="has files other than Data Docs") as refused:
+        datadocs.build_site(gated, report(), tmp_path)
     assert (refused.value.where, [path.name for path in tmp_path.iterdir()]) == (str(tmp_path), ["restaurant.yaml"])
     for run in ("first", "second"):
-        page = datadocs.build(gated, report() | {"runId": run}, tmp_path / "docs")
+        page = datadocs.build_site(gated, report() | {"runId": run}, tmp_path / "docs")
         assert run in page.read_text()
 
 
@@ -66,7 +66,7 @@ def test_what_a_gate_says_of_itself_is_no_html(tmp_path: Path, gated: Contract) 
     }
     told = report()
     told["tables"]["menu"]["gates"] = [{**GATE, **asked, "failing": 0, "checked": 1}]
-    datadocs.build(gated, told, tmp_path / "docs")
+    datadocs.build_site(gated, told, tmp_path / "docs")
     pages = [path.read_text() for path in (tmp_path / "docs").rglob("*.html")]
     assert any("alert(8)" in text for text in pages)
     assert not any(script in text for text in pages)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 import pytest
 
-from hindcast import read
-from hindcast.contracts import load
-from hindcast.kafka import lines
-from hindcast.scheduling import steps
-from hindcast.session import sized
+from hindcast.airflow import run_requests
+from hindcast.common.session import fit_to_rows
+from hindcast.contract import load
+from hindcast.kafka import json_lines
+from hindcast.query import read
 from pipelines import pipeline, tell, wrong
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_steps_have_utc_in_whatever_session_they_are_called(spark: SparkSession)
     session.conf.set("spark.sql.session.timeZone", BERLIN)
     try:
         assert session.sql(there).collect()[0][0] == "2026-03-29"
-        with sized(session, 1):
+        with fit_to_rows(session, 1):
             assert session.sql(there).collect()[0][0] == "2026-03-28"
         assert session.conf.get("spark.sql.session.timeZone") == BERLIN
     finally:
@@ -123,14 +123,16 @@ def test_a_text_without_a_zone_is_utc_wherever_it_is_told(text: str, tmp_path: P
     moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
     assert read.moment_of("", "p", text) == moment
     (tmp_path / "lines").write_text(f'{{"key": "k", "value": 1, "timestamp": "{text}"}}')
-    (record,) = lines.records(tmp_path / "lines")
+    (record,) = json_lines.read_records(tmp_path / "lines")
     assert record.timestamp == moment
     contract = f"pipeline: p\nstart: {text}\ntopics:\n  t: {{read: stream, key: {{k: string}}, value: {{v: int}}}}\n"
     (tmp_path / "p.yaml").write_text(contract.replace("value:", f"from: {text}, value:"))
     found = load(tmp_path / "p.yaml")
     assert (found.start, found.topics["t"].since) == (moment, moment)
     form = {"replay": "interval", "until": text, "only": None, "preview": False, "reason": None}
-    asked = steps.asked({"params": form, "dag_run": SimpleNamespace(dag_id="p")}, moment + timedelta(days=1))
+    asked = run_requests.read_run_request(
+        {"params": form, "dag_run": SimpleNamespace(dag_id="p")}, moment + timedelta(days=1)
+    )
     assert asked.until == moment
 
 
@@ -143,5 +145,5 @@ def test_an_interval_that_ends_in_the_hour_that_comes_twice_ends_where_airflow_s
         assert end.isoformat() == f"{TWICE}{offset}"
         given: Any = {"data_interval_start": end.subtract(hours=1), "data_interval_end": end}
         context = {"params": form, "dag_run": SimpleNamespace(dag_id="p"), **given}
-        ends.append(steps.asked(context, datetime(2027, 1, 1, tzinfo=UTC)).until)
+        ends.append(run_requests.read_run_request(context, datetime(2027, 1, 1, tzinfo=UTC)).until)
     assert ends == [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)]

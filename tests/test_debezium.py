@@ -126,7 +126,7 @@ def records(servers: str, topic: str) -> int:
 def history(broker: str, tmp_path_factory: pytest.TempPathFactory) -> dict[datetime, State]:
     """A database's history in Kafka, by a Debezium that is killed midway; what the database had from each moment on."""
     folder = tmp_path_factory.mktemp("debezium")
-    produce.create(broker, *TOPICS)
+    produce.create_topics(broker, *TOPICS)
     item, seat = "schema.shop.public.item", "schema.shop.public.seat"
     with postgres(folder) as db:
         db.run(*TABLES, *BEFORE)

@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from hindcast.contracts import Topic
-from hindcast.formats.decode import decode
+from hindcast.contract import Topic
+from hindcast.formats.decode import decode_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def decoded(spark: SparkSession, topic: Topic, records: list[Record]) -> dict[Re
     """What each record became, and the reason."""
     rows = [(n, *record[1:]) for n, record in enumerate(records)]
     sent = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").coalesce(1)
-    found = sorted(decode(sent, topic, LATEST).collect(), key=lambda row: row.n)
+    found = sorted(decode_records(sent, topic, LATEST).collect(), key=lambda row: row.n)
     told = [((r.key and tuple(r.key), r.value and tuple(r.value), r.fate), r.reason) for r in found]
     return dict(zip(records, told, strict=True))
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hindcast.contracts import Contract, load
-from hindcast.contracts.definition import list_fields
-from hindcast.contracts.load import _Loader
-from hindcast.errors import ContractError
-from hindcast.planning import definitions
-from hindcast.planning.journal import Run
-from hindcast.upkeep.forgetting.texts import Texts
+from hindcast.common.errors import ContractError
+from hindcast.contract import Contract, load
+from hindcast.contract.definition import list_fields
+from hindcast.contract.load import _Loader
+from hindcast.ops.erase.texts import ForgottenTexts
+from hindcast.plan import definitions
+from hindcast.plan.journal import Run
 
 BILLS = """
 pipeline: shop
@@ -51,13 +51,13 @@ def contract(folder: Path, *changes: tuple[str, str]) -> Contract:
 def run(number: int, it: Contract, past: list[Run], state: str = "completed", *, old: bool = False) -> Run:
     """A run under a contract as the journal has it; an `old` one as before plans kept texts."""
     plan: dict[str, Any] = {"pipeline": "shop", "contract": it.hash}
-    if not old and (kept := definitions.list_unkept(past, it)):
+    if not old and (kept := definitions.list_unstored_fields(past, it)):
         plan["definition"] = kept
     return Run(number, f"run-{number}", datetime(2026, 1, number, tzinfo=UTC), state, plan, {})
 
 
 def lines(past: list[Run], it: Contract) -> list[str]:
-    return definitions.list_lines(definitions.describe_change(past, it.hash, list_fields(it)))
+    return definitions.format_change(definitions.describe_change(past, it.hash, list_fields(it)))
 
 
 def test_each_field_that_was_changed_added_or_removed_is_listed(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_many_changes_are_counted(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_does_not_stay_in_a_text_that_a_plan_has_kept(tmp_path: Path) -> None:
-    kept = definitions.list_unkept([], contract(tmp_path, ("quantity > 1", "customer <> 'Ann Smith'")))
-    texts = Texts(frozenset({"Ann Smith"}), frozenset({"Ann Smith"}), frozenset({"orders"}))
+    kept = definitions.list_unstored_fields([], contract(tmp_path, ("quantity > 1", "customer <> 'Ann Smith'")))
+    texts = ForgottenTexts(frozenset({"Ann Smith"}), frozenset({"Ann Smith"}), frozenset({"orders"}))
     change = {"field": "views.bills.where", "before": "customer <> 'Ann Smith'", "after": None}
     told = {"definition": kept, "contract": {"since": 1, "changes": [change], "more": 0}}
     assert "Ann Smith" in str(told)
-    assert "Ann Smith" not in str(texts.told(told))
-    assert "orders.item" in str(texts.told(told))
+    assert "Ann Smith" not in str(texts.scrub_json(told))
+    assert "orders.item" in str(texts.scrub_json(told))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hindcast.demo.readings import WHY, Readings, beside
+from hindcast_demo.semantics_diff import CAUSE_COLUMNS, ReadingsComparison, compare_readings
 
 EVENTS = {"anna": (0, 1), "bob": (1, 5), "carla": (2, 6)}
 """Of each event its offset and second."""
@@ -54,14 +54,14 @@ def read(
 ) -> tuple[int, list[tuple[Any, ...]]]:
     """`log`: the run that brought each offset of the menu. The events that differ without item and timestamp."""
     brought = [{"partition": 0, "offset": offset, "run": number} for offset, number in log.items()]
-    found: Readings = beside(
+    found: ReadingsComparison = compare_readings(
         *(pa.Table.from_pylist(rows) for rows in (told, right, versions, brought)),
         same=("customer", "item"),
         values=("price",),
         on={"dish": "item"},
     )
-    names = ("customer", "price, kafka", "price, corrected", *WHY, "closed")
-    return found.same, [tuple(row[name] for name in names) for row in found.differing.to_pylist()]
+    names = ("customer", "price, kafka", "price, corrected", *CAUSE_COLUMNS, "closed")
+    return found.equal_count, [tuple(row[name] for name in names) for row in found.differing.to_pylist()]
 
 
 def test_a_record_that_came_after_the_result_was_emitted_is_why() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.contracts import load
-from hindcast.corrected import derive
+from hindcast.bitemporal import derivation
+from hindcast.contract import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,7 +126,9 @@ def _made(spark: SparkSession, folder: Path, view: str, called: Mapping[str, str
         "orders": _rows(spark, "customer string, item string, quantity int", ORDERS, "events"),
         "payments": _rows(spark, "customer string, paid int", PAYMENTS, "events"),
     }
-    made = derive.view(contract, "made", {(called or {}).get(name, name): rows for name, rows in inputs.items()})
+    made = derivation.derive_view(
+        contract, "made", {(called or {}).get(name, name): rows for name, rows in inputs.items()}
+    )
     return sorted(map(_minutes, made.collect()), key=str)
 
 
@@ -167,9 +169,9 @@ def test_a_row_without_a_group_or_a_value_to_aggregate_counts_nowhere_and_is_cou
         "menu": _rows(spark, "item string, price int, dish string", GONE, "versions"),
         "orders": _rows(spark, "customer string, item string, quantity int", NULLS, "events"),
     }
-    made = derive.view(contract, "made", inputs)
+    made = derivation.derive_view(contract, "made", inputs)
     assert sorted(map(_minutes, made.collect()), key=str) == sorted(expected, key=str)
-    counted = derive.left_out(contract, "made", inputs)
+    counted = derivation.count_left_out_of_view(contract, "made", inputs)
     assert counted is not None
     assert counted.collect() == [(left_out,)]
 
@@ -186,10 +188,10 @@ def test_windows_count_what_is_too_late_and_tell_the_stream_times(
     late = [("anna", "curry", 1, 8, 1, 1), ("anna", "curry", 1, 4, 1, 2), ("dan", "curry", 1, 0, 1, 3)]
     orders = _rows(spark, "customer string, item string, quantity int", [*NULLS, *late], "events")
     contract = load(path)
-    counted = derive.left_out(contract, "made", {"orders": orders})
+    counted = derivation.count_left_out_of_view(contract, "made", {"orders": orders})
     assert counted is not None
     assert counted.collect() == [(left_out, {"0": "2026-01-01T00:02:00.000000Z", "1": "2026-01-01T00:09:00.000000Z"})]
-    none = derive.left_out(contract, "made", {"orders": orders.where("false")})
+    none = derivation.count_left_out_of_view(contract, "made", {"orders": orders.where("false")})
     assert none is not None
     assert none.collect() == [((0, 0, 0), {})]
 
@@ -230,7 +232,7 @@ def test_a_version_ends_where_it_was_not_renewed_within_ttl(spark: SparkSession)
         ],
         columns,
     )
-    made = derive.versions(log, ttl=timedelta(minutes=10)).drop("_partition", "_offset")
+    made = derivation.derive_topic_versions(log, ttl=timedelta(minutes=10)).drop("_partition", "_offset")
     assert sorted(map(_minutes, made.collect())) == [
         ("curry", 8, 0, 4),
         ("curry", 10, 4, 14),

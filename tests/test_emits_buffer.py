@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hindcast.emits.buffer import Kept, nothing_kept, release
-from hindcast.emits.records import Records
+from hindcast.streams.join_buffer import BufferState, empty_buffer, release_records
+from hindcast.streams.records import Records
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("stream_table_join_grace")
 Lookup = tuple[int, int]
 
 
-def replay(records: list[dict[str, Any]], grace: int, how: str, *cuts: int) -> tuple[list[Lookup], int, Kept]:
+def replay(records: list[dict[str, Any]], grace: int, how: str, *cuts: int) -> tuple[list[Lookup], int, BufferState]:
     """Which record is looked up while which is processed, at which it fails, and what is kept; cut into runs."""
     columns = coded(records)[2:]
     stream = np.array([record.get("topic", "stream") == "stream" for record in records], np.bool_)
-    kept, looked_up, failed = nothing_kept(), list[Lookup](), -1
+    kept, looked_up, failed = empty_buffer(), list[Lookup](), -1
     for start, stop in pairwise([0, *cuts, len(records)]):
         run = Records(*(column[start:stop][stream[start:stop]] for column in columns))
-        out, kept = release(run, grace, how, kept)
+        out, kept = release_records(run, grace, how, kept)
         assert np.array_equal(out.records.timestamp, columns[3][out.records.order])
         looked_up += zip(out.cause.tolist(), out.records.order.tolist(), strict=True)
         failed = out.failed
@@ -32,7 +32,7 @@ def replay(records: list[dict[str, Any]], grace: int, how: str, *cuts: int) -> t
     return looked_up, failed, kept
 
 
-def replay_vector(vector: Vector, *cuts: int) -> tuple[list[Lookup], int, Kept]:
+def replay_vector(vector: Vector, *cuts: int) -> tuple[list[Lookup], int, BufferState]:
     return replay(vector["records"], vector["operation"]["graceMs"], vector["operation"]["join"], *cuts)
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hindcast.compiled import NOTHING
-from hindcast.emits.folds import ADD, KEPT, MERGE, SUBTRACT
-from hindcast.emits.measures import Part, evaluate, parts
+from hindcast.common.jit import NOTHING
+from hindcast.streams.aggregation_tree import ADD, KEPT, MERGE, SUBTRACT
+from hindcast.streams.measures import MeasurePart, evaluate_part, measure_parts
 
 Nodes = list[tuple[int, int, int]]
 DECIMAL = pa.decimal128(18, 2)
@@ -28,7 +28,7 @@ def evaluated(function: str, nodes: Nodes, values: list[Any], kept: list[Any], k
     """A part for each node; `kept` are parts."""
     of_part = pa.int64() if function in ("rows", "count") else kind
     its = np.array(nodes, np.int64).reshape(-1, 3)
-    told = evaluate(Part(function, 0), its, pa.array(values, kind), pa.array(kept, of_part))
+    told = evaluate_part(MeasurePart(function, 0), its, pa.array(values, kind), pa.array(kept, of_part))
     return told.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -103,7 +103,12 @@ def test_nulls_are_left_out_but_counted_as_rows_and_a_sum_of_what_is_gone_is_0(
 
 
 def test_an_average_is_kept_as_its_sum_and_its_count() -> None:
-    assert parts(["rows", "avg", "max"]) == [Part("rows", 0), Part("sum", 1), Part("count", 1), Part("max", 2)]
+    assert measure_parts(["rows", "avg", "max"]) == [
+        MeasurePart("rows", 0),
+        MeasurePart("sum", 1),
+        MeasurePart("count", 1),
+        MeasurePart("max", 2),
+    ]
 
 
 @pytest.mark.parametrize(("first", "second"), [(2**63 - 1, 1), (-(2**63), -1)])

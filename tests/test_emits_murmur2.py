@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hindcast.emits.murmur2 import partitions
+from hindcast.streams.murmur2 import assign_partitions
 
 SEEN = {
     b"": 681,
@@ -22,12 +22,12 @@ SEEN = {
 
 
 def test_keys_have_the_partitions_that_kafka_gives_them() -> None:
-    assert partitions(pa.array(list(SEEN)), 1000).to_pylist() == list(SEEN.values())
+    assert assign_partitions(pa.array(list(SEEN)), 1000).to_pylist() == list(SEEN.values())
 
 
 def test_a_null_key_has_none_and_its_neighbours_have_theirs() -> None:
     keys = pa.chunked_array([[b"lead", b"21", None], [b"abc"]], pa.binary())
-    assert partitions(keys.slice(1), 1000).to_pylist() == [340, None, 107]
+    assert assign_partitions(keys.slice(1), 1000).to_pylist() == [340, None, 107]
     for kind in (pa.binary(), pa.large_binary()):
-        assert partitions(pa.array([b"lead", b"21"], kind)[1:], 1000).to_pylist() == [340]
-    assert partitions(pa.array([], pa.binary()), 3).to_pylist() == []
+        assert assign_partitions(pa.array([b"lead", b"21"], kind)[1:], 1000).to_pylist() == [340]
+    assert assign_partitions(pa.array([], pa.binary()), 3).to_pylist() == []

@@ -11,28 +11,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hindcast.emits.stream_stream import LEFT, RIGHT, Kept, Records, Window, join, nothing_kept
+from hindcast.streams.stream_stream import (
+    LEFT,
+    RIGHT,
+    JoinRecords,
+    JoinWindows,
+    StreamJoinState,
+    empty_join_state,
+    join_stream_stream,
+)
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("stream_stream_join")
 
 
-def replay(records: list[dict[str, Any]], window: Window, how: str, *cuts: int) -> tuple[list[dict[str, Any]], Kept]:
+def replay(
+    records: list[dict[str, Any]], window: JoinWindows, how: str, *cuts: int
+) -> tuple[list[dict[str, Any]], StreamJoinState]:
     """What a join emits and keeps, its records cut into runs."""
     keys, values, order, *columns = coded(records)
     side = np.array([LEFT if record["topic"] == "left" else RIGHT for record in records], np.int64)
-    emitted, kept = list[dict[str, Any]](), nothing_kept()
+    emitted, kept = list[dict[str, Any]](), empty_join_state()
     for start, stop in pairwise([0, *cuts, len(records)]):
-        run = Records(*(column[start:stop] for column in (order, side, *columns)))
-        out, kept = join(run, window, how, kept)
+        run = JoinRecords(*(column[start:stop] for column in (order, side, *columns)))
+        out, kept = join_stream_stream(run, window, how, kept)
         for cause, key, left, right, timestamp in zip(*(column.tolist() for column in out), strict=True):
             value = {"left": named(values, left), "right": named(values, right)}
             emitted.append({"key": named(keys, key), "value": value, "timestamp": timestamp, "cause": cause})
     return emitted, kept
 
 
-def arguments(vector: Vector) -> tuple[list[dict[str, Any]], Window, str]:
-    window = Window(*(vector["operation"]["window"][field] for field in ("beforeMs", "afterMs", "graceMs")))
+def arguments(vector: Vector) -> tuple[list[dict[str, Any]], JoinWindows, str]:
+    window = JoinWindows(*(vector["operation"]["window"][field] for field in ("beforeMs", "afterMs", "graceMs")))
     return vector["records"], window, vector["operation"]["join"]
 
 
@@ -44,7 +54,7 @@ def test_a_cut_anywhere_changes_nothing(vector: Vector) -> None:
     assert same(replay(*arguments(vector), *range(len(vector["records"]))), whole)
 
 
-def plain(records: list[dict[str, Any]], window: Window, how: str) -> list[dict[str, Any]]:
+def plain(records: list[dict[str, Any]], window: JoinWindows, how: str) -> list[dict[str, Any]]:
     """The rules once more, one record after the other, in plain Python."""
     before, after, grace = window
     ahead, outer = {"left": after, "right": before}, {"left": how != "inner", "right": how == "outer"}
@@ -110,13 +120,13 @@ RECORDS = st.lists(
     ),
     max_size=60,
 )
-WINDOWS = st.builds(Window, st.integers(-3, 10), st.integers(3, 10), st.integers(0, 6))
+WINDOWS = st.builds(JoinWindows, st.integers(-3, 10), st.integers(3, 10), st.integers(0, 6))
 
 
 @given(RECORDS, WINDOWS, st.sampled_from(["inner", "left", "outer"]), st.data())
 @settings(max_examples=300, deadline=None)
 def test_it_is_the_plain_rules_however_cut(
-    records: list[dict[str, Any]], window: Window, how: str, data: st.DataObject
+    records: list[dict[str, Any]], window: JoinWindows, how: str, data: st.DataObject
 ) -> None:
     whole = replay(records, window, how)
     assert whole[0] == plain(records, window, how)
@@ -129,7 +139,7 @@ def test_the_plain_rules_are_those_of_the_vectors(vector: Vector) -> None:
     assert plain(*arguments(vector)) == vector["expected"]["emitted"]
 
 
-def joined(*records: tuple[str, str | None, Any, int], window: Window, how: str) -> list[tuple[Any, ...]]:
+def joined(*records: tuple[str, str | None, Any, int], window: JoinWindows, how: str) -> list[tuple[Any, ...]]:
     """Records as (topic, key, value, timestamp), what comes out as (cause, left, right, timestamp)."""
     fields = ("topic", "key", "value", "timestamp")
     emitted = replay([dict(zip(fields, record, strict=True)) for record in records], window, how)[0]
@@ -144,18 +154,18 @@ def test_a_dropped_record_moves_stream_time_but_not_the_reach_of_its_store() -> 
         ("left", "a", 3, 11),
         ("left", "a", 4, 30),
     ]
-    assert joined(*records, window=Window(5, 5, 0), how="left") == [(3, 3, 1, 11), (4, 4, None, 30)]
+    assert joined(*records, window=JoinWindows(5, 5, 0), how="left") == [(3, 3, 1, 11), (4, 4, None, 30)]
 
 
 def test_the_other_side_is_out_of_reach_when_it_has_gone_on_by_the_whole_window() -> None:
     for largest, found in ((19, [(2, 3, 1, 10)]), (20, [])):
         records = [("right", "a", 1, 10), ("right", "b", 2, largest), ("left", "a", 3, 10)]
-        assert joined(*records, window=Window(5, 5, 0), how="inner") == found
+        assert joined(*records, window=JoinWindows(5, 5, 0), how="inner") == found
 
 
 def test_what_waits_comes_out_before_the_results_of_the_record_that_releases_it() -> None:
     records = [("left", "a", 1, 0), ("right", "b", 2, 0), ("right", "c", 3, 9), ("left", "c", 4, 9)]
-    assert joined(*records, window=Window(3, 3, 0), how="outer") == [
+    assert joined(*records, window=JoinWindows(3, 3, 0), how="outer") == [
         (2, None, 2, 0),
         (2, 1, None, 0),
         (3, 4, 3, 9),
@@ -166,7 +176,7 @@ def test_a_release_can_come_later_than_it_could() -> None:
     """At 15, d is looked at last. So 13 is noted, and at 16 nothing is looked at, though the window of c has closed."""
     times = [("a", 8), ("b", 11), ("c", 12), ("d", 13), ("e", 15), ("f", 16), ("g", 17)]
     records = [("left", key, key, timestamp) for key, timestamp in times]
-    out = joined(*records, window=Window(3, 3, 0), how="left")
+    out = joined(*records, window=JoinWindows(3, 3, 0), how="left")
     assert [(cause, left) for cause, left, _, _ in out] == [(2, "a"), (4, "b"), (6, "c"), (6, "d")]
 
 
@@ -175,7 +185,7 @@ def test_one_entry_more_is_looked_at_when_something_open_of_both_sides_was_found
     times = [("left", "a", 0), ("left", "b", 4), ("right", "c", 5), ("left", "d", 6), ("right", "f", 7)]
     times += [("left", "e", 8), ("left", "g", 10), ("left", "h", 11)]
     records = [(side, key, key, timestamp) for side, key, timestamp in times]
-    out = joined(*records, window=Window(3, 3, 0), how="outer")
+    out = joined(*records, window=JoinWindows(3, 3, 0), how="outer")
     assert [(cause, left or right) for cause, left, right, _ in out] == [
         (1, "a"),
         (5, "b"),
@@ -196,10 +206,12 @@ def test_cost_grows_with_records_and_results_whatever_their_order(how: str, step
     if step == 0:  # all at one instant, the sides one after the other, both out of the other's reach
         side = np.repeat([LEFT, RIGHT], 2 * HOSTILE)
         timestamp = np.where(np.isin(order, [0, 2 * HOSTILE]), 10**9, 10**8)
-        window = Window(5, 5, 0)
+        window = JoinWindows(5, 5, 0)
     else:
-        window = Window(10, 10, 0)
+        window = JoinWindows(10, 10, 0)
     started = process_time()
-    out, _ = join(Records(order, side, np.zeros_like(order), order, timestamp), window, how, nothing_kept())
+    out, _ = join_stream_stream(
+        JoinRecords(order, side, np.zeros_like(order), order, timestamp), window, how, empty_join_state()
+    )
     assert process_time() - started < 5
     assert out.cause.size < 4 * order.size

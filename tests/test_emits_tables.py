@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hindcast.conformance.topology import computed
-from hindcast.conformance.vectors import Vector
+from hindcast_conformance.topology import compute_vector
+from hindcast_conformance.vectors import Vector
 
 EVEN = {"op": "filter", "predicate": {"type": "even"}}
 
@@ -14,7 +14,7 @@ def told(table: dict[str, Any], *records: tuple[str, Any, int], history: str) ->
     """What a table tells of records (key, value, timestamp), as (key, value, cause), and what a store of it holds."""
     fields = ("topic", "key", "value", "timestamp")
     lines = tuple(dict(zip(fields, ("table", *record), strict=True)) for record in records)
-    done = computed(Vector("any", "any/one", {"type": "table_transform", "table": table}, lines, {}))
+    done = compute_vector(Vector("any", "any/one", {"type": "table_transform", "table": table}, lines, {}))
     versions = {
         key: [(row["value"], row["validFrom"], row["validTo"]) for row in its]
         for key, its in done["history"][history].items()

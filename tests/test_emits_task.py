@@ -14,12 +14,12 @@ import pytest
 
 import oracle
 import topologies
-from hindcast.conformance.topology import windows_of
-from hindcast.emits.closing import Emit
-from hindcast.emits.form import Form, Store
-from hindcast.emits.joining import NULL_KEY
-from hindcast.emits.stream_stream import Window
-from hindcast.emits.task import process
+from hindcast.streams.emit_strategy import EmitStrategy
+from hindcast.streams.join_processors import NULL_KEY
+from hindcast.streams.spec import ProcessorSpec, StoreSpec
+from hindcast.streams.stream_stream import JoinWindows
+from hindcast.streams.task import process_task
+from hindcast_conformance.topology import parse_windows
 
 VECTORS = Path(__file__).parent / "conformance"
 TEXT = pa.struct([("json", pa.string())])
@@ -60,11 +60,11 @@ SCHEMA = pa.schema(
 Json = Any
 
 
-def told(table: Json) -> Store:
-    return Store(table["versioned"], table.get("historyRetentionMs"))
+def told(table: Json) -> StoreSpec:
+    return StoreSpec(table["versioned"], table.get("historyRetentionMs"))
 
 
-def form(operation: Json) -> Form | None:
+def form(operation: Json) -> ProcessorSpec | None:
     """The form of an operation; None for what a contract cannot say."""
     sides = [operation[name] for name in ("left", "right", "table") if isinstance(operation.get(name), dict)]
     steps = [step for side in sides for step in side.get("transforms") or ()]
@@ -81,27 +81,29 @@ def form(operation: Json) -> Form | None:
     match operation["type"]:
         case "stream_table_join":
             grace = operation.get("graceMs")
-            return Form("stream_table", operation["join"], {1: told(operation["table"])}, grace=grace)
+            return ProcessorSpec("stream_table", operation["join"], {1: told(operation["table"])}, grace=grace)
         case "table_table_join":
             stores = {0: told(operation["left"]), 1: told(operation["right"])}
-            return Form("table_table", operation["join"], stores, result=result)
+            return ProcessorSpec("table_table", operation["join"], stores, result=result)
         case "foreign_key_join":
             stores = {0: told(operation["left"]), 1: told(operation["right"])}
-            return Form("foreign_key", operation["join"], stores, result=result)
+            return ProcessorSpec("foreign_key", operation["join"], stores, result=result)
         case "table_transform":
             limit = steps[0]["timeLimitMs"] if steps and not filters else None
-            return Form("table", stores={0: told(operation["table"])}, filters=filters, suppress=limit)
+            return ProcessorSpec("table", stores={0: told(operation["table"])}, filters=filters, suppress=limit)
         case "table_aggregate":
-            return Form("aggregate", stores={0: told(operation["table"])}, result=result, measures=(str(measure),))
+            return ProcessorSpec(
+                "aggregate", stores={0: told(operation["table"])}, result=result, measures=(str(measure),)
+            )
         case "stream_aggregate":
-            return Form("aggregate", result=result, measures=(str(measure),))
+            return ProcessorSpec("aggregate", result=result, measures=(str(measure),))
         case "windowed_aggregate" if operation["aggregation"] == "count":
-            its = windows_of(operation["window"])
-            return Form("windows", windows=its, emit=Emit(operation["emit"]), measures=("rows",))
+            its = parse_windows(operation["window"])
+            return ProcessorSpec("windows", windows=its, emit=EmitStrategy(operation["emit"]), measures=("rows",))
         case "stream_stream_join":
             its = operation["window"]
-            span = Window(its["beforeMs"], its["afterMs"], its["graceMs"])
-            return Form("pairs", operation["join"], span=span)
+            span = JoinWindows(its["beforeMs"], its["afterMs"], its["graceMs"])
+            return ProcessorSpec("pairs", operation["join"], span=span)
     return None
 
 
@@ -137,10 +139,10 @@ def rows(vector: Json) -> list[Json]:
     return found
 
 
-def run(form: Form, given: list[Json], kept: pa.Table) -> tuple[list[Json], pa.Table]:
+def run(form: ProcessorSpec, given: list[Json], kept: pa.Table) -> tuple[list[Json], pa.Table]:
     """What rows emit, and what is kept then."""
     new = pa.Table.from_pylist(given, schema=SCHEMA)
-    done = process(form, pa.concat_tables([kept, new]))
+    done = process_task(form, pa.concat_tables([kept, new]))
     of_kept = pa.compute.is_valid(done.column("part"))
     return done.filter(pa.compute.invert(of_kept)).to_pylist(), done.filter(of_kept)
 
@@ -160,7 +162,7 @@ def shown(operation: Json, row: Json) -> Json:
     return {"key": key, "value": value, "timestamp": row["time"], "cause": row["order"]["offset"]}
 
 
-def vectors() -> Iterator[tuple[Json, Form]]:
+def vectors() -> Iterator[tuple[Json, ProcessorSpec]]:
     for path in sorted(VECTORS.glob("*.json")):
         for vector in json.loads(path.read_text(encoding="utf-8")):
             if "error" in vector.get("expected", {}) or vector["operation"].get("semantics") == "corrected":

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hindcast.conformance.topology import computed
-from hindcast.conformance.vectors import Vector as Named
-from hindcast.emits.records import Records
-from hindcast.emits.time_limit import Kept, nothing_kept, suppress
+from hindcast.streams.records import Records
+from hindcast.streams.suppress import SuppressState, empty_suppress_state, suppress_updates
+from hindcast_conformance.topology import compute_vector
+from hindcast_conformance.vectors import Vector as Named
 from kafka_adapter_streams import Vector, coded, named, same, vectors
 
 VECTORS = vectors("table_suppress")
 
 
-def replay(records: list[dict[str, Any]], limit: int, *cuts: int) -> tuple[list[dict[str, Any]], Kept]:
+def replay(records: list[dict[str, Any]], limit: int, *cuts: int) -> tuple[list[dict[str, Any]], SuppressState]:
     """What comes out of the buffer and what is kept, the records cut into runs."""
     keys, values, *columns = coded(records)
-    emitted, kept = list[dict[str, Any]](), nothing_kept()
+    emitted, kept = list[dict[str, Any]](), empty_suppress_state()
     for start, stop in pairwise([0, *cuts, len(records)]):
-        out, kept = suppress(Records(*(column[start:stop] for column in columns)), limit, kept)
+        out, kept = suppress_updates(Records(*(column[start:stop] for column in columns)), limit, kept)
         for cause, update, key, value, timestamp in zip(*(column.tolist() for column in out), strict=True):
             assert records[update]["timestamp"] == timestamp
             emitted.append(
@@ -85,7 +85,9 @@ def test_what_is_kept_is_one_row_for_each_key_in_the_buffer() -> None:
 def test_cost_grows_with_the_updates_whatever_their_keys_and_times(keys: int, step: int) -> None:
     order = np.arange(1_000_000)
     started = time.process_time()
-    out, kept = suppress(Records(order, order % keys, order, 2_000_000 + step * order), 5, nothing_kept())
+    out, kept = suppress_updates(
+        Records(order, order % keys, order, 2_000_000 + step * order), 5, empty_suppress_state()
+    )
     assert time.process_time() - started < 5
     assert out.cause.size + kept.place.size > 0
 
@@ -95,7 +97,7 @@ def chained(source: dict[str, Any], *transforms: dict[str, Any], updates: list[t
     table = {"versioned": False, **source, "transforms": list(transforms)}
     records = [dict(zip(("topic", "key", "value", "timestamp"), ("table", *update), strict=True)) for update in updates]
     vector = Named("chain", "chain/one", {"type": "table_transform", "table": table}, tuple(records), {})
-    return [(row["key"], row["value"], row["cause"]) for row in computed(vector)["emitted"]]
+    return [(row["key"], row["value"], row["cause"]) for row in compute_vector(vector)["emitted"]]
 
 
 SUPPRESS = {"op": "suppressUntilTimeLimit", "timeLimitMs": 10}

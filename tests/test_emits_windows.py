@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hindcast.emits.closing import Emit, aggregate
-from hindcast.emits.records import Records
-from hindcast.emits.session_windows import SessionWindows
-from hindcast.emits.sliding_windows import SlidingWindows
-from hindcast.emits.time_windows import TimeWindows
-from hindcast.emits.windowed import Windows, nothing_kept
+from hindcast.streams.emit_strategy import EmitStrategy, aggregate_windows
+from hindcast.streams.records import Records
+from hindcast.streams.session_windows import SessionWindows
+from hindcast.streams.sliding_windows import SlidingWindows
+from hindcast.streams.time_windows import TimeWindows
+from hindcast.streams.windowed import Windows, empty_window_state
 from kafka_adapter_streams import vectors
 from kafka_adapter_windows import emitted
 
 
-def vector(window: dict[str, Any], emit: Emit, *records: tuple[str, int]) -> dict[str, Any]:
+def vector(window: dict[str, Any], emit: EmitStrategy, *records: tuple[str, int]) -> dict[str, Any]:
     lines = [{"topic": "stream", "key": key, "value": 1, "timestamp": timestamp} for key, timestamp in records]
     return {"operation": {"aggregation": "count", "window": window, "emit": str(emit)}, "records": lines}
 
@@ -57,16 +57,16 @@ SESSION = {"kind": "session", "inactivityGapMs": 5, "graceMs": 0}
 def test_a_closed_session_comes_out_unless_its_segment_is_dropped(
     window: dict[str, Any], jump: int, found: bool
 ) -> None:
-    done, _ = emitted(vector(window, Emit.ON_CLOSE, ("a", 0), ("b", jump)))
+    done, _ = emitted(vector(window, EmitStrategy.ON_CLOSE, ("a", 0), ("b", jump)))
     assert rows(done) == [("a", 0, 0, 1, 1)] * found
 
 
 def test_a_session_that_is_not_seen_any_more_comes_out_beside_the_one_that_should_have_merged_with_it() -> None:
-    both = vector(SESSION, Emit.ON_CLOSE, ("a", 5), ("a", 10), ("b", 15), ("a", 10), ("b", 30))
+    both = vector(SESSION, EmitStrategy.ON_CLOSE, ("a", 5), ("a", 10), ("b", 15), ("a", 10), ("b", 30))
     whole = emitted(both)
     assert rows(whole[0]) == [("a", 5, 10, 2, 4), ("a", 10, 10, 1, 4), ("b", 15, 15, 1, 4)]
     assert [emitted(both, (cut,)) for cut in range(6)] == [whole] * 6
-    again = vector(SESSION, Emit.ON_CLOSE, ("a", 10), ("b", 15), ("a", 10), ("b", 30))
+    again = vector(SESSION, EmitStrategy.ON_CLOSE, ("a", 10), ("b", 15), ("a", 10), ("b", 30))
     assert rows(emitted(again)[0]) == [("a", 10, 10, 1, 3), ("b", 15, 15, 1, 3)]
 
 
@@ -74,15 +74,15 @@ def test_a_session_that_is_not_seen_any_more_comes_out_beside_the_one_that_shoul
     ("emit", "records", "seen"),
     [
         (
-            Emit.SUPPRESS,
+            EmitStrategy.SUPPRESS,
             "b103 a103 b103 a103 a103 b104 a104 a103 a102",
             "b102:1@0 a102:1@1 b102:2@2 a102:2@3 a102:3@4 b103:3@5 a103:1@6 a103:2@7",
         ),
-        (Emit.ON_CLOSE, "b0 a0 c0 a0 b0 a0 c0 c1 c2 a1 a0 a1 a1 a3 a0", "a0:3@8 b0:2@8 c0:3@8 a1:3@13 c1:2@13"),
+        (EmitStrategy.ON_CLOSE, "b0 a0 c0 a0 b0 a0 c0 c1 c2 a1 a0 a1 a1 a3 a0", "a0:3@8 b0:2@8 c0:3@8 a1:3@13 c1:2@13"),
     ],
 )
 def test_the_store_shows_sliding_windows_less_than_their_retention_behind_or_at_it_when_emitted_on_close(
-    emit: Emit, records: str, seen: str
+    emit: EmitStrategy, records: str, seen: str
 ) -> None:
     """Records as key and timestamp, results as key, start, count and cause."""
     window = {"kind": "sliding", "timeDifferenceMs": 1, "graceMs": 0}
@@ -90,8 +90,10 @@ def test_the_store_shows_sliding_windows_less_than_their_retention_behind_or_at_
     assert " ".join(f"{key}{start}:{count}@{cause}" for key, start, _, count, cause in rows(done)) == seen
 
 
-@pytest.mark.parametrize(("emit", "headers"), [(Emit.UPDATE, [0, 1, 2]), (Emit.SUPPRESS, [1]), (Emit.ON_CLOSE, [2])])
-def test_a_suppressed_result_has_the_headers_of_the_record_that_made_it(emit: Emit, headers: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("emit", "headers"), [(EmitStrategy.UPDATE, [0, 1, 2]), (EmitStrategy.SUPPRESS, [1]), (EmitStrategy.ON_CLOSE, [2])]
+)
+def test_a_suppressed_result_has_the_headers_of_the_record_that_made_it(emit: EmitStrategy, headers: list[int]) -> None:
     window = {"kind": "tumbling", "sizeMs": 10, "graceMs": 0}
     three = vector(window, emit, ("a", 0), ("a", 9), ("a", 10))
     assert [[result["headers"] for result in emitted(three, cuts)[0]] for cuts in ((), (1,), (2,))] == [headers] * 3
@@ -107,14 +109,14 @@ def test_a_suppressed_result_has_the_headers_of_the_record_that_made_it(emit: Em
         SessionWindows(100, 0),
     ],
 )
-@pytest.mark.parametrize("emit", Emit)
-def test_windows_that_no_record_can_change_are_forgotten(windows: Windows, emit: Emit) -> None:
-    kept = nothing_kept()
+@pytest.mark.parametrize("emit", EmitStrategy)
+def test_windows_that_no_record_can_change_are_forgotten(windows: Windows, emit: EmitStrategy) -> None:
+    kept = empty_window_state()
     most = []
     for low in range(0, 1_000_000, 100_000):
         timestamp = np.arange(low, low + 100_000, 20)
         column = np.arange(len(timestamp))
-        _, _, kept = aggregate(windows, emit, Records(column, column % 7, column, timestamp), kept)
+        _, _, kept = aggregate_windows(windows, emit, Records(column, column % 7, column, timestamp), kept)
         most.append(len(kept.windows.key) + len(kept.waiting.key))
     assert max(most) == most[-1] == most[1] < 6000
 
@@ -142,8 +144,10 @@ def test_one_hot_key_costs_the_same_in_any_order(windows: Windows, order: str) -
     """A loop that is quadratic in 100,000 records would take minutes, not a second."""
     timestamp = ORDERS[order]
     column = np.arange(len(timestamp))
-    for emit in Emit:
-        done, _, kept = aggregate(windows, emit, Records(column, column * 0, column, timestamp), nothing_kept())
+    for emit in EmitStrategy:
+        done, _, kept = aggregate_windows(
+            windows, emit, Records(column, column * 0, column, timestamp), empty_window_state()
+        )
         assert len(done.key) + len(kept.waiting.key) > 0
 
 
@@ -151,7 +155,10 @@ def test_late_records_do_not_look_at_each_closed_window_that_contains_them() -> 
     closed, late = 10**6 + np.arange(1000), np.full(100_000, 10**6 + 1000)
     timestamp = np.concatenate([closed, [10**6 + 1000 + 10_000], late])
     column = np.arange(len(timestamp))
-    done, _, _ = aggregate(
-        SlidingWindows(10_000, 0), Emit.UPDATE, Records(column, column * 0, column, timestamp), nothing_kept()
+    done, _, _ = aggregate_windows(
+        SlidingWindows(10_000, 0),
+        EmitStrategy.UPDATE,
+        Records(column, column * 0, column, timestamp),
+        empty_window_state(),
     )
     assert len(done.key) > len(late)

@@ -9,10 +9,12 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from hindcast.building import emitting
-from hindcast.contracts.load import _Loader
-from hindcast.errors import RecordError
+from hindcast.common.errors import RecordError
+from hindcast.contract.load import _Loader
+from hindcast.runs import emission
 from pipelines import Pipeline, _plain, pipeline, tell
+
+pytestmark = pytest.mark.connect
 
 CONTRACT = """
 pipeline: live
@@ -325,7 +327,9 @@ def test_with_wait_it_does_not_matter_where_runs_cut_the_log(
 ) -> None:
     told = {}
     for cuts in (1, 3):
-        monkeypatch.setattr(emitting, "LARGE", -1 if cuts == 3 else emitting.LARGE)  # and by buckets
+        monkeypatch.setattr(
+            emission, "BUCKETED_FROM_ROWS", -1 if cuts == 3 else emission.BUCKETED_FROM_ROWS
+        )  # and by buckets
         with pipeline(spark, broker, tmp_path / str(cuts), WAITING, partitions=2) as p:
             for n in range(cuts):
                 some = {

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.contracts import Topic, load
-from hindcast.errors import ContractError
+from hindcast.common.errors import ContractError
+from hindcast.contract import Topic, load
 from hindcast.formats import envelopes
-from hindcast.formats.decode import decode
+from hindcast.formats.decode import decode_records
 from pipelines import T0, at, pipeline
 from test_decode import LATEST, NOON
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 T = 1_767_225_600_000
 """Second 0, T0, in milliseconds."""
@@ -59,7 +61,7 @@ def decoded(spark: SparkSession, topic: Topic, records: list[tuple[Any, Any]], s
     """What records, all sent at one time, became: rows of `decode`."""
     rows = [(n, sent, *(part if part is None else _bytes(part) for part in record)) for n, record in enumerate(records)]
     frame = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").coalesce(1)
-    return sorted(decode(frame, topic, LATEST).collect(), key=lambda row: row.n)
+    return sorted(decode_records(frame, topic, LATEST).collect(), key=lambda row: row.n)
 
 
 def _bytes(part: Any) -> bytes:
@@ -468,43 +470,43 @@ topics:
     encoded: {price: Decimal}
 """
 REFUSED = [
-    ("read: table", "read: stream", 6, "a row that is deleted has no value", "read: table"),
-    ("debezium", "maxwell", 7, "'maxwell' is not known here", "known here: debezium"),
-    ("    envelope: debezium\n", "", 9, "metadata without an envelope", "envelope: debezium"),
-    ("envelope: debezium", "key_format: string\n    envelope: debezium", 7, "keys are objects", "leave key_format out"),
-    ("{id: int}", "{payload: int}", 8, "'payload' is what Kafka Connect has around a key", "message.key.columns"),
-    ("{id: int}", "{id: date}", 8, "a key of type date", "bigint or string"),
-    ("name: string,", "name: 'array<struct<at: timestamp>>',", 9, "what is inside", "convert it in a view"),
+    ("read: table", "read: stream", 6, "a deleted row has no value", "read: table"),
+    ("debezium", "maxwell", 7, "'maxwell' is not one of the allowed values", "known here: debezium"),
+    ("    envelope: debezium\n", "", 9, "metadata needs an envelope", "envelope: debezium"),
+    ("envelope: debezium", "key_format: string\n    envelope: debezium", 7, "keys are objects", "remove key_format"),
+    ("{id: int}", "{payload: int}", 8, "'payload' is what Kafka Connect wraps a key in", "message.key.columns"),
+    ("{id: int}", "{id: date}", 8, "a key cannot have type date", "bigint or string"),
+    ("name: string,", "name: 'array<struct<at: timestamp>>',", 9, "encodes its parts", "convert it in a view"),
     ('name: string, price: "decimal(8,2)", ', "", 9, "all are metadata", "columns of the table"),
     ("{lsn: source.lsn}", "{lns: source.lsn}", 10, "no column 'lns' in value", "did you mean 'lsn'?"),
-    ("source.lsn", "before.lsn", 10, "'before.lsn' is no place in an envelope", "source.<field>"),
-    ("source.lsn", "source", 10, "'source' is no place in an envelope", "source.<field>"),
-    ("source.lsn", "source..lsn", 10, "'source..lsn' is not a place in an envelope", "source.<field>"),
+    ("source.lsn", "before.lsn", 10, "'before.lsn' is not a field of an envelope", "source.<field>"),
+    ("source.lsn", "source", 10, "'source' is not a field of an envelope", "source.<field>"),
+    ("source.lsn", "source..lsn", 10, "'source..lsn' is not a field of an envelope", "source.<field>"),
     ("{lsn: source.lsn}", "{name: source.ts_ms}", 9, "source.ts_ms is a number of units since 1970", "timestamp"),
-    ("lsn: bigint", "lsn: timestamp", 9, "source.lsn as timestamp", "bigint or string"),
-    ("{lsn: source.lsn}", "{lsn: op}", 9, "op is text, lsn is bigint", "write string"),
-    ("{lsn: source.lsn}", "{lsn: source.table}", 9, "source.table is text, lsn is bigint", "write string"),
+    ("lsn: bigint", "lsn: timestamp", 9, "source.lsn cannot be read as timestamp", "bigint or string"),
+    ("{lsn: source.lsn}", "{lsn: op}", 9, "op is text, but lsn is bigint", "write string"),
+    ("{lsn: source.lsn}", "{lsn: source.table}", 9, "source.table is text, but lsn is bigint", "write string"),
     ("{lsn: source.lsn}", "{lsn: source.lsn, name: source.lsn}", 9, "read as bigint and as string", "the same type"),
     ("price: Decimal", "prize: Decimal", 11, "no column 'prize' in value", "did you mean 'price'?"),
-    ("price: Decimal", "price: Float", 11, "'Float' is not known here", "known here: Date, Decimal"),
-    ("price: Decimal", "price: Date", 11, "Date is for date, price is decimal(8,2)", "write date in value"),
+    ("price: Decimal", "price: Float", 11, "'Float' is not one of the allowed values", "known here: Date, Decimal"),
+    ("price: Decimal", "price: Date", 11, "Date is for date, but price is decimal(8,2)", "write date in value"),
     ("price: Decimal", "lsn: Timestamp", 11, "lsn is read from the envelope", "remove it"),
 ]
 
 
-@pytest.mark.parametrize(("was", "now", "line", "found", "mend"), REFUSED, ids=[case[1][:40] for case in REFUSED])
+@pytest.mark.parametrize(("was", "now", "line", "found", "fix"), REFUSED, ids=[case[1][:40] for case in REFUSED])
 def test_a_contract_that_cannot_mean_anything_is_refused(
-    tmp_path: Path, was: str, now: str, line: int, found: str, mend: str
+    tmp_path: Path, was: str, now: str, line: int, found: str, fix: str
 ) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(CONTRACT, encoding="utf-8")
-    assert load(path).topics["items"].keyed_as == "json"
+    assert load(path).topics["items"].effective_key_format == "json"
     assert was in CONTRACT
     path.write_text(CONTRACT.replace(was, now, 1), encoding="utf-8")
     with pytest.raises(ContractError) as caught:
         load(path)
     error = caught.value
-    assert (error.where, found in error.found, mend in error.mend) == (f"{path}:{line}", True, True), str(error)
+    assert (error.where, found in error.found, fix in error.fix) == (f"{path}:{line}", True, True), str(error)
 
 
 def test_a_number_keeps_all_its_digits(spark: SparkSession) -> None:
@@ -519,7 +521,9 @@ def test_a_number_keeps_all_its_digits(spark: SparkSession) -> None:
 
 
 def test_a_format_with_types_of_its_own_gives_decimals_and_dates_as_they_are(spark: SparkSession) -> None:
-    columns = ", ".join(f"`{name}`: {kind}" for name, kind in envelopes.asked(DECLARED, json=False).items())
+    columns = ", ".join(
+        f"`{name}`: {kind}" for name, kind in envelopes.value_parser_columns(DECLARED, json=False).items()
+    )
     row = (Decimal("8.00"), 20454, T * 1000, b"ab", ["a"])
     said = [("c", row), ("d", None), ("u", None), ("c", (*row[:2], 2**62, *row[3:]))]
     values = [{"op": op, "source": {"ts_ms": T}, "after": after} for op, after in said]
@@ -528,7 +532,7 @@ def test_a_format_with_types_of_its_own_gives_decimals_and_dates_as_they_are(spa
         f"n int, timestamp timestamp, _key struct<id: int>, _value struct<{columns}>, _problem string",
     )
     avro = DECLARED.model_copy(update={"value_format": "avro", "key_format": "avro"})
-    found = sorted(envelopes.change_of(frame, avro).collect(), key=lambda it: it.n)
+    found = sorted(envelopes.read_changes(frame, avro).collect(), key=lambda it: it.n)
     typed = (Decimal("8.00"), date(2026, 1, 1), NEW_YEAR, bytearray(b"ab"), ["a"])
     assert [it["_value"] and tuple(it["_value"]) for it in found] == [typed, None, None, None]
     assert [it["_problem"] for it in found][:3] == [None, None, "op u has no after: the row is not there"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hindcast.errors import cause
+from hindcast.common.errors import describe_cause
 
 
 def test_of_a_failure_in_python_its_own_words_are_told() -> None:
@@ -10,5 +10,5 @@ def test_of_a_failure_in_python_its_own_words_are_told() -> None:
         'Traceback (most recent call last):\n  File "/x.py", line 3, in part\nValueError: no such column\n\n\tat org'
     )
     failure = Exception(f"An exception was thrown from the Python worker:\n{traceback}")
-    assert cause(failure) == "ValueError: no such column"
-    assert cause(Exception("something else\nValueError: no")) == "something else"
+    assert describe_cause(failure) == "ValueError: no such column"
+    assert describe_cause(Exception("something else\nValueError: no")) == "something else"

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from hindcast import cli, read
-from hindcast.building import last_seen, preview
-from hindcast.contracts.load import _Loader
-from hindcast.delta import tables
-from hindcast.errors import RecordError, TableError
-from hindcast.pages import histories
-from hindcast.planning import journal
-from hindcast.questions import Question
+from hindcast.airflow.pages import key_history
+from hindcast.bitemporal.predicates import Question
+from hindcast.cli import main
+from hindcast.common.errors import RecordError, TableError
+from hindcast.contract.load import _Loader
+from hindcast.plan import journal
+from hindcast.query import read
+from hindcast.runs import incremental_state, preview
+from hindcast.store import tables
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -123,18 +124,18 @@ def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFac
             contract = changed(contract, change)
             p.write(yaml.safe_dump(contract))
             if name == "added":
-                told = preview.preview(spark, p.name)["tables"]
+                told = preview.preview_run(spark, p.name)["tables"]
                 p.send("orders", ("carl", {"item": "curry", "quantity": 2**20}, 3))
             elif name == "widened":
                 p.send("menu", ("curry", priced(9.5), 4))
-                widened = {n: it.get("widened") for n, it in preview.preview(spark, p.name)["tables"].items()}
+                widened = {n: it.get("widened") for n, it in preview.preview_run(spark, p.name)["tables"].items()}
             elif name == "dropped":
                 p.send("menu", ("rice", priced(3, note="cold"), 5))
             p.run()
             if name == "dropped":
                 shown = columns(p), columns(p, run=3)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(last_seen, "WHOLE", -1)
+            patch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
             p.send("menu", ("curry", priced(8.5, note="mild"), 2))
             p.run()
         yield Story(p, {table: (it["opened"], it["closed"]) for table, it in told.items()}, widened, shown)
@@ -214,14 +215,14 @@ def test_a_preview_and_the_report_tell_what_is_widened_also_by_an_expression(sto
     columns = {"quantity": ("int", "bigint"), "place.x": ("int", "bigint")}
     assert story.widened == {"menu": {"price": ("int", WIDE)}, "orders": columns, "bills": amount, "served": amount}
     for run in (2, 3, 4):
-        report = next(it.detail for it in journal.runs(story.p.warehouse, story.p.name) if it.number == run)
+        report = next(it.detail for it in journal.read_runs(story.p.warehouse, story.p.name) if it.number == run)
         told = {name: it.get("widened") for name, it in report["tables"].items()}
         wanted = {n: {c: [*types] for c, types in it.items()} for n, it in story.widened.items()}
         assert told == (wanted if run == 3 else dict.fromkeys(told))
 
 
 def test_columns_are_changed_by_commits_of_metadata_without_files(story: Story) -> None:
-    found = tables.opened(story.p.table("menu"))
+    found = tables.open_table(story.p.table("menu"))
     assert found is not None
     told = [
         (commit["operation"], (commit.get("operationMetrics") or {}).get("numFiles"))
@@ -249,10 +250,10 @@ def test_answers_have_the_columns_of_their_time(story: Story, capsys: pytest.Cap
     ]
     assert p.spark is not None
     assert read.frame(p.spark, p.warehouse, p.contract, "menu").columns[:3] == ["item", "note", "cost"]
-    assert "price" not in histories.history(p.table("menu"), ["curry"]).rows.column_names
+    assert "price" not in key_history.read_history(p.table("menu"), ["curry"]).rows.column_names
     with p.here():
-        assert cli.main(["query", "restaurant.menu", "--key", "soup", "--known-at", "run:3"]) == 0
-        assert cli.main(["history", "restaurant.menu", "--key", "soup"]) == 0
+        assert main.main(["query", "restaurant.menu", "--key", "soup", "--known-at", "run:3"]) == 0
+        assert main.main(["history", "restaurant.menu", "--key", "soup"]) == 0
     query, history = capsys.readouterr().out.split("(1 row)")
     assert query.splitlines()[2].split()[:3] == ["soup", "5.00", "hot"]
     assert history.count(" 5.00 ") == 4
@@ -271,12 +272,12 @@ def test_other_types_and_keys_are_refused_with_both_schemas(story: Story, spark:
     with p.here():
         for value, told in REFUSED.values():
             p.write(yaml.safe_dump(changed(wanted, {"menu": value})))
-            with pytest.raises(TableError, match="cannot take the columns") as caught:
-                preview.preview(spark, p.name)
+            with pytest.raises(TableError, match="cannot take its new columns") as caught:
+                preview.preview_run(spark, p.name)
             assert told in caught.value.found
             assert "\n  the table: item string, price decimal(12,2), " in caught.value.found
             assert f"\n  the contract: item string, cost {value['cost']}" in caught.value.found
-            assert "another name" in caught.value.mend
+            assert "another name" in caught.value.fix
     p.path.write_text(text)
     assert p.versions() == before
 
@@ -284,7 +285,7 @@ def test_other_types_and_keys_are_refused_with_both_schemas(story: Story, spark:
 def test_too_many_malformed_records_are_told_with_both_schemas(story: Story) -> None:
     p, before = story.p, story.p.versions()
     p.send("menu", ("soup", {"cost": "five", "tags": ["hot"]}, 9))
-    with pytest.raises(RecordError, match="1 of the run's records do not decode, 0 may") as caught:
+    with pytest.raises(RecordError, match="1 of the run's records do not decode, and the limit is 0") as caught:
         p.run()
     assert "\n  the contract: cost decimal(12,2), note string\n    the record: cost string, tags array<string>" in str(
         caught.value
@@ -294,8 +295,8 @@ def test_too_many_malformed_records_are_told_with_both_schemas(story: Story) -> 
 
 
 def test_the_moment_of_a_drop_is_that_of_its_run(story: Story) -> None:
-    found = tables.opened(story.p.table("menu"))
+    found = tables.open_table(story.p.table("menu"))
     assert found is not None
     at = read.moment_of(story.p.warehouse, story.p.name, "run:5")
-    assert tables.dropped(found) == {"price": at}
+    assert tables.read_dropped_columns(found) == {"price": at}
     assert isinstance(at, datetime)

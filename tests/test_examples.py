@@ -18,10 +18,10 @@ import pytest
 import sqlglot
 import yaml
 
-from hindcast.cli import _parser
-from hindcast.contracts import Contract, Topic, load
-from hindcast.contracts.load import _Loader
-from hindcast.kafka import lines
+from hindcast.cli.arguments import build_parser
+from hindcast.contract import Contract, Topic, load
+from hindcast.contract.load import _Loader
+from hindcast.kafka import json_lines
 from walkthrough import ROOT, Block, blocks
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -70,14 +70,14 @@ def named() -> Iterator[tuple[str, str]]:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    subs = next(a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    subs = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return dict(subs.choices)
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(typed())))
 def test_a_command_that_is_shown_is_understood(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        _parser().parse_args(shlex.split(line)[1:])
+        build_parser().parse_args(shlex.split(line)[1:])
     except SystemExit:
         pytest.fail(f"{page}: {line}\n{capsys.readouterr().err}")
 
@@ -120,7 +120,7 @@ def completed(part: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("block", of("json"))
 def test_records_that_are_shown_can_be_sent(block: Block, tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text("\n".join(block.lines) + "\n", encoding="utf-8")
-    assert len(list(lines.records(tmp_path / "records.jsonl"))) == len(block.lines)
+    assert len(list(json_lines.read_records(tmp_path / "records.jsonl"))) == len(block.lines)
 
 
 @pytest.mark.parametrize("block", of("python"))

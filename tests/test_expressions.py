@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from hindcast.contracts import functions
-from hindcast.contracts.expressions import aggregate, clash, plain_type, resolve
-from hindcast.contracts.moments import find_today_beside
-from hindcast.contracts.parsing import ExpressionError, find_columns, strip_comments
+from hindcast.contract import functions
+from hindcast.contract.expressions import find_plain_type, find_type_clash, parse_aggregate, resolve
+from hindcast.contract.moments import find_today_beside
+from hindcast.contract.parsing import ExpressionError, find_columns, strip_comments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "found", "mend"),
+    ("written", "found", "fix"),
     [
         ("prise", "no column 'prise'", "did you mean 'price'? known here: customer, item, place, price, quantity"),
         ("orders.price", "'orders' has no column 'price'", "known here: customer, item, place, quantity"),
@@ -123,8 +123,8 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("quantity AS n", "'quantity AS n' is more than one expression", "without AS"),
         ("quantity FROM orders", "is more than one expression", "without AS"),
         ("1; DROP TABLE menu", "'1; DROP TABLE menu' ", "one Spark SQL expression"),
-        ("(SELECT 1)", "'(SELECT 1)' holds a query", "join the table"),
-        ("quantity IN (SELECT 1)", "holds a query", "join the table"),
+        ("(SELECT 1)", "'(SELECT 1)' contains a query", "join the table"),
+        ("quantity IN (SELECT 1)", "contains a query", "join the table"),
         ("*", "'*' is not an expression", "name the columns"),
         ("uper(item)", "no function 'uper'", "did you mean upper"),
         ("zzzzzz(price)", "no function 'zzzzzz'", "see the built-in functions"),
@@ -132,71 +132,71 @@ def test_a_cast_of_a_text_without_a_date_says_so(spark: SparkSession) -> None:
         ("bool_or(price > 1)", "'bool_or' is an aggregate", "in a view of its own"),
         ("sum(quantity) OVER (ORDER BY price)", "looks at other rows", "in a view of its own"),
         ("row_number()", "'row_number' is a window function", "in a view of its own"),
-        ("explode(array(1, 2))", "'explode' makes several rows of one", "keep the array"),
-        ("current_timestamp", "'current_timestamp' does not give the same answer again", "records alone"),
-        ("now()", "'now' does not give the same answer again", "records alone"),
-        ("price + rand()", "'rand' does not give the same answer again", "records alone"),
-        ("timestamp 'now'", "CAST('now' AS TIMESTAMP) is another moment every day", "write it out"),
-        ("cast('today' AS date)", "CAST('today' AS DATE) is another moment every day", "write it out"),
-        ("timestamp '12:30'", "CAST('12:30' AS TIMESTAMP) is another moment every day", "write it out"),
-        ("to_date('now')", "to_date('now') is another moment every day", "write it out"),
-        ("date_add('Tomorrow', 1)", "is another moment every day", "write it out"),
-        ("year('today UTC')", "is another moment every day", "write it out"),
-        ("last_day('yesterday')", "is another moment every day", "write it out"),
-        ("date_format(' now', 'yyyy')", "is another moment every day", "write it out"),
-        ("date_trunc('day', 'today')", "is another moment every day", "write it out"),
-        ("to_timestamp_ntz('now')", "is another moment every day", "write it out"),
-        ("to_date('to' || ('da' || 'y'))", "is another moment every day", "write it out"),
-        ("cast(concat('no', 'w') AS timestamp)", "is another moment every day", "write it out"),
+        ("explode(array(1, 2))", "'explode' makes several rows from one", "keep the array"),
+        ("current_timestamp", "'current_timestamp' does not give the same answer every time", "records alone"),
+        ("now()", "'now' does not give the same answer every time", "records alone"),
+        ("price + rand()", "'rand' does not give the same answer every time", "records alone"),
+        ("timestamp 'now'", "CAST('now' AS TIMESTAMP) depends on the current day", "write it out"),
+        ("cast('today' AS date)", "CAST('today' AS DATE) depends on the current day", "write it out"),
+        ("timestamp '12:30'", "CAST('12:30' AS TIMESTAMP) depends on the current day", "write it out"),
+        ("to_date('now')", "to_date('now') depends on the current day", "write it out"),
+        ("date_add('Tomorrow', 1)", "depends on the current day", "write it out"),
+        ("year('today UTC')", "depends on the current day", "write it out"),
+        ("last_day('yesterday')", "depends on the current day", "write it out"),
+        ("date_format(' now', 'yyyy')", "depends on the current day", "write it out"),
+        ("date_trunc('day', 'today')", "depends on the current day", "write it out"),
+        ("to_timestamp_ntz('now')", "depends on the current day", "write it out"),
+        ("to_date('to' || ('da' || 'y'))", "depends on the current day", "write it out"),
+        ("cast(concat('no', 'w') AS timestamp)", "depends on the current day", "write it out"),
         ("orders.*", "'*' is not an expression", "name the columns"),
         ("struct(*)", "'*' is not an expression", "name the columns"),
         ("quantity > ?", "has a placeholder", "write the value"),
         ("quantity > :least", "has a placeholder", "write the value"),
-        ("`current_user`()", "'current_user' does not give the same answer again", "records alone"),
+        ("`current_user`()", "'current_user' does not give the same answer every time", "records alone"),
         ("identifier('current_user')", "no function 'identifier'", "built-in functions"),
-        ("to_date('n\\ow')", "to_date('now') is another moment every day", "write it out"),
-        ("to_date('\\u006eow')", "to_date('now') is another moment every day", "write it out"),
-        ("to_date('\\156ow')", "to_date('now') is another moment every day", "write it out"),
-        ("to_date('\\tnow')", "is another moment every day", "write it out"),
-        ("cast(r'now' AS date)", "is another moment every day", "write it out"),
-        ("cast('to' 'day' AS date)", "is another moment every day", "write it out"),
-        ("from_json(customer, 'at timestamp')", "timestamps within another value", "cast each to a timestamp"),
-        ("from_json(customer, 'a array<timestamp_ltz>')", "timestamps within another value", "cast each"),
-        ("from_csv(customer, concat('at time', 'stamp'))", "timestamps within another value", "as a text"),
-        ("from_csv(customer, schema_of_csv('2020-01-01 00:00:00'))", "timestamps within another value", "as a text"),
-        ("from_json(customer, schema_of_json('{}', map('inferTimestamp', 'true')))", "within another value", "as a"),
-        ("variant_get(parse_json(customer), '$', 'timestamp')", "timestamps within another value", "cast each"),
-        ("try_variant_get(place, '$', 'struct<a: timestamp>')", "timestamps within another value", "cast each"),
-        ("transform(place, orders -> orders.x * quantity)", "the variable 'orders'", "another name"),
-        ("transform(place, Menu -> Menu.x)", "the variable 'Menu'", "another name"),
-        ("transform(place, Price -> price * 2)", "the variable 'Price'", "another name"),
-        ("from_json(customer, 'a timestamp/**/')", "timestamps within another value", "cast each"),
-        ("from_json(customer, '`a`timestamp')", "timestamps within another value", "cast each"),
-        ("from_csv(customer, 'a timestamp--')", "timestamps within another value", "cast each"),
-        ("from_csv(customer, 'a timestamp not null')", "timestamps within another value", "cast each"),
-        ("from_json(customer, 'array<timestamp>')", "timestamps within another value", "cast each"),
-        ('from_json(customer, \'{"type": "\\\\u0074imestamp"}\')', "timestamps within another value", "cast each"),
-        ("unix_timestamp()", "'unix_timestamp' does not give the same answer again", "records alone"),
-        ("window(place, '2 hours', '1 hour').start", "'window' makes several rows of one", "keep the array"),
-        ("session_window(place, '1 hour')", "'session_window' makes several rows of one", "keep the array"),
-        ("cast(place AS array<timestamp>)", "timestamps within another value", "cast each to a timestamp"),
-        ("CASE WHEN true THEN customer END::timestamp", "in a way that is not understood", "write cast("),
-        ("builtin.to_timestamp(customer)", "in a way that is not understood", "write cast("),
+        ("to_date('n\\ow')", "to_date('now') depends on the current day", "write it out"),
+        ("to_date('\\u006eow')", "to_date('now') depends on the current day", "write it out"),
+        ("to_date('\\156ow')", "to_date('now') depends on the current day", "write it out"),
+        ("to_date('\\tnow')", "depends on the current day", "write it out"),
+        ("cast(r'now' AS date)", "depends on the current day", "write it out"),
+        ("cast('to' 'day' AS date)", "depends on the current day", "write it out"),
+        ("from_json(customer, 'at timestamp')", "timestamps inside another value", "cast each to a timestamp"),
+        ("from_json(customer, 'a array<timestamp_ltz>')", "timestamps inside another value", "cast each"),
+        ("from_csv(customer, concat('at time', 'stamp'))", "timestamps inside another value", "as a literal"),
+        ("from_csv(customer, schema_of_csv('2020-01-01 00:00:00'))", "timestamps inside another value", "as a literal"),
+        ("from_json(customer, schema_of_json('{}', map('inferTimestamp', 'true')))", "inside another value", "as a"),
+        ("variant_get(parse_json(customer), '$', 'timestamp')", "timestamps inside another value", "cast each"),
+        ("try_variant_get(place, '$', 'struct<a: timestamp>')", "timestamps inside another value", "cast each"),
+        ("transform(place, orders -> orders.x * quantity)", "the variable 'orders'", "rename"),
+        ("transform(place, Menu -> Menu.x)", "the variable 'Menu'", "rename"),
+        ("transform(place, Price -> price * 2)", "the variable 'Price'", "rename"),
+        ("from_json(customer, 'a timestamp/**/')", "timestamps inside another value", "cast each"),
+        ("from_json(customer, '`a`timestamp')", "timestamps inside another value", "cast each"),
+        ("from_csv(customer, 'a timestamp--')", "timestamps inside another value", "cast each"),
+        ("from_csv(customer, 'a timestamp not null')", "timestamps inside another value", "cast each"),
+        ("from_json(customer, 'array<timestamp>')", "timestamps inside another value", "cast each"),
+        ('from_json(customer, \'{"type": "\\\\u0074imestamp"}\')', "timestamps inside another value", "cast each"),
+        ("unix_timestamp()", "'unix_timestamp' does not give the same answer every time", "records alone"),
+        ("window(place, '2 hours', '1 hour').start", "'window' makes several rows from one", "keep the array"),
+        ("session_window(place, '1 hour')", "'session_window' makes several rows from one", "keep the array"),
+        ("cast(place AS array<timestamp>)", "timestamps inside another value", "cast each to a timestamp"),
+        ("CASE WHEN true THEN customer END::timestamp", "in an unsupported way", "write cast("),
+        ("builtin.to_timestamp(customer)", "in an unsupported way", "write cast("),
         (
             "from_json(customer, 'a int', map('mode', customer))",
             "the options of 'from_json' are computed",
             "write them",
         ),
-        ("from_xml(customer, 'a int', map('rowValidationXSDPath', '/etc/x'))", "reads a file of the server", "remove"),
-        ("from_protobuf(customer, 'A', '/etc/x')", "'from_protobuf' reads a file of the server", "declare the topic"),
+        ("from_xml(customer, 'a int', map('rowValidationXSDPath', '/etc/x'))", "reads a file on the server", "remove"),
+        ("from_protobuf(customer, 'A', '/etc/x')", "'from_protobuf' reads a file on the server", "declare the topic"),
         ("xpath_string(customer, 'a/b')", "'xpath_string' fetches the DTD that a document names", "write from_xml"),
         ("xpath(customer, 'a')[0]", "'xpath' fetches the DTD that a document names", "write from_xml"),
     ],
 )
-def test_what_is_refused(written: str, found: str, mend: str) -> None:
+def test_what_is_refused(written: str, found: str, fix: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         resolve(written, SCOPE)
-    assert (found in caught.value.found, mend in caught.value.mend) == (True, True), vars(caught.value)
+    assert (found in caught.value.found, fix in caught.value.fix) == (True, True), vars(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_date_is_not_compared_with_what_is_another_tomorrow(resolved: str, tol
     ],
 )
 def test_an_aggregate_is_a_function_and_its_argument(written: str, function: str, argument: str) -> None:
-    assert aggregate(written, SCOPE) == (function, argument)
+    assert parse_aggregate(written, SCOPE) == (function, argument)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_an_aggregate_is_a_function_and_its_argument(written: str, function: str
 )
 def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
     with pytest.raises(ExpressionError):
-        aggregate(written, SCOPE)
+        parse_aggregate(written, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -275,17 +275,17 @@ def test_what_is_no_aggregate_of_one_argument_is_refused(written: str) -> None:
     [("orders.quantity", "int"), ("CAST(orders.quantity AS STRING)", "string"), ("orders.quantity + 1", None)],
 )
 def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str, kind: str | None) -> None:
-    assert plain_type(resolved, {"orders.quantity": "int"}) == kind
+    assert find_plain_type(resolved, {"orders.quantity": "int"}) == kind
 
 
 @pytest.mark.parametrize(
     ("resolved", "told"),
     [
-        ("orders.item = 1", "orders.item is a string, 1 a number"),
-        ("menu.price > orders.item", "orders.item is a string, menu.price a number"),
-        ("NOT (orders.quantity <> 'many')", "'many' is a string, orders.quantity a number"),
-        ("orders.quantity IN (1, 'two')", "'two' is a string, orders.quantity a number"),
-        ("orders.item BETWEEN 1 AND 2", "orders.item is a string, 1 a number"),
+        ("orders.item = 1", "orders.item is a string, 1 is a number"),
+        ("menu.price > orders.item", "orders.item is a string, menu.price is a number"),
+        ("NOT (orders.quantity <> 'many')", "'many' is a string, orders.quantity is a number"),
+        ("orders.quantity IN (1, 'two')", "'two' is a string, orders.quantity is a number"),
+        ("orders.item BETWEEN 1 AND 2", "orders.item is a string, 1 is a number"),
         ("orders.quantity = '5'", None),
         ("orders.quantity > menu.price", None),
         ("orders.item = '1' AND orders.quantity = 1", None),
@@ -295,7 +295,7 @@ def test_the_type_of_a_column_and_of_a_cast_is_known_without_spark(resolved: str
     ],
 )
 def test_a_string_is_not_compared_with_a_number(resolved: str, told: str | None) -> None:
-    assert clash(resolved, TYPES) == told
+    assert find_type_clash(resolved, TYPES) == told
 
 
 _SORTS = {"agg_funcs": "aggregate", "window_funcs": "window", "generator_funcs": "generator", "table_funcs": "table"}
@@ -304,10 +304,10 @@ _SORTS = {"agg_funcs": "aggregate", "window_funcs": "window", "generator_funcs":
 def test_the_functions_are_those_of_spark(spark: SparkSession) -> None:
     made = {row[0] for row in spark.sql("SHOW USER FUNCTIONS").collect()}  # other tests' and Delta's
     found = {row[0] for row in spark.sql("SHOW FUNCTIONS").collect() if row[0].isidentifier()}
-    names = sorted(name for name in found if name not in made or functions.kind(name) == "table")
-    assert [name for name in names if functions.kind(name) is None] == []
-    assert sorted(functions._kinds()) == sorted(names)
+    names = sorted(name for name in found if name not in made or functions.find_kind(name) == "table")
+    assert [name for name in names if functions.find_kind(name) is None] == []
+    assert sorted(functions._load_kinds()) == sorted(names)
     catalog, identifier = spark._jsparkSession.sessionState().catalog(), spark._jvm.org.apache.spark.sql.catalyst
     groups = {name: catalog.lookupFunctionInfo(identifier.FunctionIdentifier(name)).getGroup() for name in names}
     told = {name: _SORTS[group] for name, group in groups.items() if group in _SORTS}
-    assert {name: functions.kind(name) for name in told} == told
+    assert {name: functions.find_kind(name) for name in told} == told

@@ -12,9 +12,9 @@ import pytest
 
 from browser import Up, running
 from hindcast.kafka import produce
-from hindcast.kafka.produce import Record
-from hindcast.local import process
-from hindcast.planning import journal
+from hindcast.kafka.produce import ProducerRecord
+from hindcast.plan import journal
+from hindcast_local import process
 from pipelines import until
 
 PRICES = """
@@ -63,7 +63,7 @@ def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     for path, text in zip(contracts, (PRICES, SHARES, PAIRS), strict=True):
         path.write_text(text)
     with running(folder, *contracts, HINDCAST_SPARK=request.param, HINDCAST_POOL="spark") as started:
-        produce.create(started.now.kafka, "prices", "counts", "ones", "others")
+        produce.create_topics(started.now.kafka, "prices", "counts", "ones", "others")
         yield started
 
 
@@ -77,7 +77,7 @@ def failed(up: Up, dag: str, task: str) -> tuple[int, list[str]]:
 
 @pytest.mark.long
 def test_a_record_that_does_not_decode_fails_the_task_at_once_and_its_log_ends_in_our_words(up: Up) -> None:
-    produce.send(up.now.kafka, "prices", [Record(b"curry", b"{", NOON)])
+    produce.send_records(up.now.kafka, "prices", [ProducerRecord(b"curry", b"{", NOON)])
     tried, lines = failed(up, "prices", "replay.prices")
     assert tried == 1
     assert "do not decode" in last(lines)
@@ -86,7 +86,7 @@ def test_a_record_that_does_not_decode_fails_the_task_at_once_and_its_log_ends_i
 
 @pytest.mark.long
 def test_what_fails_in_spark_is_told_with_the_contracts_line_and_nothing_of_java_follows(up: Up) -> None:
-    produce.send(up.now.kafka, "counts", [Record(b"curry", b'{"n": 0}', NOON)])
+    produce.send_records(up.now.kafka, "counts", [ProducerRecord(b"curry", b'{"n": 0}', NOON)])
     tried, lines = failed(up, "shares", "build.shares")
     assert tried == 1
     assert "shares.yaml:" in last(lines)
@@ -103,15 +103,15 @@ def last(lines: list[str]) -> str:
 def test_a_task_leads_to_the_report_of_its_run(up: Up) -> None:
     run = next(iter(up.web.runs("prices")))
     links = up.web._call("GET", f"/api/v2/dags/prices/dagRuns/{run}/taskInstances/replay.prices/links")["extra_links"]
-    (last,) = journal.runs(up.now.warehouse, "prices")
+    (last,) = journal.read_runs(up.now.warehouse, "prices")
     assert links == {"Report": f"/hindcast/dag/prices/run/{last.run_id.replace(':', '%3A').replace('+', '%2B')}/report"}
 
 
 @pytest.mark.long
 def test_a_task_that_is_marked_failed_stops_its_spark_job(up: Up) -> None:
     for topic, value in (("ones", "v"), ("others", "w")):
-        many = (Record(b"k", json.dumps({value: n}).encode(), NOON) for n in range(MANY))
-        produce.send(up.now.kafka, topic, list(many))
+        many = (ProducerRecord(b"k", json.dumps({value: n}).encode(), NOON) for n in range(MANY))
+        produce.send_records(up.now.kafka, topic, list(many))
     up.web.unpause("pairs")
     run = up.web.trigger("pairs")
 
@@ -129,7 +129,11 @@ def test_a_task_that_is_marked_failed_stops_its_spark_job(up: Up) -> None:
 
 def busy(up: Up, seconds: float = 2) -> float:
     """How many cores Spark's drivers have been busy for so long."""
-    drivers = [p for pid in process.family(process.load(up.now.var / "run")) if is_driver(p := psutil.Process(pid))]
+    drivers = [
+        p
+        for pid in process.find_descendants(process.load_records(up.now.var / "run"))
+        if is_driver(p := psutil.Process(pid))
+    ]
 
     def spent() -> float:
         return sum(sum(p.cpu_times()[:2]) for p in drivers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE)

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import runs
-from hindcast.building import preview
-from hindcast.planning import journal, planner, plans
-from hindcast.replay import fates, ledger
-from hindcast.reports import report
-from hindcast.upkeep import rebuild
+from hindcast.ingest import fate_revisions, ledger
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, planner, plans
+from hindcast.report import report
+from hindcast.runs import preview, run_steps
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 CONTRACT = """
 pipeline: fates
@@ -35,10 +36,11 @@ def within(seconds: int) -> str:
 
 
 def counts(p: Pipeline) -> list[tuple[Any, ...]]:
-    return tuples(ledger.fates(p.warehouse, p.name).to_pylist(), "run", "first", "last", "accepted", "expired")
+    return tuples(ledger.read_ledger(p.warehouse, p.name).to_pylist(), "run", "first", "last", "accepted", "expired")
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_another_history_retention_decides_fates_anew(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, within(10)) as p:
         p.send("menu", ("tea", {"price": 1}, 0), ("curry", {"price": 8}, 30), ("tea", {"price": 2}, 15))
@@ -49,14 +51,14 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
 
         # what was expired is taken
         p.write(within(20))
-        told = preview.preview(spark, p.name)["tables"]["menu"]
+        told = preview.preview_run(spark, p.name)["tables"]["menu"]
         assert (told["opened"], told["closed"], told["corrected"]) == (2, 1, 1)
         told = p.run()
         second = [("curry", 8, 30, None), ("tea", 1, 0, 15), ("tea", 2, 15, 25), ("tea", 3, 25, None)]
         assert p.believed("menu") == second
         assert [row for row in p.history("menu") if row[-1] is not None] == [("tea", 1, 0, 25, 1, 2)]
         assert told["topics"]["menu"]["decidedAnew"] == {"accepted": 1, "expired": 0}
-        assert "by the contract as it is now: 1 accepted" in report.text(told)
+        assert "earlier records under the current contract: 1 accepted" in report.format_report(told)
         assert p.fates("menu")[2] == (2, "expired"), "the log keeps the first fate"
         assert tuples(p.raw("quarantine"), "offset", "run") == [(2, 1)], "and the quarantine what was refused"
 
@@ -84,10 +86,12 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
         p.run()
         assert p.versions() == before
 
-        known = {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)}
+        known = {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}
         (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
-        assert rebuild.rebuild(p.warehouse, p.contract) == [1, 2, 3, 4], "run 2 brought nothing but a fate"
-        assert {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)} == {
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2, 3, 4], (
+            "run 2 brought nothing but a fate"
+        )
+        assert {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)} == {
             n: at for n, at in known.items() if n < 5
         }
 
@@ -98,13 +102,13 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         p.send("menu", ("curry", {"price": 8}, 30), ("tea", {"price": 2}, 15))
         p.run()
         p.write(within(20))
-        number = runs.plan(p.name, "given up")
-        todo = plans.Plan.from_json(plans.current(p.warehouse, p.name, number).plan)
-        fates.decide(spark, p.contract, todo, "menu")
-        fates.decide(spark, p.contract, todo, "menu")
-        runs.replay(spark, p.name, number, "menu")
+        number = run_steps.plan_run(p.name, "given up")
+        plan = plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, number).plan)
+        fate_revisions.decide_fates(spark, p.contract, plan, "menu")
+        fate_revisions.decide_fates(spark, p.contract, plan, "menu")
+        run_steps.replay_topic(spark, p.name, number, "menu")
         assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
 
         # with the contract as it was before, the fate is what it was
         p.write(within(10))

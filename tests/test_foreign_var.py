@@ -33,11 +33,11 @@ def test_up_down_and_what_asks_for_spark_name_the_folder_and_its_owner(tmp_path:
         finally:
             var.chmod(0o755)
     for line, text in said.items():
-        first, mend, end = text.splitlines()
+        first, fix, end = text.splitlines()
         assert end == "exit 1"
         done = "read" if line == "trim shop" else "written"
         assert first == f"hindcast: {var}: cannot be {done}: Permission denied ({owner})"
-        assert mend.startswith(f"  what to do: chown -R {os.geteuid()} {var}, or let uid {os.geteuid()} ")
+        assert fix.startswith(f"  what to do: chown -R {os.geteuid()} {var}, or let uid {os.geteuid()} ")
 
 
 TABLES = [
@@ -58,6 +58,6 @@ def test_a_warehouse_of_another_is_named_with_its_owner_and_contracts_are_checke
     assert "shop.yaml: 5 topics, 4 views, fine" in checked
     assert checked.splitlines()[-1] == "exit 0"
     for text in said.values():
-        first, mend, end = text.splitlines()
+        first, fix, end = text.splitlines()
         assert (first, end) == (f"hindcast: {warehouse}: cannot be read: Permission denied ({owner})", "exit 1")
-        assert mend.startswith(f"  what to do: chown -R {os.geteuid()} {warehouse}, or let uid ")
+        assert fix.startswith(f"  what to do: chown -R {os.geteuid()} {warehouse}, or let uid ")

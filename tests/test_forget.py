@@ -14,17 +14,18 @@ import pytest
 from deltalake import DeltaTable
 
 import upgrades
-from hindcast import cli, runs
-from hindcast.delta import tables
-from hindcast.delta.folder import Folder
-from hindcast.errors import AskedError, BusyError, QueryError
-from hindcast.planning import journal
-from hindcast.quality import holds
-from hindcast.replay import ledger, logs, requeue
-from hindcast.reports import page
-from hindcast.settings import settings
-from hindcast.upkeep.forgetting import erase, forget, proof, purge, records
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.cli import main
+from hindcast.common.errors import BusyError, QueryError, RequestError
+from hindcast.common.settings import read_settings
+from hindcast.ingest import ledger, requeue, topic_log
+from hindcast.ops.erase import forget, proof, purge, records, row_removal
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal
+from hindcast.quality import hold_store
+from hindcast.report import page
+from hindcast.runs import run_steps
+from hindcast.store import tables
+from hindcast.store.folder import WarehouseFolder
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, cloned, pipeline, tell, wrong
 
 if TYPE_CHECKING:
@@ -108,15 +109,15 @@ def told_town(p: Pipeline) -> None:
         for name in ("people", "met", "owned", "cities", "logs/people", "quarantine", "runs"):
             place = f"{p.warehouse}/{p.name}/{name}"
             if name in p.contract.views or name in p.contract.topics:
-                p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.VECTORS}' = 'true')")
+                p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.DELETION_VECTORS}' = 'true')")
             DeltaTable(place).create_checkpoint()
-    keys = {"people": holds.named(p.warehouse, p.name, "people", [ANN])}
-    runs.release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
+    keys = {"people": hold_store.find_held_keys(p.warehouse, p.name, "people", [ANN])}
+    run_steps.run_release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
 
 
 def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> dict[str, Any]:
     assert p.spark is not None
-    return forget.forget(p.spark, p.contract, records.asked(p.contract, topic, key, places))
+    return forget.forget_records(p.spark, p.contract, records.parse_request(p.contract, topic, key, places))
 
 
 def containing(folder: Path, text: str) -> list[str]:
@@ -140,7 +141,7 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
         without = {name: q.believed(name) for name in (*q.contract.topics, *corrected)}
     with pipeline(spark, broker, tmp_path / "with", CONTRACT) as p:
         told_town(p)
-        before, files = ledger.fates(p.warehouse, p.name).to_pylist(), tmp_path / "with"
+        before, files = ledger.read_ledger(p.warehouse, p.name).to_pylist(), tmp_path / "with"
         was = {name: p.history(name) for name in (*p.contract.topics, *p.contract.views)}
         for secret in SECRETS:
             assert containing(files, secret) or said(p, secret), f"{secret} is nowhere before"
@@ -154,7 +155,7 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
             assert not said(p, secret), secret
         others = {"jobs", "work", "visits", "pets", "logs/jobs", "logs/visits", "logs/pets"}
         assert set(said(p, ANN)) == others, "other topics' records name her too"
-        assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        assert ledger.read_ledger(p.warehouse, p.name).to_pylist()[: len(before)] == before
         assert {name: p.believed(name) for name in without} == without, "as if she had never been"
         assert [row for row in p.raw("failing") if row["table"] == "people"] == []
         assert {row["fate"] for row in p.raw("quarantine") if row["reason"] == "forgotten"} == {"malformed", "expired"}
@@ -198,8 +199,9 @@ def shop(spark: SparkSession, broker: str, tmp_path: Path) -> Iterator[Pipeline]
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    before = ledger.fates(shop.warehouse, shop.name).to_pylist()
+    before = ledger.read_ledger(shop.warehouse, shop.name).to_pylist()
     others = {name: [row for row in shop.history(name) if row[0] != "candace"] for name in ("menu", "orders", "bills")}
     walk = PAGE.read_text(encoding="utf-8").split("## What goes")[0]
     blocks = re.findall(r"```(sh|text)\n(.*?)```", walk, re.DOTALL)
@@ -212,10 +214,10 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
                 assert re.sub(r" +", " ", line.strip()) in told, shown
             continue
         for line in block.splitlines():
-            assert cli.main(shlex.split(line)[1:]) == 0, line
+            assert main.main(shlex.split(line)[1:]) == 0, line
             shown = capsys.readouterr().out
     assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
-    assert ledger.fates(shop.warehouse, shop.name).to_pylist()[: len(before)] == before
+    assert ledger.read_ledger(shop.warehouse, shop.name).to_pylist()[: len(before)] == before
     assert {name: shop.history(name) for name in others} == others
     assert not containing(Path(shop.warehouse), "candace"), "other topics have no such text"
     assert not containing(shop.folder / "var", "candace")
@@ -227,13 +229,13 @@ def test_the_walk_through_of_the_docs(shop: Pipeline, capsys: pytest.CaptureFixt
     assert (entry["offset"], entry["fate"], entry["forgotten"]) == (2, "accepted", 3)
     assert (entry["key"], entry["value"]) == (None, None)
 
-    assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
+    assert main.main(["forget", "restaurant.orders", "--key", "candace", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == proven, "once"
-    assert cli.main(["report", "restaurant", "3"]) == 0
-    assert f"forgot of orders what has the sha256 {proven['sha256']}" in capsys.readouterr().out
-    assert cli.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
+    assert main.main(["report", "restaurant", "3"]) == 0
+    assert f"forgot everything in orders with the sha256 {proven['sha256']}" in capsys.readouterr().out
+    assert main.main(["forget", "restaurant.orders", "--key", "zoe"]) == 1
     assert "there is no such key: zoe" in capsys.readouterr().err
-    assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
+    assert main.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
     assert "nothing is left of it: an earlier run has forgotten it" in capsys.readouterr().out
     assert len(shop.states()) == 3
 
@@ -248,10 +250,10 @@ def test_a_dry_run_says_that_there_is_no_such_key_or_offset(
 ) -> None:
     before = restaurant.versions()
     with restaurant.here():
-        assert cli.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
+        assert main.main(["forget", "restaurant.orders", "--key", "candace", "--dry-run"]) == 0
         assert "bills 2 rows" in re.sub(" +", " ", capsys.readouterr().out)
         for asked, told in ((["--key", "zoe"], "no such key: zoe"), (["--offset", "0/99"], "no record at 0/99")):
-            assert cli.main(["forget", "restaurant.orders", *asked, "--dry-run"]) == 1
+            assert main.main(["forget", "restaurant.orders", *asked, "--dry-run"]) == 1
             shown = capsys.readouterr()
             assert (shown.out, f"restaurant.orders: there is {told}" in shown.err) == ("", True)
     assert restaurant.versions() == before
@@ -273,6 +275,7 @@ topics:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -283,16 +286,24 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
         )
         p.run()
         assert forgotten(p, "t", "annabel")["proven"]
-        held = holds.held(p.warehouse, p.name).to_pylist()
+        held = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
         assert sorted(row["key"] for row in held) == [f'{{"k":"{key}"}}' for key in ("carol", "zoe-51", "zoe-51")]
-        runs.release(p.spark, p.name, "all", {"t": holds.named(p.warehouse, p.name, "t", [])}, "eve", datetime.now(UTC))
+        run_steps.run_release(
+            p.spark,
+            p.name,
+            "all",
+            {"t": hold_store.find_held_keys(p.warehouse, p.name, "t", [])},
+            "eve",
+            datetime.now(UTC),
+        )
         assert sorted(row[0] for row in p.believed("t")) == ["carol", "zoe-51", "zoe-51"]
-        (settings().reports / p.name / "run-1.json").write_text('{"cut')
+        (read_settings().reports / p.name / "run-1.json").write_text('{"cut')
         proven = forgotten(p, "t", "zoe-51")
         assert proven["proven"], {name: proven[name] for name in ("left", "rows")}
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     restaurant: Pipeline, tmp_path: Path
 ) -> None:
@@ -305,7 +316,7 @@ def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
         assert len(copy.history("orders")) == 4
         assert forgotten(copy, "orders", None, "0/1", "0/3")["proven"], "by their places"
         assert [row[0] for row in copy.history("orders")] == ["anna", "candace"]
-        assert verify(copy.warehouse, copy.contract).findings == []
+        assert verify_tables(copy.warehouse, copy.contract).findings == []
 
 
 @pytest.mark.long
@@ -324,7 +335,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
                 with pytest.raises(BusyError):
                     shop.run()
             last = str(crash)
-            assert verify(shop.warehouse, shop.contract).findings == [], last
+            assert verify_tables(shop.warehouse, shop.contract).findings == [], last
     assert last == "after the report of run 3"
     assert len(seen) > 20
     assert proven["proven"]
@@ -358,15 +369,15 @@ def watched(seen: list[str], patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(owner, name, wrapped)
 
-    wrap(erase, "remove", lambda _, table, *__: f"removing rows of {table.name}")
-    wrap(erase, "blank", lambda _, table, *__: f"taking bytes out of {table.name}")
-    wrap(erase, "rewrite", lambda _, table, *__: f"rewriting texts of {table.name}")
-    wrap(purge, "purge", lambda _, __, name, *___: f"purging {name}")
-    wrap(Folder, "remove", lambda _, path: f"deleting a file under {path.partition('/')[0]}")
-    wrap(Folder, "write", lambda _, path, __: f"rewriting a commit under {path.partition('/')[0]}")
-    wrap(proof, "search", lambda *_: "the search")
-    wrap(page, "write", lambda _, told: f"the report of run {told['run']}")
-    wrap(journal, "write", lambda _, run: f"noting {run.state} of run {run.number}")
+    wrap(row_removal, "remove_rows", lambda _, table, *__: f"removing rows of {table.name}")
+    wrap(row_removal, "blank_records", lambda _, table, *__: f"taking bytes out of {table.name}")
+    wrap(row_removal, "rewrite_column", lambda _, table, *__: f"rewriting texts of {table.name}")
+    wrap(purge, "purge_table", lambda _, __, name, *___: f"purging {name}")
+    wrap(WarehouseFolder, "remove", lambda _, path: f"deleting a file under {path.partition('/')[0]}")
+    wrap(WarehouseFolder, "write", lambda _, path, __: f"rewriting a commit under {path.partition('/')[0]}")
+    wrap(proof, "search_files", lambda *_: "the search")
+    wrap(page, "write_page", lambda _, told: f"the report of run {told['run']}")
+    wrap(journal, "append_entry", lambda _, run: f"noting {run.state} of run {run.number}")
 
 
 @pytest.mark.long
@@ -410,9 +421,9 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3))
         p.run()
         p.write(small.replace("    max_record_bytes: 60\n", ""))
-        runs.requeue(spark, p.name, "requeued", requeue.selection(p.contract))
+        run_steps.run_requeue(spark, p.name, "requeued", requeue.build_request(p.contract))
         assert [row[0] for row in p.believed("orders")] == ["anna-9", "bob"]
-        before = ledger.fates(p.warehouse, p.name).to_pylist()
+        before = ledger.read_ledger(p.warehouse, p.name).to_pylist()
         assert containing(tmp_path, "Marker")
 
         proven = forgotten(p, "orders", "anna-9")
@@ -422,12 +433,12 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert containing(tmp_path, "anna-9") == []
         assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
         reasons = sorted((row["offset"], row["reason"]) for row in p.raw("quarantine"))
-        assert reasons == [(0, "forgotten"), (0, logs.REQUEUED), (1, "forgotten")]
+        assert reasons == [(0, "forgotten"), (0, topic_log.REQUEUED_REASON), (1, "forgotten")]
         assert [row[0] for row in p.believed("orders")] == ["bob"]
-        assert ledger.fates(p.warehouse, p.name).to_pylist()[: len(before)] == before
+        assert ledger.read_ledger(p.warehouse, p.name).to_pylist()[: len(before)] == before
         assert wrong(p) == []
-        with pytest.raises(AskedError, match="no malformed record"):
-            runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
+        with pytest.raises(RequestError, match="no malformed record"):
+            run_steps.run_requeue(spark, p.name, "again", requeue.build_request(p.contract))
 
 
 @pytest.mark.long
@@ -436,7 +447,7 @@ def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSessio
     with pipeline(spark, broker, tmp_path) as p:
         upgrades.put(p, "versioned")
         upgrades.taken_over(spark, p, "roll-over")
-        with pytest.raises(AskedError, match="not of today's store format"):
+        with pytest.raises(RequestError, match="does not have today's store format"):
             forgotten(p, "menu", "cake")
         upgrades.upgraded(spark, p, "roll-over")
         tell(p, upgrades.RECORDS)
@@ -454,22 +465,22 @@ def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSessio
         assert wrong(p) == []
         p.run()
         assert {row[0] for row in upgrades.history(p)} == {"soup"}, "the base does not bring them back"
-        with pytest.raises(AskedError, match="there is no such key"):
+        with pytest.raises(RequestError, match="there is no such key"):
             forgotten(p, "menu", "cakes")
 
 
 @pytest.mark.parametrize(
     ("name", "key", "places", "found"),
     [
-        ("bills", "anna", (), "made of others"),
+        ("bills", "anna", (), "is derived from topics"),
         ("menus", "anna", (), "no topic"),
         ("orders", None, (), "neither a key nor places"),
         ("orders", "anna", ("0/1",), "both a key and places"),
-        ("orders", None, ("one",), "no place"),
+        ("orders", None, ("one",), "not a partition and offset"),
     ],
 )
 def test_what_cannot_be_asked_for(
     restaurant: Pipeline, name: str, key: str | None, places: tuple[str, ...], found: str
 ) -> None:
     with restaurant.here(), pytest.raises(QueryError, match=found):
-        records.asked(restaurant.contract, name, key, places)
+        records.parse_request(restaurant.contract, name, key, places)

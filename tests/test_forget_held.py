@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast.delta import making
-from hindcast.quality import holds
-from hindcast.settings import settings
-from hindcast.upkeep.forgetting import forget, records
+from hindcast.common.settings import read_settings
+from hindcast.ops.erase import forget, records
+from hindcast.quality import hold_store
+from hindcast.store import table_creation
 from pipelines import pipeline, wrong
 
 if TYPE_CHECKING:
@@ -49,24 +49,27 @@ def test_what_is_held_of_a_key_and_was_never_published_is_forgotten(
     with pipeline(spark, broker, tmp_path, ORDERS) as p:
         p.send("orders", ("ann-7f3a", {"n": 9}, 1), ("bob-8e4b", {"n": 8}, 1))
         p.run()
-        holds.reject(p.warehouse, p.name, {"totals": [ANN, BOB]}, "eve", datetime.now(UTC))
-        of_bob = [row for row in holds.listed(p.warehouse, p.name).to_pylist() if row["key"] == BOB]
+        hold_store.reject_keys(p.warehouse, p.name, {"totals": [ANN, BOB]}, "eve", datetime.now(UTC))
+        of_bob = [row for row in hold_store.list_entries(p.warehouse, p.name).to_pylist() if row["key"] == BOB]
         assert {row["table"] for row in of_bob} == {"windows", "totals"}
-        told = forget.forget(spark, p.contract, records.asked(p.contract, "orders", "ann-7f3a"))
+        told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
         assert told["proven"], told
-        assert holds.listed(p.warehouse, p.name).to_pylist() == of_bob
-        assert {row["entry"] for row in holds.held(p.warehouse, p.name).to_pylist()} == {"held", "rejected"}
+        assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
+        assert {row["entry"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()} == {
+            "held",
+            "rejected",
+        }
         assert not wrong(p)
         # An older version left this, and its proof said so: the same command takes it away.
-        failing = making.ensure(holds.table(p.warehouse, p.name), holds.SCHEMA)
-        schema = making.arrow_schema(holds.SCHEMA)
+        failing = table_creation.ensure_table(hold_store.failing_table(p.warehouse, p.name), hold_store.SCHEMA)
+        schema = table_creation.arrow_schema(hold_store.SCHEMA)
         left = {"run": told["run"], "table": "windows", "entry": "mended", "key": ANN}
         write_deltalake(failing, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **left}], schema), mode="append")
-        proof = settings().reports / p.name / f"forget-{told['run']}.json"
+        proof = read_settings().reports / p.name / f"forget-{told['run']}.json"
         proof.write_text(json.dumps({**told, "proven": False}), encoding="utf-8")
-        again = forget.forget(spark, p.contract, records.asked(p.contract, "orders", "ann-7f3a"))
+        again = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
         assert (again["proven"], again["rows"]["failing"]) == (True, 1)
-        assert holds.listed(p.warehouse, p.name).to_pylist() == of_bob
+        assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
 
 
 @pytest.mark.long
@@ -80,9 +83,9 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
         p.send("menu", ("morel", None, 0))  # of it nothing is left: its hold has ended before it is forgotten
         p.run()
         for item in ("truffle", "morel", "salad"):
-            told = forget.forget(spark, p.contract, records.asked(p.contract, "menu", item))
+            told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", item))
             assert told["proven"], told
-        entries = holds.listed(p.warehouse, p.name).to_pylist()
+        entries = hold_store.list_entries(p.warehouse, p.name).to_pylist()
         assert {(row["table"], row["key"], row["entry"], row["since"]) for row in entries} == {
             ("dear", '{"item":"curry"}', "held", 0),
             ("kinds", '{"kind":"dinner"}', "held", 0),

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.contracts import load
-from hindcast.delta.folder import File, Folder
-from hindcast.upkeep.forgetting import forget, proof, purge
-from hindcast.upkeep.forgetting.texts import Texts, leaves, spellings, strings
+from hindcast.contract import load
+from hindcast.ops.erase import forget, proof, purge
+from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings, spellings
+from hindcast.store.folder import StoredFile, WarehouseFolder
 from warehouses import shop
 
-ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))
+ANN = ForgottenTexts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozenset({"people", "met"}))
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ ANN = Texts(frozenset({"ann"}), frozenset({"ann", "Ann Marker", "30"}), frozense
     ],
 )
 def test_the_texts_of_a_record(text: str, every: list[str], without_numbers: list[str]) -> None:
-    assert list(leaves(text)) == every
-    assert list(strings(text)) == without_numbers
+    assert list(json_leaves(text)) == every
+    assert list(json_strings(text)) == without_numbers
 
 
 def test_what_is_everywhere_by_chance_is_not_sought() -> None:
@@ -45,7 +45,7 @@ def test_what_is_everywhere_by_chance_is_not_sought() -> None:
         "2026-01-05T09:00:00.000Z",
         "2026-01-05 Ann",
     }
-    assert Texts(frozenset(), frozenset(said), frozenset()).sought == {
+    assert ForgottenTexts(frozenset(), frozenset(said), frozenset()).search_terms == {
         "Anna",
         "12345678",
         "+39 06 1234",
@@ -55,7 +55,7 @@ def test_what_is_everywhere_by_chance_is_not_sought() -> None:
 
 def test_a_text_is_sought_as_files_may_write_it() -> None:
     assert spellings("<é>") == {"<é>", "<\\u00e9>", "&lt;é&gt;"}
-    assert ANN.sought == {"Ann Marker"}, "what is shorter is in every file by chance"
+    assert ANN.search_terms == {"Ann Marker"}, "what is shorter is in every file by chance"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_text_is_sought_as_files_may_write_it() -> None:
     ],
 )
 def test_of_plans_and_reports_only_free_texts_go(told: dict[str, object], kept: dict[str, object]) -> None:
-    assert ANN.told(told) == kept
-    assert ANN.text(json.dumps(told)) in (json.dumps(kept), json.dumps(told))
+    assert ANN.scrub_json(told) == kept
+    assert ANN.scrub_text(json.dumps(told)) in (json.dumps(kept), json.dumps(told))
 
 
 def test_a_commit_keeps_what_it_is_and_loses_what_files_said_that_are_gone() -> None:
@@ -104,7 +104,9 @@ def test_a_commit_keeps_what_it_is_and_loses_what_files_said_that_are_gone() -> 
         {"remove": {"path": "c.parquet", "dataChange": True}},
     ]
     commit = "".join(json.dumps(line) + "\n" for line in lines)
-    told = [json.loads(line) for line in purge.told(commit, frozenset({"b b.parquet"}), ANN.text).splitlines()]
+    told = [
+        json.loads(line) for line in purge.scrub_commit(commit, frozenset({"b b.parquet"}), ANN.scrub_text).splitlines()
+    ]
     assert told[0]["commitInfo"]["operationParameters"] == {"predicate": "forgotten"}
     assert told[0]["commitInfo"]["userMetadata"] == "{}"
     assert told[1] == lines[1]
@@ -113,7 +115,9 @@ def test_a_commit_keeps_what_it_is_and_loses_what_files_said_that_are_gone() -> 
     assert told[3] == lines[3]
     assert json.loads(told[4]["remove"]["stats"]) == {"numRecords": 2}
     assert told[5] == lines[5]
-    again = purge.told("".join(json.dumps(line) + "\n" for line in told), frozenset({"b b.parquet"}), ANN.text)
+    again = purge.scrub_commit(
+        "".join(json.dumps(line) + "\n" for line in told), frozenset({"b b.parquet"}), ANN.scrub_text
+    )
     assert [json.loads(line) for line in again.splitlines()] == told
 
 
@@ -131,52 +135,56 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     table = tmp_path / "warehouse" / "people"
     table.mkdir(parents=True)
     pq.write_table(pa.table(hidden), table / "rows.parquet", compression="zstd", write_statistics=False)
-    found = proof.search(Folder(str(table.parent)), set(), tmp_path / "reports", ANN.sought)
-    told = proof.told(found, set(), ANN.sought, "", 0)
+    found = proof.search_files(WarehouseFolder(str(table.parent)), set(), tmp_path / "reports", ANN.search_terms)
+    told = proof.build_proof(found, set(), ANN.search_terms, "", 0)
     assert [it["files"] for it in told["left"]] == [["people/rows.parquet"]]
     assert not told["proven"]
 
 
 def test_a_notice_that_is_taken_away_meanwhile_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Folder(str(tmp_path))
+    folder = WarehouseFolder(str(tmp_path))
     (tmp_path / "said.json").write_text("Ann Marker")
-    there = list(folder.files())
-    monkeypatch.setattr(folder, "files", lambda: [File("_notices/run-3.json", 40), *there])
-    found = proof.search(folder, set(), tmp_path / "reports", ANN.sought)
+    there = list(folder.list_files())
+    monkeypatch.setattr(folder, "list_files", lambda: [StoredFile("_notices/run-3.json", 40), *there])
+    found = proof.search_files(folder, set(), tmp_path / "reports", ANN.search_terms)
     assert (found.files, {**found.places}) == (1, {"Ann Marker": {"said.json"}})
 
 
 def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> None:
     for name, texts in (("logs/people", ["Ann Marker of another"]), ("people", ["Ann Marker"])):
         write_deltalake(str(tmp_path / "town" / name), pa.table({"said": texts}))
-    folder, sought = Folder(str(tmp_path / "town")), {"Ann Marker", "only hers"}
-    live = {f"{name}/{it}" for name in folder.tables for it in purge.live(DeltaTable(str(tmp_path / "town" / name)))}
+    folder, sought = WarehouseFolder(str(tmp_path / "town")), {"Ann Marker", "only hers"}
+    live = {
+        f"{name}/{it}"
+        for name in folder.tables
+        for it in purge.list_live_files(DeltaTable(str(tmp_path / "town" / name)))
+    }
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").parent.mkdir()
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").write_bytes(b"")
-    found = proof.search(folder, live, tmp_path / "reports", sought)
-    told = proof.told(found, live, sought, "", 0)
+    found = proof.search_files(folder, live, tmp_path / "reports", sought)
+    told = proof.build_proof(found, live, sought, "", 0)
     assert told["old"] == ["people/_old/deletion_vector.bin"]
     assert not told["proven"]
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").unlink()
-    found = proof.search(folder, live, tmp_path / "reports", sought)
-    told = proof.told(found, live, sought, "", 0)
+    found = proof.search_files(folder, live, tmp_path / "reports", sought)
+    told = proof.build_proof(found, live, sought, "", 0)
     assert (told["proven"], told["shared"], told["left"], told["old"]) == (True, 1, [], [])
-    assert not proof.told(found, live, sought, "", 1)["proven"], "a row is left"
+    assert not proof.build_proof(found, live, sought, "", 1)["proven"], "a row is left"
     reports = tmp_path / "reports"
     reports.mkdir()
     (reports / "run-1.json").write_text('{"found": "only hers"}')
-    found = proof.search(folder, live, reports, sought)
-    assert [it["files"] for it in proof.told(found, live, sought, "", 0)["left"]] == [["reports/run-1.json"]]
-    assert proof.told(found, live, sought, "a gate looks for: only hers", 0)["proven"]
+    found = proof.search_files(folder, live, reports, sought)
+    assert [it["files"] for it in proof.build_proof(found, live, sought, "", 0)["left"]] == [["reports/run-1.json"]]
+    assert proof.build_proof(found, live, sought, "a gate looks for: only hers", 0)["proven"]
 
 
 def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:
     for name in ("logs", "logs/people"):
         write_deltalake(str(tmp_path / name), pa.table({"said": ["x"]}))
-    folder = Folder(str(tmp_path))
+    folder = WarehouseFolder(str(tmp_path))
     assert folder.tables == ["logs", "logs/people"]
-    assert [path.rpartition("/")[0] for path in purge.data(folder, "logs")] == ["logs"]
-    assert [path.rpartition("/")[0] for path in purge.data(folder, "logs/people")] == ["logs/people"]
+    assert [path.rpartition("/")[0] for path in purge.list_data_files(folder, "logs")] == ["logs"]
+    assert [path.rpartition("/")[0] for path in purge.list_data_files(folder, "logs/people")] == ["logs/people"]
 
 
 READER = """
@@ -196,7 +204,7 @@ views:
 def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
     with shop(tmp_path, READER) as now:
         contract = load(now.schemas / "shop.yaml")
-        assert forget.readers(contract, ["orders", "bills"]) == ["reader.again", "reader.most"]
-        assert forget.readers(contract, ["prices", "bills"]) == ["reader.again", "reader.most", "reader.noted"]
-        assert forget.readers(contract, ["visits"]) == []
-    assert "reader.again, reader.most" in forget.besides(["reader.again", "reader.most"])[0]
+        assert forget.find_readers(contract, ["orders", "bills"]) == ["reader.again", "reader.most"]
+        assert forget.find_readers(contract, ["prices", "bills"]) == ["reader.again", "reader.most", "reader.noted"]
+        assert forget.find_readers(contract, ["visits"]) == []
+    assert "reader.again, reader.most" in forget.describe_readers(["reader.again", "reader.most"])[0]

@@ -17,11 +17,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from hindcast import formats
-from hindcast.contracts import avro
-from hindcast.contracts.avro import AvroFile
-from hindcast.formats import Part, headers
+from hindcast.contract import avro
+from hindcast.contract.avro import AvroFile
+from hindcast.formats import RecordPart, headers
 from hindcast.formats.avro import _OPTIONS
-from hindcast.formats.primitive import written
+from hindcast.formats.primitive import serialize_value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,18 +38,20 @@ class Case(NamedTuple):
     because: str = ""
 
 
-def read(spark: SparkSession, table: Sequence[tuple[Part, Sequence[Case]]]) -> list[tuple[Part, Case, Any, Any]]:
+def read(
+    spark: SparkSession, table: Sequence[tuple[RecordPart, Sequence[Case]]]
+) -> list[tuple[RecordPart, Case, Any, Any]]:
     """What every case of every part became, in one Spark job."""
     rows = [(p, c, case.raw) for p, (_, cases) in enumerate(table) for c, case in enumerate(cases)]
     sent = spark.createDataFrame(rows, "p int, c int, value binary").coalesce(1)
     parts = {f"v{n}": part for n, (part, _) in enumerate(table)}
     bytes_ = {column: F.when(F.col("p") == n, F.col("value")) for n, column in enumerate(parts)}
-    told = formats.read(sent.withColumns(bytes_), parts, "read").select("p", "c", "read").collect()
+    told = formats.parse_parts(sent.withColumns(bytes_), parts, "read").select("p", "c", "read").collect()
     found = ((table[row["p"]], row["c"], row["read"][f"v{row['p']}"]) for row in told)
     return [(part, cases[c], it["struct"], it["problem"]) for (part, cases), c, it in found]
 
 
-def check(spark: SparkSession, *table: tuple[Part, Sequence[Case]]) -> None:
+def check(spark: SparkSession, *table: tuple[RecordPart, Sequence[Case]]) -> None:
     wrong = []
     for part, case, value, reason in read(spark, table):
         gave = BAD if reason is not None else _plain(value)
@@ -68,8 +70,8 @@ def _plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def of(form: str, columns: dict[str, str], **more: Any) -> Part:
-    return Part("value", columns, form, **more)
+def of(form: str, columns: dict[str, str], **more: Any) -> RecordPart:
+    return RecordPart("value", columns, form, **more)
 
 
 def test_text_and_primitives(spark: SparkSession) -> None:
@@ -331,7 +333,7 @@ def test_avro_types(spark: SparkSession) -> None:
         schema = record(before="string", it=kind, after="int")
         raw = wrote(schema, {"before": "x", "it": sent, "after": 1})
         part = of("avro", {"it": column, "after": "int"}, schema=json.dumps(schema))
-        assert list(avro.unfit(avro.written(schema), part.columns, {})) == []
+        assert list(avro.check_columns(avro.parse_schema(schema), part.columns, {})) == []
         bad = [Case(raw[:-1], BAD), Case(raw + b"\0", BAD), Case(b"", BAD), Case(None, None)]
         table.append((part, [Case(raw, (came, 1)), *bad]))
     check(spark, *table)
@@ -483,10 +485,10 @@ def test_what_a_schema_gives_is_what_spark_makes_of_it(spark: SparkSession) -> N
     from pyspark.sql.avro.functions import from_avro
 
     schema = record(**{f"f{n}": kind for n, kind in enumerate([*(row[0] for row in TYPES), *ODD])})
-    text = json.dumps(avro.read_as(_once(schema, set())))
+    text = json.dumps(avro.reader_schema(_once(schema, set())))
     none = F.lit(None).cast("binary")
     given = spark.range(0).select(from_avro(none, text, _OPTIONS).alias("it")).schema["it"].dataType
-    told = str(avro.written(json.loads(text))).replace("`", "").replace(": ", ":").replace(", ", ",")
+    told = str(avro.parse_schema(json.loads(text))).replace("`", "").replace(": ", ":").replace(", ", ",")
     assert told == given.simpleString()
 
 
@@ -526,16 +528,18 @@ def _once(schema: Any, known: set[str]) -> Any:
     ],
 )
 def test_what_a_column_cannot_take(kind: Any, column: str, why: str) -> None:
-    (found,) = avro.unfit(avro.written(record(it=kind, other="int")), {"it": column}, {})
+    (found,) = avro.check_columns(avro.parse_schema(record(it=kind, other="int")), {"it": column}, {})
     assert why in found
 
 
 def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
-    assert list(avro.unfit(avro.written(record(a="int")), {"b": "int"}, {})) == ["it has none of the columns"]
-    assert list(avro.unfit(avro.written(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
-    (found,) = avro.unfit(avro.written(record(b="int", B="int")), {"b": "int"}, {})
-    assert found == "`b` and `B` differ in case alone, which Spark cannot tell"
-    assert list(avro.unfit(avro.written("string"), {"b": "string", "c": "int"}, {})) == [
+    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {})) == [
+        "it has none of the columns"
+    ]
+    assert list(avro.check_columns(avro.parse_schema(record(a="int")), {"b": "int"}, {"b": ("a",)})) == []
+    (found,) = avro.check_columns(avro.parse_schema(record(b="int", B="int")), {"b": "int"}, {})
+    assert found == "`b` and `B` differ only in case, which Spark cannot distinguish"
+    assert list(avro.check_columns(avro.parse_schema("string"), {"b": "string", "c": "int"}, {})) == [
         "it writes string, not a record"
     ]
 
@@ -546,13 +550,13 @@ def test_a_schema_without_any_of_the_columns_does_not_fit() -> None:
         ("strin", "has no type 'strin'"),
         ({"name": "x"}, "is not an Avro schema"),
         ({"type": "record", "name": "T"}, "has a record 'T' without fields"),
-        (record(next=["null", "R"]), "has the type 'R' within itself"),
+        (record(next=["null", "R"]), "has the type 'R' inside itself"),
         (logical("bytes", "decimal", precision=39), "has a decimal of 39 digits"),
     ],
 )
 def test_a_schema_that_gives_no_columns(schema: Any, why: str) -> None:
     with pytest.raises(avro.SchemaError, match=why):
-        avro.written(schema)
+        avro.parse_schema(schema)
 
 
 INNER = {"type": "record", "name": "x.I", "fields": []}
@@ -571,7 +575,7 @@ BROKEN: dict[str, Any] = {
     "has a fixed 'F' without a size": record(n={"type": "map", "values": {"type": "fixed", "name": "F", "size": "2"}}),
     "has a union within a union": record(n=["int", ["null", "string"]]),
     "has 'int' twice in a union": record(n=["int", {"type": "int", "logicalType": "date"}]),
-    "has a type whose own type is no name": record(n={"type": "array", "items": {"type": {"type": "int"}}}),
+    "has a type whose own type is not a name": record(n={"type": "array", "items": {"type": {"type": "int"}}}),
     "has 'x.I' twice in a union": record(n=[INNER, INNER]),
 }
 WHOLE = (
@@ -596,17 +600,17 @@ def test_rules_of_avro_that_a_schema_breaks_are_told_where_its_parser_in_java_re
 
     for why, schema in BROKEN.items():
         with pytest.raises(avro.SchemaError, match=re.escape(why)):
-            avro.written(schema)
+            avro.parse_schema(schema)
         assert refused(schema), why
     for schema in WHOLE:
-        avro.written(schema)
+        avro.parse_schema(schema)
         assert not refused(schema), schema
 
 
 def test_named_types_are_known_by_their_full_names() -> None:
     point = {**POINT, "namespace": "geo"}
     schema = {**record(a=point, b="geo.P", c={**POINT, "name": "other.P"}), "namespace": "app"}
-    assert str(avro.written(schema)).count("`x`: int") == 3
+    assert str(avro.parse_schema(schema)).count("`x`: int") == 3
 
 
 def test_columns_of_headers(spark: SparkSession) -> None:
@@ -624,7 +628,7 @@ def test_columns_of_headers(spark: SparkSession) -> None:
     rows = [(n, found, 1 if there else None) for n, (found, there, *_) in enumerate(cases)]
     sent = spark.createDataFrame(rows, "c int, headers array<struct<key: string, value: binary>>, n int").coalesce(1)
     value = F.when(F.col("n").isNotNull(), F.struct("n"))
-    joined, problem = headers.joined(value, columns, {"source": "src", "trace": "id", "hops": "hops"})
+    joined, problem = headers.add_header_columns(value, columns, {"source": "src", "trace": "id", "hops": "hops"})
     for row in sent.select("c", joined.alias("value"), problem.alias("problem")).collect():
         _, _, gives, reason = cases[row["c"]]
         assert row["problem"] == reason
@@ -641,7 +645,7 @@ def test_an_integer_key_is_written_as_its_serializer_writes_it(spark: SparkSessi
     numbers = [0, 1, -1, 32767, -32768]
     sent = spark.createDataFrame([(n,) for n in numbers], "n int").coalesce(1)
     forms = {"smallint": ">h", "int": ">i", "bigint": ">q"}
-    told = sent.select("n", *(written(F.col("n").cast(kind), kind).alias(kind) for kind in forms)).collect()
+    told = sent.select("n", *(serialize_value(F.col("n").cast(kind), kind).alias(kind) for kind in forms)).collect()
     assert [[bytes(row[kind]) for kind in forms] for row in told] == [
         [struct.pack(form, n) for form in forms.values()] for n in numbers
     ]

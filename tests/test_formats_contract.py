@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.contracts import load
-from hindcast.errors import ContractError
+from hindcast.common.errors import ContractError
+from hindcast.contract import load
 
 HEAD = """pipeline: p
 start: 2026-01-01
@@ -43,12 +43,12 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "line", "found", "mend"),
+    ("topic", "line", "found", "fix"),
     [
         (
             "key: {k: int}\nvalue: {v: int}\nvalue_format: protobuf",
             8,
-            "topics.t.value_format: 'protobuf' is not known",
+            "topics.t.value_format: 'protobuf' is not one of",
             "here: avro, json",
         ),
         (
@@ -60,8 +60,13 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
         ("key: {a: int, b: int}\nkey_format: primitive\nvalue: {v: int}", 7, "a primitive key has one column", "json"),
         ("key: {k: int}\nvalue: {v: int, w: int}\nvalue_format: string", 8, "a string value has one column", "json"),
         ("key: {k: int}\nvalue:\n  v: date\nvalue_format: primitive", 8, "own serializers writes date", "string"),
-        ("key: {k: int}\nvalue:\n  v: array<int>\nvalue_format: string", 8, "is not a type that text can", "scalar"),
-        ("key: {k: int}\nvalue: {v: int}\njson: loose", 8, "'loose' is not known here", "lenient, strict, typed"),
+        ("key: {k: int}\nvalue:\n  v: array<int>\nvalue_format: string", 8, "cannot be written as text", "scalar"),
+        (
+            "key: {k: int}\nvalue: {v: int}\njson: loose",
+            8,
+            "'loose' is not one of the allowed values",
+            "lenient, strict, typed",
+        ),
         (
             "key: {k: int}\nvalue: {v: int}\nvalue_format: avro\njson: strict",
             9,
@@ -76,8 +81,18 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
         ),
         ("key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: m.avsc", 9, "'m.avsc' cannot be", "beside"),
         ("key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: ../n.avsc", 9, "not the name of", "beside"),
-        ("key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: bad.avsc", 9, "is not JSON", "mend"),
-        ("key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: odd.avsc", 9, "has no type 'odd'", "mend"),
+        (
+            "key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: bad.avsc",
+            9,
+            "is not JSON",
+            "fix the file",
+        ),
+        (
+            "key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: odd.avsc",
+            9,
+            "has no type 'odd'",
+            "fix the schema",
+        ),
         (
             "key: {k: int}\nvalue: {v: int}\nvalue_format: avro\nvalue_schema: n.avsc",
             9,
@@ -94,17 +109,22 @@ def test_what_a_contract_can_say(topic: str, tmp_path: Path) -> None:
         ("key: {k: int}\nvalue: {v: int}\nheaders: {v: x}", 8, "no column is read from the value itself", "add"),
         ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  w: [x]", 9, "no column 'w' of key or value", "known here: k, v"),
         ("key: {k: int}\nvalue: {v: int}\nrenamed:\n  k: [x]", 9, "a string key has no fields with names", "remove"),
-        ("key: {k: int}\nvalue: {v: int, w: int}\nrenamed:\n  v: [w]", 9, "'w' is the field of column 'w'", "once"),
+        (
+            "key: {k: int}\nvalue: {v: int, w: int}\nrenamed:\n  v: [w]",
+            9,
+            "'w' is already the field of column 'w'",
+            "once",
+        ),
         (
             "key: {k: int}\nvalue: {v: int}\nrenamed:\n  v: []",
             9,
-            "topics.t.renamed.v: a list without anything",
+            "topics.t.renamed.v: expected at least one entry, found a list",
             "[cost]",
         ),
     ],
 )
 def test_what_it_cannot_say_has_its_line_and_a_mend(
-    topic: str, line: int, found: str, mend: str, tmp_path: Path
+    topic: str, line: int, found: str, fix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "n.avsc").write_text(json.dumps(SCHEMA), encoding="utf-8")
     (tmp_path / "bad.avsc").write_text("{", encoding="utf-8")
@@ -113,7 +133,7 @@ def test_what_it_cannot_say_has_its_line_and_a_mend(
         load(contract(tmp_path, topic))
     assert refused.value.where == f"{tmp_path / 'p.yaml'}:{line}"
     assert found in refused.value.found
-    assert mend in refused.value.mend
+    assert fix in refused.value.fix
 
 
 def test_a_schema_file_is_part_of_the_contract(tmp_path: Path) -> None:

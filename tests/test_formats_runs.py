@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast.building import preview
-from hindcast.errors import RecordError, SettingsError, TopicError
-from hindcast.planning import journal, planner
-from hindcast.replay import schemas
+from hindcast.common.errors import RecordError, SettingsError, TopicError
+from hindcast.ingest import schemas
+from hindcast.plan import journal, planner
+from hindcast.runs import preview
 from pipelines import Pipeline, pipeline
 from registries import apicurio, peer, register
 from test_formats import named, record, wrote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 SIMPLE = """
 pipeline: simple
@@ -64,7 +66,10 @@ WRONG = {**record(people="string"), "name": "Wrong"}
 BERN, ROME = {"country": "ch", "city": "bern"}, {"country": "it", "city": "rome"}
 
 
-@pytest.fixture(scope="module", params=["peer", pytest.param("apicurio", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("peer", marks=pytest.mark.ci), pytest.param("apicurio", marks=pytest.mark.long)],
+)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("registry")
     with peer() if request.param == "peer" else apicurio(folder) as found:
@@ -141,31 +146,31 @@ def test_a_registry_s_avro_in_whole_runs(
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", url)
         with pytest.raises(RecordError) as refused:
             p.run("wrong")
-        place, columns, schema, mend = str(refused.value).splitlines()
+        place, columns, schema, fix = str(refused.value).splitlines()
         assert place == (
             f"topic {p.kafka('places')}, partition 0, offset 8: schema {wrong} of the value does not fit the contract: "
             "`people` is string, which is not bigint"
         )
         assert columns == "  the contract's columns: `people` bigint, `at` STRUCT<x: DOUBLE>"
         assert schema == "  the schema's: `people` string"
-        assert mend.endswith("in the contract fit the schema; nothing was written")
+        assert fix.endswith("in the contract fit the schema; nothing was written")
         assert p.versions()["logs/places"] == log
         assert wrong not in {row["id"] for row in p.raw("schemas/places")}
 
         # In the second chunk of a run it says what was written.
-        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "by a test")
         monkeypatch.setenv("HINDCAST_CHUNK", "1")
         with pytest.raises(RecordError, match="offset 8: schema") as refused:
             p.run("in chunks")
-        assert "; 1 of its 2 chunks are in the log and stay: the next run goes on after them" in refused.value.mend
+        assert "; 1 of its 2 chunks are in the log and stay: the next run continues after them" in refused.value.fix
         assert [offset for offset, _ in p.fates("places")] == list(range(8))
 
         # Columns that the schemas of the log cannot fill any more: the same.
         p.write(CONTRACT.replace("people: bigint", "people: int"))
         monkeypatch.setenv("HINDCAST_SCHEMA_REGISTRY", "")
         with p.here(), pytest.raises(RecordError, match=f"partition 0, offset 5: schema {new} of") as refused:
-            schemas.known(spark, p.contract, "places")
-        assert "its records are in the log and stay" in refused.value.mend
+            schemas.read_schemas(spark, p.contract, "places")
+        assert "its records are in the log and stay" in refused.value.fix
 
 
 @pytest.mark.long
@@ -178,7 +183,7 @@ def test_previews_and_kafka_views_read_a_registry_s_avro(
         p.run()
         _second(p, url, key)
         with p.here():
-            would = preview.preview(spark, p.name)["tables"]["places"]
+            would = preview.preview_run(spark, p.name)["tables"]["places"]
         assert (would["opened"], would["closed"]) == (3, 1)
         assert {row["id"] for row in p.raw("schemas/places")} == {key, old}, "a preview keeps nothing"
         p.run()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from hindcast import functions, read
-from hindcast.planning import journal
-from hindcast.questions import BEGINNING, Question
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.plan import journal
+from hindcast.query import read, spark_functions
 from pipelines import Pipeline, at
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def asking(restaurant: Pipeline, spark: SparkSession) -> SparkSession:
-    functions.register(spark, restaurant.warehouse, restaurant.contract)
+    spark_functions.register(spark, restaurant.warehouse, restaurant.contract)
     return spark
 
 
@@ -35,8 +35,8 @@ THREE, FOUR = moment(at(3)), moment(at(4))
 @pytest.mark.parametrize(
     ("call", "table", "question", "run"),
     [
-        ("restaurant_menu()", "menu", Question(from_time=BEGINNING), None),
-        ("restaurant_menu(run => 1)", "menu", Question(from_time=BEGINNING), 1),
+        ("restaurant_menu()", "menu", Question(from_time=FIRST_MOMENT), None),
+        ("restaurant_menu(run => 1)", "menu", Question(from_time=FIRST_MOMENT), 1),
         ("restaurant_menu_as_of()", "menu", Question(), None),
         (f"restaurant_menu_as_of({THREE})", "menu", Question(as_of=at(3)), None),
         (f"restaurant_menu_as_of({THREE}, {FIRST})", "menu", Question(as_of=at(3)), 1),
@@ -52,7 +52,7 @@ THREE, FOUR = moment(at(3)), moment(at(4))
 def test_a_function_answers_what_read_answers(
     asking: SparkSession, restaurant: Pipeline, call: str, table: str, question: Question, run: int | None
 ) -> None:
-    known = {r.number: r.known_at for r in journal.runs(restaurant.warehouse, restaurant.name)}
+    known = {r.number: r.known_at for r in journal.read_runs(restaurant.warehouse, restaurant.name)}
     told = Question(**{**vars(question), "known_at": known[run] if run else None})
     expected = read.frame(asking, restaurant.warehouse, restaurant.contract, table, told)
     found = asking.sql(f"SELECT * FROM {call.replace(FIRST, moment(known[1]))}")
@@ -75,7 +75,7 @@ def test_a_function_refuses_what_has_no_answer(asking: SparkSession, call: str, 
 
 
 def test_given_moments_reach_the_scan(asking: SparkSession, restaurant: Pipeline) -> None:
-    known = journal.runs(restaurant.warehouse, restaurant.name)[0].known_at
+    known = journal.read_runs(restaurant.warehouse, restaurant.name)[0].known_at
     asked = asking.sql(f"EXPLAIN SELECT * FROM restaurant_menu_as_of({THREE}, {moment(known)})").collect()
     plan = str(asked[0][0])
     assert f"LessThanOrEqual(systemFrom,{known.strftime('%Y-%m-%d')}" in plan

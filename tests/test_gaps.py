@@ -14,14 +14,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from hindcast import runs
-from hindcast.errors import TopicError
-from hindcast.kafka import gaps, members, produce
-from hindcast.kafka.topics import Cluster, Offsets, millis
-from hindcast.local import broker as brokers
-from hindcast.local import ports, process
-from hindcast.planning import planner, plans
-from hindcast.replay import claims
+from hindcast.common.errors import TopicError
+from hindcast.ingest import ingest_commits
+from hindcast.kafka import gaps, produce, topic_patterns
+from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast.plan import planner, plans
+from hindcast.runs import run_steps
+from hindcast_local import broker as brokers
+from hindcast_local import ports, process
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def transactions(p: Pipeline) -> Iterator[Any]:
     yield send
 
 
-def available(p: Pipeline) -> Offsets:
+def available(p: Pipeline) -> OffsetRange:
     """What there is to read of the menu's first partition."""
     with Cluster(p.servers) as cluster:
-        return cluster.available(p.kafka("menu"))[0]
+        return cluster.read_offset_ranges(p.kafka("menu"))[0]
 
 
 def reaches(p: Pipeline, end: int) -> None:
@@ -88,13 +88,15 @@ def retain_from(p: Pipeline, topic: str, offset: int, partition: int = 0) -> Non
 
 def ranges(p: Pipeline, topic: str, run: int) -> list[tuple[int, int, dict[str, int]]]:
     """Partition, planned range and fates of a run's report."""
-    report = {r.number: r.detail for r in runs.journal.runs(p.warehouse, p.name)}[run]
+    report = {r.number: r.detail for r in run_steps.journal.runs(p.warehouse, p.name)}[run]
     return [(t["start"], t["end"], t["fates"]) for t in report["topics"][topic]["partitions"]]
 
 
 def test_gaps_between_records(spark: SparkSession) -> None:
     found = spark.createDataFrame([(0, 3), (0, 4), (0, 9), (1, 0), (1, 20), (2, 5)], "partition int, offset long")
-    gap = gaps.between(found, {0: Offsets(3, 12), 1: Offsets(0, 1), 3: Offsets(7, 9), 4: Offsets(2, 2)})
+    gap = gaps.find_missing_offsets(
+        found, {0: OffsetRange(3, 12), 1: OffsetRange(0, 1), 3: OffsetRange(7, 9), 4: OffsetRange(2, 2)}
+    )
     assert sorted(tuple(row) for row in gap.collect()) == [(0, 5, 4), (0, 10, 2), (3, 7, 2)]
 
 
@@ -130,7 +132,7 @@ def test_an_open_transaction_ends_the_log(broker: str, tmp_path: Path) -> None:
         producer.produce(p.kafka("menu"), b"{}", b"curry")
         producer.flush(20)
         p.send("menu", ("curry", {"price": 9}, 1))
-        assert available(p) == Offsets(0, 1)
+        assert available(p) == OffsetRange(0, 1)
         producer.abort_transaction(20)
         reaches(p, 4)
 
@@ -148,11 +150,11 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
         with pytest.raises(TopicError, match="offsets 4 to 5 are gone from Kafka: retention") as refused:
             p.run("second")
         assert refused.value.where == f"topic {p.kafka('menu')}, partition 0"
-        assert "topics.menu.on_gap: record" in refused.value.mend
+        assert "topics.menu.on_gap: record" in refused.value.fix
         assert p.versions() == before
 
         p.write(RECORD)
-        runs.plan(p.name, "second")
+        run_steps.plan_run(p.name, "second")
         retain_from(p, "menu", 8)  # after the plan, before the read
         p.run("second")
         assert ranges(p, "menu", 2) == [(4, 10, {"accepted": 2, "gone": 4})]
@@ -173,16 +175,16 @@ def test_what_retention_takes_while_it_is_read_fails_the_step_and_a_retry_says_w
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
         p.send("menu", *(("curry", {"price": n}, n) for n in range(6)))
-        read = members.records
+        read = topic_patterns.read_records
 
         def taken(*arguments: Any) -> Any:
             retain_from(p, "menu", 3)
             return read(*arguments)
 
-        patch.setattr(members, "records", taken)
+        patch.setattr(topic_patterns, "read_records", taken)
         with pytest.raises(TopicError, match="Kafka lost offsets while they were read") as failed:
             p.run("first")
-        assert "retry" in failed.value.mend
+        assert "retry" in failed.value.fix
         with pytest.raises(TopicError, match="offsets 0 to 2 are gone from Kafka"):
             p.run("first")
         assert p.raw("logs/menu") == []
@@ -198,14 +200,14 @@ def test_what_kafka_loses_after_the_log_has_it_does_not_matter(
         p.send("menu", ("curry", {"price": 1}, 1))
         p.run("first")
         p.send("menu", ("curry", {"price": 2}, 2), ("soup", {"price": 3}, 3))
-        claim = claims.claim
+        claim = ingest_commits.ingest_topic
 
         def claimed(*arguments: Any) -> Any:
             found = claim(*arguments)
             retain_from(p, "menu", 3)
             return found
 
-        patch.setattr(claims, "claim", claimed)
+        patch.setattr(ingest_commits, "ingest_topic", claimed)
         p.run("second")
         assert len(p.believed("menu")) == 3
 
@@ -218,13 +220,15 @@ def test_what_compaction_took_is_gone_too(spark: SparkSession, broker: str, tmp_
         admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
         admin.delete_topics([name])[name].result(20)
         time.sleep(0.5)
-        produce.create(broker, name, config={**compact, "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "200"})
+        produce.create_topics(
+            broker, name, config={**compact, "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "200"}
+        )
         for n in range(5):
             p.send("menu", ("curry", {"price": n}, n), (f"dish{n}", {"price": n}, n))
             time.sleep(0.15)  # a segment of its own
         end = time.monotonic() + 60
         with Cluster(broker) as cluster:
-            assert cluster.compacted(name)
+            assert cluster.is_compacted(name)
         while compacted_away(p) == 0 and time.monotonic() < end:
             time.sleep(1)
         with pytest.raises(TopicError, match=r"offsets 0 to \d are gone from Kafka: compaction took them"):
@@ -259,7 +263,7 @@ def test_added_partitions_begin_an_epoch_that_breaks_ties(spark: SparkSession, b
         admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
         admin.create_partitions([new])[p.kafka("menu")].result(20)
         with Cluster(broker) as cluster:
-            while len(cluster.available(p.kafka("menu"))) < 3:
+            while len(cluster.read_offset_ranges(p.kafka("menu"))) < 3:
                 time.sleep(0.1)
         send(p, 0, ("curry", 9, 0))  # the key has moved to a lower partition; the later record wins
         send(p, 2, ("soup", 5, 1))
@@ -291,53 +295,53 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
                 admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
                 admin.delete_topics([name])[name].result(20)
                 time.sleep(0.5)
-                produce.create(broker, name)
+                produce.create_topics(broker, name)
                 while cluster.topic_id(name) == before:
                     time.sleep(0.1)
             p.send("menu", ("curry", {"price": 1}, 0))
 
         p.send("menu", ("curry", {"price": 8}, 0))
-        runs.plan(p.name, "first")
+        run_steps.plan_run(p.name, "first")
         anew()
-        with pytest.raises(TopicError, match="was deleted and made anew since run 1"):
+        with pytest.raises(TopicError, match="was deleted and recreated since run 1"):
             p.run("first")
         assert p.raw("logs/menu") == []
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
         p.run("second")
         anew()
-        with pytest.raises(TopicError, match="was deleted and made anew since run 2") as refused:
+        with pytest.raises(TopicError, match="was deleted and recreated since run 2") as refused:
             p.run("third")
-        assert "into a new pipeline" in refused.value.mend
+        assert "into a new pipeline" in refused.value.fix
 
 
 @pytest.mark.long
 def test_a_broker_that_restarts_while_it_is_read_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    port = ports.free()
-    started = brokers.start(tmp_path / "kafka", port, tmp_path / "broker.log")
-    brokers.wait(started)
+    port = ports.find_free_port()
+    started = brokers.start_broker(tmp_path / "kafka", port, tmp_path / "broker.log")
+    brokers.wait_for_broker(started)
     again: list[process.Process] = []
 
     def restart() -> None:
-        process.stop([started])
-        again.append(brokers.start(tmp_path / "kafka", port, tmp_path / "broker.log"))
-        brokers.wait(again[0])
+        process.stop_processes([started])
+        again.append(brokers.start_broker(tmp_path / "kafka", port, tmp_path / "broker.log"))
+        brokers.wait_for_broker(again[0])
 
     try:
         with pipeline(spark, f"127.0.0.1:{port}", tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
             p.send("menu", *(("curry", {"price": n}, n) for n in range(2000)))
-            read, restarting = members.records, threading.Thread(target=restart)
+            read, restarting = topic_patterns.read_records, threading.Thread(target=restart)
 
             def meanwhile(*arguments: Any) -> Any:
                 restarting.start()
                 time.sleep(0.3)
                 return read(*arguments)
 
-            patch.setattr(members, "records", meanwhile)
+            patch.setattr(topic_patterns, "read_records", meanwhile)
             told = p.run("first")
             restarting.join()
             assert told["topics"]["menu"]["partitions"][0]["fates"] == {"accepted": 2000}
     finally:
-        process.stop(again or [started])
+        process.stop_processes(again or [started])
 
 
 @pytest.mark.long
@@ -346,13 +350,13 @@ def test_a_topic_that_grows_while_it_is_read_gives_what_was_planned(
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU) as p, pytest.MonkeyPatch.context() as patch:
         p.send("menu", ("curry", {"price": 8}, 0))
-        read = members.records
+        read = topic_patterns.read_records
 
         def growing(*arguments: Any) -> Any:
             p.send("menu", ("curry", {"price": 9}, 1))
             return read(*arguments)
 
-        patch.setattr(members, "records", growing)
+        patch.setattr(topic_patterns, "read_records", growing)
         p.run("first")
         assert p.fates("menu") == [(0, "accepted")]
         p.run("second")

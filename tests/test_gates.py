@@ -14,15 +14,15 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from hindcast.contracts import Contract, complain_of, load
-from hindcast.delta import making, tables
-from hindcast.errors import GateError
-from hindcast.planning import journal
-from hindcast.planning.plans import Plan, Share
-from hindcast.quality import expectations, gates, json_schemas, verdicts
-from hindcast.quality.candidates import Candidate
-from hindcast.quality.verdicts import Verdict
-from hindcast.settings import settings
+from hindcast.common.errors import GateError
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, load, locate_complaint_in_file
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.quality import expectations, gate_results, gates, json_schemas
+from hindcast.quality.gate_results import GateResult
+from hindcast.quality.staged_change import StagedChange
+from hindcast.store import table_creation, tables
 from pipelines import T0, pipeline
 
 if TYPE_CHECKING:
@@ -52,20 +52,20 @@ def contract(folder: Path, expect: str, head: str = HEAD) -> Contract:
     return load(path)
 
 
-def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[Verdict]:
+def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[GateResult]:
     """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
     with candidate_of(spark, it, rows) as candidate:
-        return gates.check(candidate, it.expectations("sales"))
+        return gates.evaluate_gates(candidate, it.expectations("sales"))
 
 
-def candidate_of(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> Candidate:
+def candidate_of(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> StagedChange:
     schema = "id int, price int, note string, email string, start int, end int"
     change = spark.createDataFrame(rows, schema).selectExpr(
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
         "0 AS _partition", "CAST(id AS bigint) AS _offset", "'open' AS change",
     )  # fmt: skip
-    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
-    return Candidate(it, plan, "sales", change, len(rows), 0)
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
+    return StagedChange(it, plan, "sales", change, len(rows), 0)
 
 
 ROWS = [(1, 5, None, "a@x", 0, 10), (2, -1, None, "b@x", 0, None), (3, 0, None, "b@x", 5, None)]
@@ -93,7 +93,7 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
 """,
     )
     told = checked(spark, it, ROWS)
-    assert [(v.outcome, v.checked, v.failing, v.stops, v.holds) for v in told] == [
+    assert [(v.outcome, v.checked, v.failing, v.is_stopping, v.is_holding) for v in told] == [
         ("failed", 3, 1, True, False),
         ("passed", 3, 1, False, False),
         ("unchecked", 0, None, False, False),
@@ -113,9 +113,9 @@ def test_what_becomes_of_gates(spark: SparkSession, folder: Path) -> None:
     assert told[7].detail.startswith("could not be evaluated:")
     assert "@x" not in str(told)
     with pytest.raises(GateError, match="3 of 10 gates stopped it") as stopped:
-        gates.refuse("shop", "sales", 1, told)
+        gates.refuse_failed_gates("shop", "sales", 1, told)
     assert str(stopped.value).startswith("shop.sales, run 1: ")
-    assert "`hindcast failing shop --table sales` has the rows" in stopped.value.mend
+    assert "`hindcast failing shop --table sales` has the rows" in stopped.value.fix
 
 
 def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSession, folder: Path) -> None:
@@ -132,15 +132,17 @@ def test_a_gate_that_errs_stops_the_table_unless_it_only_warns(spark: SparkSessi
 """,
     )
     told = checked(spark, it, ROWS)
-    assert [(v.outcome, v.stops, v.holds) for v in told] == [("error", True, False)] * 3 + [("error", False, False)]
+    assert [(v.outcome, v.is_stopping, v.is_holding) for v in told] == [("error", True, False)] * 3 + [
+        ("error", False, False)
+    ]
     assert told[0].detail.startswith("could not be evaluated: UNRESOLVED_COLUMN")
     assert "\n" not in told[0].detail, "Spark's plan is no part of what is told"
     assert told[2].detail.startswith("its query gives no id, validFrom")
     for verdict in told[:3]:
         with pytest.raises(GateError, match="nothing of it was published") as stopped:
-            gates.refuse("shop", "sales", 1, [verdict])
+            gates.refuse_failed_gates("shop", "sales", 1, [verdict])
         assert "has the rows" not in str(stopped.value), "none was found"
-    gates.refuse("shop", "sales", 1, told[3:])
+    gates.refuse_failed_gates("shop", "sales", 1, told[3:])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_rows_that_a_query_makes_up_are_not_taken_for_those_to_hold(
         f'      - unexpected_rows_expectation: {{unexpected_rows_query: "{query}"}}\n        on_failure: quarantine\n'
     )
     (verdict,) = checked(spark, contract(folder, gate), ROWS)
-    assert (verdict.outcome, verdict.stops, verdict.detail.startswith(detail)) == ("error", True, True), verdict
+    assert (verdict.outcome, verdict.is_stopping, verdict.detail.startswith(detail)) == ("error", True, True), verdict
 
 
 def test_a_query_calls_no_sensitive_value_by_another_name(spark: SparkSession, folder: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_query_calls_no_sensitive_value_by_another_name(spark: SparkSession, f
         gate = f'      - unexpected_rows_expectation: {{unexpected_rows_query: "{query}"}}\n        on_failure: warn\n'
         it = contract(folder, gate)
         with candidate_of(spark, it, ROWS) as candidate:
-            found = gates.find_failing_rows(candidate, it.expectations("sales")[0]).collect()
+            found = gates.find_presentable_rows(candidate, it.expectations("sales")[0]).collect()
         assert ({row["id"] for row in found}, {row["note"] for row in found} - {None}) == (ids, set())
 
 
@@ -220,26 +222,26 @@ def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_i
     ],
 )
 def test_what_a_json_schema_refers_to_is_in_it(schema: object, far: str | None) -> None:
-    assert json_schemas.find_far(schema) == far
+    assert json_schemas.find_outside_reference(schema) == far
 
 
 def test_candidates_alive_at_once_see_their_own_rows(spark: SparkSession, folder: Path) -> None:
     head = HEAD.replace("topics:\n", "topics:\n  shops: {read: table, key: {id: int}, value: {name: string}}\n")
     it = contract(folder, "      - expect_foreign_keys_to_be_found: {column: price, table: shops}\n", head)
     [gate] = it.expectations("sales")
-    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
 
-    def candidate(sold: int, shop: int) -> Candidate:
+    def candidate(sold: int, shop: int) -> StagedChange:
         change = spark.range(sold, sold + 1).withColumn("change", F.lit("open"))
-        return Candidate(it, plan, "sales", change, 1, 0, {"shops": spark.range(shop, shop + 1)})
+        return StagedChange(it, plan, "sales", change, 1, 0, {"shops": spark.range(shop, shop + 1)})
 
     def seen(view: str) -> list[int]:
         return [row["id"] for row in spark.table(view).collect()]
 
     with candidate(1, 10) as first:
-        views = first.view(first.rows("change")), first.facts(gate)["found_in"]
+        views = first.create_view(first.rows("change")), first.gate_facts(gate)["found_in"]
         with candidate(2, 20) as second:
-            others = second.view(second.rows("change")), second.facts(gate)["found_in"]
+            others = second.create_view(second.rows("change")), second.gate_facts(gate)["found_in"]
             assert [*map(seen, (*views, *others))] == [[1], [10], [2], [20]]
         assert [*map(seen, views)] == [[1], [10]], "the other's end takes nothing away"
 
@@ -265,9 +267,9 @@ def test_failing_rows_come_whole_whatever_finds_them(spark: SparkSession, folder
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",
         "'open' AS change",
     )  # fmt: skip
-    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": Share("id", 0, 0, {}, {}, {})})
-    with Candidate(it, plan, "sales", change, len(rows), 0) as candidate:
-        found = [gates.failing(candidate, gate) for gate in it.expectations("sales")]
+    plan = Plan("shop", 1, "first", datetime.now(UTC), None, it.hash, {"sales": TopicPlan("id", 0, 0, {}, {}, {})})
+    with StagedChange(it, plan, "sales", change, len(rows), 0) as candidate:
+        found = [gates.select_failing_rows(candidate, gate) for gate in it.expectations("sales")]
         assert all({"id", "note", "validTo", "systemFrom"} <= set(rows.columns) for rows in found)
         assert [sorted(row["id"] for row in rows.collect()) for rows in found] == [[2], [2, 3], [2, 3], [3], [4]]
 
@@ -283,7 +285,7 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
       - expect_offsets_to_be_conserved: {}
 """,
     )
-    place, gate = (settings().warehouse, "shop"), it.expectations("sales")[0]
+    place, gate = (read_settings().warehouse, "shop"), it.expectations("sales")[0]
     told = {1: (20.0, "completed"), 2: (90.0, "stopped"), 3: (4.0, "completed"), 4: (95.0, "abandoned")}
 
     def plan(run: int) -> Plan:
@@ -293,24 +295,24 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
 
     for run, (observed, state) in told.items():
         # Each run allowed something else.
-        judged = Verdict(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
-        verdicts.enter(*place, run, "sales", [judged])
+        judged = GateResult(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
+        gate_results.append_results(*place, run, "sales", [judged])
         planned = plan(run).as_json()
         entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
-        journal.write(place[0], entry)
+        journal.append_entry(place[0], entry)
         for ending in [state, *(["abandoned"] if state == "stopped" else [])]:
-            journal.write(place[0], replace(entry, state=ending, detail={}))
-    log = tables.log(*place, "sales")
-    making.ensure(log, StructType([StructField("run", LongType())]))
+            journal.append_entry(place[0], replace(entry, state=ending, detail={}))
+    log = tables.log_table(*place, "sales")
+    table_creation.ensure_table(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")
     change = spark.createDataFrame([(1, T0)], "id int, validFrom timestamp").withColumn("change", F.lit("open"))
     for run, earlier in [(5, [20.0]), (3, [])]:
-        with Candidate(it, plan(run), "sales", change, 1, 0) as candidate:
-            assert candidate.facts(gate)["earlier"] == earlier, "a release is like no other run"
+        with StagedChange(it, plan(run), "sales", change, 1, 0) as candidate:
+            assert candidate.gate_facts(gate)["earlier"] == earlier, "a release is like no other run"
             if run == 5:
                 seen = {which: sorted(row["run"] for row in candidate.rows(which).collect()) for which in LOGGED}
                 assert seen == {"records": [5], "unpublished": [4, 4, 5]}
-    assert [(run.stopped, run.reported) for run in journal.runs(*place)] == [
+    assert [(run.stopped, run.has_report) for run in journal.read_runs(*place)] == [
         (None, True), ("", True), (None, True), (None, False),
     ]  # fmt: skip
 
@@ -319,18 +321,18 @@ LOGGED = ("records", "unpublished")
 
 
 def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
-    def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> Verdict:
-        return Verdict(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
+    def verdict(observed: float | None, outcome: Any = "passed", on_failure: str = "stop") -> GateResult:
+        return GateResult(0, "expect_it", {"column": "a"}, on_failure, outcome, 1, None, observed, "")
 
     place = (str(folder / "warehouse"), "shop")
     for run, told in [(1, verdict(1.0)), (2, verdict(9.0, "failed")), (3, verdict(None, "error")), (3, verdict(2.0))]:
-        verdicts.enter(*place, run, "sales", [told])
-    verdicts.enter(*place, 4, "sales", [])
-    gate = verdicts.identity("expect_it", {"column": "a", "factor": 2})
-    assert verdicts.measured(*place, "sales", [1, 3]) == {gate: [1.0, 2.0]}
-    told = verdicts.of_run(*place, 3)["sales"]
+        gate_results.append_results(*place, run, "sales", [told])
+    gate_results.append_results(*place, 4, "sales", [])
+    gate = gate_results.measurement_key("expect_it", {"column": "a", "factor": 2})
+    assert gate_results.read_measurements(*place, "sales", [1, 3]) == {gate: [1.0, 2.0]}
+    told = gate_results.read_results(*place, 3)["sales"]
     assert [(v["outcome"], v["trend"]) for v in told] == [("passed", [1.0, 9.0, 2.0])]
-    assert verdicts.of_run(*place, 4) == {}
+    assert gate_results.read_results(*place, 4) == {}
 
 
 REFUSED = [
@@ -345,14 +347,14 @@ REFUSED = [
         "held back",
     ),
     ("expect_offsets_to_be_conserved:\n        rows: table", "leave rows out"),
-    ("expect_periods_to_not_overlap: {key: [id]}", "key is told by the run"),
+    ("expect_periods_to_not_overlap: {key: [id]}", "key is set by the run"),
     ("expect_table_to_be_fresh: {within: soon}", "soon"),
     ("expect_share_of_records_to_be_at_most: {which: late, share: 7}", "share"),
     ("expect_share_of_unmatched_to_be_at_most: {share: 0.5}", "a stream that is joined"),
     ("expect_foreign_keys_to_be_found: {column: price, table: shops}", "no table 'shops'"),
     ("expect_foreign_keys_to_be_found: {column: price, table: [shops]}", "no table '.'shops'.' here"),
     ("expect_foreign_keys_to_be_found: {column_list: 5, table: shops}", "no table 'shops'"),
-    ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' is not there yet"),
+    ("expect_foreign_keys_to_be_found: {column: price, table: later}", "'later' does not exist yet"),
     ("expect_row_count_to_be_near_last_runs: {factor: 0.5}", "factor"),
     (
         'expect_column_values_to_match_json_schema: {column: note, json_schema: {$ref: "file:///etc/passwd"}}',
@@ -367,11 +369,11 @@ def test_a_gate_that_cannot_mean_anything_is_refused(folder: Path, gate: str, to
     later = "  later:\n    read: table\n    key: {id: int}\n    value: {x: int}\n"
     path = folder / "shop.yaml"
     path.write_text(f"{HEAD.lstrip()}    expect:\n      - {gate}\n{later}", encoding="utf-8")
-    first = next(expectations.complaints(load(path)))
-    assert re.search(told, f"{first.found}\n{first.mend}"), first
+    first = next(expectations.check_expectations(load(path)))
+    assert re.search(told, f"{first.found}\n{first.fix}"), first
     assert first.found.startswith("sales.expect.0: ")
-    assert complain_of(path, first).where == f"{path}:10"
-    assert first.mend
+    assert locate_complaint_in_file(path, first).where == f"{path}:10"
+    assert first.fix
 
 
 UNFIT = [
@@ -402,21 +404,21 @@ UNFIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("gate", "found", "mend"), UNFIT, ids=[gate[:70] for gate, *_ in UNFIT])
+@pytest.mark.parametrize(("gate", "found", "fix"), UNFIT, ids=[gate[:70] for gate, *_ in UNFIT])
 def test_a_parameter_that_does_not_fit_is_told_in_the_one_clause_that_helps(
-    folder: Path, gate: str, found: str, mend: str
+    folder: Path, gate: str, found: str, fix: str
 ) -> None:
-    [complaint] = expectations.complaints(contract(folder, f"      - {gate}\n"))
+    [complaint] = expectations.check_expectations(contract(folder, f"      - {gate}\n"))
     assert complaint.found.partition("): ")[2] == found
-    assert complaint.mend.startswith(mend)
+    assert complaint.fix.startswith(fix)
 
 
 def test_the_rules_that_look_beyond_the_change_are_those_of_the_contract(folder: Path) -> None:
     it = contract(folder, "      - expect_table_to_be_fresh: {within: 1 hour}\n")
-    for name in expectations.imported().expectations.registry.list_registered_expectation_implementations():
-        about = getattr(expectations.implementation(name), "about", None)
+    for name in expectations.import_gx().expectations.registry.list_registered_expectation_implementations():
+        about = getattr(expectations.find_implementation(name), "row_set", None)
         gate = it.expectations("sales")[0].model_copy(update={"type": name})
-        assert gate.beyond == (about in ("records", "unpublished", "table", "events", "ties")), name
+        assert gate.can_fail_without_change == (about in ("records", "unpublished", "table", "events", "ties")), name
 
 
 PERIODS = """
@@ -451,10 +453,10 @@ def test_periods_are_judged_with_the_rows_that_are_believed(
                 f"timestamp_seconds({int(T0.timestamp())} + end) AS validTo", "0 AS _partition", "0L AS _offset",
             )  # fmt: skip
             known_at = T0 if early else datetime.now(UTC)
-            plan = Plan("shop", 2, "second", known_at, None, "hash", {"menu": Share("id", 0, 0, {}, {}, {})})
+            plan = Plan("shop", 2, "second", known_at, None, "hash", {"menu": TopicPlan("id", 0, 0, {}, {}, {})})
             opened = sum(row[0] == "open" for row in rows)
-            with Candidate(p.contract, plan, "menu", change, opened, len(rows) - opened) as candidate:
-                return [v.outcome for v in gates.check(candidate, p.contract.expectations("menu"))]
+            with StagedChange(p.contract, plan, "menu", change, opened, len(rows) - opened) as candidate:
+                return [v.outcome for v in gates.evaluate_gates(candidate, p.contract.expectations("menu"))]
 
         right = [("close", "curry", 9, 10, None), ("open", "curry", 9, 10, 20), ("open", "curry", 7, 20, None)]
         assert verdicts_on(*right) == ["passed"] * 4

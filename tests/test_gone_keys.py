@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast.building import last_seen
-from hindcast.quality import holds
-from hindcast.reports import report
+from hindcast.quality import hold_store
+from hindcast.report import report
+from hindcast.runs import incremental_state
 from pipelines import pipeline, wrong
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ GATE = ", expect: [{expect_column_values_to_be_between: {column: price, max_valu
 def test_a_held_key_of_which_nothing_is_left_is_held_no_more(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     views = {name.replace(" ", "_"): VIEWS[name] for name in names}
     text = TOPICS + "".join(f"  {name}: {view}{GATE}\n" for name, view in views.items())
     with pipeline(spark, broker, tmp_path, text) as p:
@@ -67,7 +67,7 @@ def test_a_held_key_of_which_nothing_is_left_is_held_no_more(
         p.send("menu", ("truffle", None, 0))
         told = p.run()
         assert [told["tables"][name].get("noLongerHeld") for name in views] == [{"mended": 1}] * len(views)
-        assert "no longer held: 1 mended" in report.text(told)
-        assert not holds.held(p.warehouse, p.name).num_rows
+        assert "no longer held: 1 mended" in report.format_report(told)
+        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
         assert {len(p.believed(name)) for name in views} == {1}
         assert len(views) == 1 or not wrong(p)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import runs
-from hindcast.building import last_seen
-from hindcast.quality import holds
-from hindcast.upkeep.forgetting import forget, records
+from hindcast.ops.erase import forget, records
+from hindcast.quality import hold_store
+from hindcast.runs import incremental_state, run_steps
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ ANOTHER = CONTRACT.replace("value: {n: int}, ", "value: {n: int, of: string}, ")
 
 def release(p: Pipeline, name: str, *keys: str) -> None:
     assert p.spark is not None
-    named = {name: holds.named(p.warehouse, p.name, name, keys)}
-    runs.release(p.spark, p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC))
+    named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
+    run_steps.run_release(p.spark, p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC))
 
 
 def believed(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
@@ -42,14 +41,14 @@ def believed(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 
 
 def held(p: Pipeline) -> set[tuple[str, str]]:
-    return {(row["table"], row["key"][7:-2]) for row in holds.held(p.warehouse, p.name).to_pylist()}
+    return {(row["table"], row["key"][7:-2]) for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()}
 
 
 @pytest.mark.long
 def test_what_another_definition_changes_of_a_held_key_is_held_and_published_whole(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         for name in ("orders", "visits"):
             p.send(name, ("ann", {"n": 1, "of": "x"}, 1), ("bob", {"n": 7, "of": "x"}, 2), ("eve", {"n": 2}, 1))
@@ -98,13 +97,13 @@ def test_what_another_definition_changes_of_a_held_key_is_held_and_published_who
 def test_what_a_forgetting_changes_of_a_held_key_is_held_and_published_whole(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         p.send("menu", ("tea", {"n": 1}, 0), ("tea", {"n": 7}, 10), ("tea", {"n": 8}, 20))
         p.run()
         release(p, "menu")
         # Without the second record the first lasts longer, which is a row that fails anew.
-        forget.forget(spark, p.contract, records.asked(p.contract, "menu", None, ["0/1"]))
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", None, ["0/1"]))
         assert held(p) == {("menu", "tea")}
         p.send("menu", ("tea", {"n": 9}, 30))
         p.run()

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from hindcast.contracts import Contract, load
-from hindcast.delta import making, tables
-from hindcast.delta.tables import Table
-from hindcast.errors import ContractError
-from hindcast.planning import definitions, journal, notices, planner
-from hindcast.planning.journal import Run
-from hindcast.planning.plans import Plan
-from hindcast.quality import approval, holds
-from hindcast.reports import report
-from hindcast.scheduling import steps
+from hindcast.airflow import tasks
+from hindcast.common.errors import ContractError
+from hindcast.contract import Contract, load
+from hindcast.plan import definitions, journal, notices, planner
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import Plan
+from hindcast.quality import approval, hold_store
+from hindcast.report import report
+from hindcast.store import table_creation, tables
+from hindcast.store.tables import Table
 
 MENU = """
 pipeline: restaurant
@@ -49,9 +49,9 @@ def contract(folder: Path, text: str = MENU) -> Contract:
 
 def enter(warehouse: str, *rows: dict[str, Any]) -> None:
     """Enter rows of what is held; each with the number of its run, its key and what its change amounts to."""
-    table = holds.table(warehouse, "restaurant")
-    found = making.ensure(table, holds.SCHEMA)
-    schema = making.arrow_schema(holds.SCHEMA)
+    table = hold_store.failing_table(warehouse, "restaurant")
+    found = table_creation.ensure_table(table, hold_store.SCHEMA)
+    schema = table_creation.arrow_schema(hold_store.SCHEMA)
     write_deltalake(
         found, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema), mode="append"
     )
@@ -68,11 +68,17 @@ def held(run: int, item: str, digest: int, *, fails: bool = True, price: int = -
 def test_a_key_that_is_held_already_is_not_newly_held(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2))
-    assert holds.counts(warehouse, "restaurant", 1, 0) == {"menu": {"keys": 2, "rows": 2, "newly": 2, "grown": 0}}
+    assert hold_store.count_held(warehouse, "restaurant", 1, 0) == {
+        "menu": {"keys": 2, "rows": 2, "newly": 2, "grown": 0}
+    }
     # Curry gets more, which is held with it; naan stays as it was; soup is new.
     enter(warehouse, held(2, "curry", 3), held(2, "curry", 3, fails=False), held(2, "soup", 4))
-    assert holds.counts(warehouse, "restaurant", 2, 1) == {"menu": {"keys": 3, "rows": 4, "newly": 1, "grown": 1}}
-    assert holds.counts(warehouse, "restaurant", 3, 2) == {"menu": {"keys": 3, "rows": 4, "newly": 0, "grown": 0}}
+    assert hold_store.count_held(warehouse, "restaurant", 2, 1) == {
+        "menu": {"keys": 3, "rows": 4, "newly": 1, "grown": 1}
+    }
+    assert hold_store.count_held(warehouse, "restaurant", 3, 2) == {
+        "menu": {"keys": 3, "rows": 4, "newly": 0, "grown": 0}
+    }
 
 
 def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_path: Path) -> None:
@@ -84,7 +90,7 @@ def test_a_person_is_shown_one_line_for_each_key_with_its_first_failing_row(tmp_
         ('menu {"item": "curry"}', 61, 1),
         ('menu {"item": "naan"}', 1, 1),
     ]
-    lines = approval.describe(menu, keys).splitlines()
+    lines = approval.describe_keys(menu, keys).splitlines()
     assert len(lines) == 2 + len(keys)  # the header has two
     assert '{"item": "curry", "price": -7}' in lines[2].replace("\\", "")
     assert "1 of 61" in lines[2]
@@ -106,13 +112,16 @@ def test_what_a_later_run_entered_holds_whatever_the_clocks_showed(tmp_path: Pat
         *hold_again("rejected in one run", (1, 6), (1, 12), "rejected"),
         *hold_again("held again in one run", (1, 12), (1, 6), "released"),
     )
-    entries = {json.loads(row["key"])["item"]: row["entry"] for row in holds._held_units(warehouse, "restaurant", None)}
+    entries = {
+        json.loads(row["key"])["item"]: row["entry"]
+        for row in hold_store._list_held_units(warehouse, "restaurant", None)
+    }
     assert entries == {
         "held again by a clock that is behind": "held",
         "held again in one run": "held",
         "rejected in one run": "rejected",
     }
-    assert holds.last_entry(warehouse, "restaurant") == noon
+    assert hold_store.read_last_entry_time(warehouse, "restaurant") == noon
 
 
 def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Path) -> None:
@@ -124,7 +133,7 @@ def test_the_rows_of_a_key_are_listed_in_the_order_of_their_records(tmp_path: Pa
             for (partition, offset), change in zip(places, ("open", "open", "close", "open", "close"), strict=True)
         ),
     )
-    for rows in (holds.held(warehouse, "restaurant"), holds.listed(warehouse, "restaurant")):
+    for rows in (hold_store.read_held_rows(warehouse, "restaurant"), hold_store.list_entries(warehouse, "restaurant")):
         assert [(row["partition"], row["offset"]) for row in rows.to_pylist()] == sorted(places)
 
 
@@ -139,13 +148,13 @@ def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.Capt
     # Naan has got more since it was shown: it is not what the person has seen.
     enter(warehouse, held(2, "naan", 3))
     assert approval.choose_keys(warehouse, menu, shown, json.dumps([f"menu {naan}"])) == {}
-    assert f"menu {naan}: is not held any more as it was shown" in capsys.readouterr().out
+    assert f"menu {naan}: is no longer held as it was shown" in capsys.readouterr().out
     assert approval.choose_keys(warehouse, menu, shown, "[]") == {"menu": [curry]}
 
 
 def begin_forgetting(warehouse: str, state: str) -> None:
     plan = {"pipeline": "restaurant", "forgets": {"topic": "menu", "sha256": "0"}}
-    journal.write(warehouse, Run(2, "forget__1", T0 + timedelta(days=1), state, plan, plan))
+    journal.append_entry(warehouse, Run(2, "forget__1", T0 + timedelta(days=1), state, plan, plan))
 
 
 def test_a_rejection_waits_for_a_forgetting(
@@ -157,16 +166,16 @@ def test_a_rejection_waits_for_a_forgetting(
     enter(warehouse, held(1, "curry", 1), held(1, "naan", 2), held(1, "anna", 3, table="orders"))
     begin_forgetting(warehouse, "planned")
     answer = "restaurant", (T0 + timedelta(hours=1)).isoformat(), "ann", '["menu {\\"item\\": \\"curry\\"}"]'
-    assert not steps.reject(*answer).is_done
+    assert not tasks.reject(*answer).is_done
     assert "a rejection stops here: run 2 (forget__1) forgets something" in capsys.readouterr().out
-    assert {row["entry"] for row in holds.held(warehouse, "restaurant").to_pylist()} == {"held"}
+    assert {row["entry"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()} == {"held"}
     begin_forgetting(warehouse, "completed")
-    assert steps.reject(*answer).is_done
+    assert tasks.reject(*answer).is_done
     assert capsys.readouterr().out == "restaurant.menu: 1 key held, rejected by ann\n"
-    entries = {row["key"]: row["entry"] for row in holds.held(warehouse, "restaurant").to_pylist()}
+    entries = {row["key"]: row["entry"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()}
     assert entries == {'{"item": "curry"}': "rejected", '{"item": "naan"}': "held", '{"item": "anna"}': "held"}
-    assert steps.reject(*answer).is_done
-    assert "nothing is held any more as it was shown" in capsys.readouterr().out
+    assert tasks.reject(*answer).is_done
+    assert "what was held has changed meanwhile" in capsys.readouterr().out
 
 
 def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,15 +185,15 @@ def test_a_rejection_says_nothing_of_what_is_not_held_any_more(tmp_path: Path, m
 
     def post_late(*given: Any) -> Any:
         """Post a notice when a forgetting has just taken curry, and a run has found more of naan."""
-        tables.opened(holds.table(warehouse, "restaurant")).delete('key = \'{"item": "curry"}\'')  # type: ignore[union-attr]
+        tables.open_table(hold_store.failing_table(warehouse, "restaurant")).delete('key = \'{"item": "curry"}\'')  # type: ignore[union-attr]
         enter(warehouse, held(2, "naan", 4))
         return post(*given)
 
     monkeypatch.setattr(notices, "post_notice", post_late)
     asked = {"menu": [curry, naan, '{"item": "soup"}']}
-    rejected = holds.reject(warehouse, "restaurant", asked, "ann", T0 + timedelta(hours=1))
+    rejected = hold_store.reject_keys(warehouse, "restaurant", asked, "ann", T0 + timedelta(hours=1))
     assert rejected == {"menu": ['{"item": "soup"}']}
-    entered = [(row["key"], row["by"]) for row in holds.listed(warehouse, "restaurant").to_pylist()]
+    entered = [(row["key"], row["by"]) for row in hold_store.list_entries(warehouse, "restaurant").to_pylist()]
     assert [key for key, by in entered if by] == ['{"item": "soup"}']
     assert curry not in dict(entered)
 
@@ -200,7 +209,7 @@ def test_a_sensitive_key_is_chosen_by_its_record(tmp_path: Path) -> None:
     assert [label.rsplit(" ", 1)[0] for label in labels] == [
         f"menu *** (topic menu, partition 0, offset {n})" for n in (1, 2)
     ]
-    assert "curry" not in approval.describe(menu, keys)
+    assert "curry" not in approval.describe_keys(menu, keys)
     asked = json.dumps([keys[1].label])
     assert approval.choose_keys(warehouse, menu, T0 + timedelta(hours=1), asked) == {"menu": ['{"item": "naan"}']}
 
@@ -230,31 +239,38 @@ def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warehouse, text = str(tmp_path), contract(tmp_path)
-    plan = Plan("restaurant", 2, "dies", T0, None, text.hash, {}, definition=definitions.list_unkept([], text))
+    plan = Plan("restaurant", 2, "dies", T0, None, text.hash, {}, definition=definitions.list_unstored_fields([], text))
     run = Run(2, "dies", T0, "planned", plan.as_json(), plan.as_json())
-    journal.write(warehouse, run)
+    journal.append_entry(warehouse, run)
     menu = Table(warehouse, "restaurant", "menu", "versions")
-    nothing = making.arrow_schema(holds.SCHEMA).empty_table()
-    made = CommitProperties(app_transactions=[Transaction(menu.app(""), 2)])
-    write_deltalake(making.ensure(menu, holds.SCHEMA), nothing, mode="append", commit_properties=made)
+    nothing = table_creation.arrow_schema(hold_store.SCHEMA).empty_table()
+    made = CommitProperties(app_transactions=[Transaction(menu.app_id(""), 2)])
+    write_deltalake(
+        table_creation.ensure_table(menu, hold_store.SCHEMA), nothing, mode="append", commit_properties=made
+    )
     orders = [held(1, "curry", 1, table="orders"), held(2, "curry", 1, table="orders", entry="released")]
     enter(warehouse, held(1, "curry", 1), held(2, "curry", 1, entry="released"), *orders)
-    planner.abandon(warehouse, run, "by a test")
-    monkeypatch.setattr(tables, "notes", lambda _: {})
-    assert {row["table"] for row in holds.held(warehouse, "restaurant").to_pylist()} == {"orders"}
+    planner.abandon_run(warehouse, run, "by a test")
+    monkeypatch.setattr(tables, "read_notes", lambda _: {})
+    assert {row["table"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()} == {"orders"}
 
 
 def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
-    table = holds.table(warehouse, "restaurant")
-    fields = [field for field in holds.SCHEMA.fields if field.name != "unit"]
-    older = type(holds.SCHEMA)(fields)
-    found = making.ensure(table, older)
+    table = hold_store.failing_table(warehouse, "restaurant")
+    fields = [field for field in hold_store.SCHEMA.fields if field.name != "unit"]
+    older = type(hold_store.SCHEMA)(fields)
+    found = table_creation.ensure_table(table, older)
     row = {name: held(1, "curry", 1).get(name) for name in older.names}
-    write_deltalake(found, pa.Table.from_pylist([row], making.arrow_schema(older)), mode="append")
-    assert holds.named(warehouse, "restaurant", "menu", ["curry"]) == ['{"item": "curry"}']
+    write_deltalake(found, pa.Table.from_pylist([row], table_creation.arrow_schema(older)), mode="append")
+    assert hold_store.find_held_keys(warehouse, "restaurant", "menu", ["curry"]) == ['{"item": "curry"}']
     enter(warehouse, held(2, "naan", 2))
-    assert holds.counts(warehouse, "restaurant", 2, 1)["menu"] == {"keys": 2, "rows": 2, "newly": 1, "grown": 0}
+    assert hold_store.count_held(warehouse, "restaurant", 2, 1)["menu"] == {
+        "keys": 2,
+        "rows": 2,
+        "newly": 1,
+        "grown": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -279,9 +295,9 @@ def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
 )
 def test_a_report_says_which_command_does_it_again(tmp_path: Path, instead: dict[str, Any], command: str) -> None:
     plan = Plan("restaurant", 2, "r", T0, None, "", {}, **instead)
-    told = report.make(str(tmp_path), contract(tmp_path), plan)
+    told = report.build_report(str(tmp_path), contract(tmp_path), plan)
     assert told["again"] == command
-    assert f"again: {command}" in report.text(told)
+    assert f"again: {command}" in report.format_report(told)
 
 
 ROW = MENU.replace("    expect:", "    hold: row\n    expect:", 1)
@@ -309,4 +325,4 @@ def test_what_is_held_back_changes_no_hash_of_contracts_without_it(tmp_path: Pat
     plain, row = contract(tmp_path), contract(tmp_path, ROW)
     explicit = contract(tmp_path, ROW.replace("hold: row", "hold: key"))
     assert plain.hash == explicit.hash != row.hash
-    assert plain.topics["menu"].decoding == row.topics["menu"].decoding
+    assert plain.topics["menu"].hash_decoding == row.topics["menu"].hash_decoding

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast.building import last_seen
-from hindcast.upkeep.forgetting import forget, records
+from hindcast.ops.erase import forget, records
+from hindcast.runs import incremental_state
 from pipelines import pipeline
 from test_row_holds import CONTRACT, VIEWS, held, order, release, told_of
 
@@ -20,10 +20,11 @@ SITTINGS = SITTINGS.replace("  sittings:", "views:\n  sittings:")
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_is_held(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, SITTINGS) as p:
         p.send("orders", order("dave", 1, 1))
         p.run()
@@ -39,13 +40,13 @@ def test_a_held_session_that_grows_is_released_with_all_that_came_since_its_key_
 def test_a_held_record_that_came_long_before_it_was_held_is_released(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         # Nobody sees the second record, for the third takes its place; until that is forgotten.
         p.send("quotes", ("a", {"price": 8}, 0), ("a", {"price": 1}, 4), ("a", {"price": 7}, 4))
         p.run()
         assert not held(p)
-        forget.forget(spark, p.contract, records.asked(p.contract, "quotes", None, ["0/2"]))
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "quotes", None, ["0/2"]))
         p.run()
         assert held(p) == {('{"item":"a"}', 1)}
         p.run()

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import runs
-from hindcast.building import last_seen
-from hindcast.delta import commits
-from hindcast.errors import GateError, RunError
-from hindcast.planning import journal, planner
-from hindcast.quality import holds
-from hindcast.reports import report
+from hindcast.common.errors import GateError, RunError
+from hindcast.plan import journal, planner
+from hindcast.quality import hold_store
+from hindcast.report import report
+from hindcast.runs import incremental_state, run_steps
+from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 CONTRACT = """
 pipeline: restaurant
@@ -66,7 +67,7 @@ MENU = CONTRACT.partition("  dear:")[0].replace(
 def held(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
     """Key, change, value, second from, rule and entry of each row that is held of a table."""
     told = set()
-    for row in holds.held(p.warehouse, p.name).to_pylist():
+    for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist():
         if row["table"] == name:
             (key, *_), values = json.loads(row["key"]).values(), json.loads(row["row"])
             start = datetime.fromisoformat(values.get("validFrom") or values["timestamp"]) - T0
@@ -79,8 +80,8 @@ def held(p: Pipeline, name: str) -> set[tuple[Any, ...]]:
 def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
-        keys = {name: holds.named(p.warehouse, p.name, name, told)}
-        return runs.release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann", datetime.now(UTC))
+        keys = {name: hold_store.find_held_keys(p.warehouse, p.name, name, told)}
+        return run_steps.run_release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann", datetime.now(UTC))
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
@@ -101,11 +102,11 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("whole", [last_seen.WHOLE, -1], ids=["whole", "by increments"])
+@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
 def test_what_is_held_stays_as_believed_until_it_is_released_or_mended(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", whole)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
     with pipeline(spark, broker, tmp_path, MENU) as p:
         _story(p)
 
@@ -128,7 +129,7 @@ def _story(p: Pipeline) -> None:
     gate = told["tables"]["menu"]["gates"][0]
     assert (gate["outcome"], gate["checked"], gate["failing"]) == ("failed", 5, 1)
     assert gate["rows"] == "hindcast failing restaurant --run 2 --table menu --held"
-    assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in report.text(told)
+    assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in report.format_report(told)
     assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
     assert p.believed("bills") == [("anna", "curry", 16, 5)]
     # A further record of the key: its whole change, from where it was held on, is held anew.
@@ -143,12 +144,12 @@ def _story(p: Pipeline) -> None:
     assert told["topics"]["menu"]["offsets"] == 0
     assert "held" not in told["tables"]["menu"]
     assert told["tables"]["menu"]["gates"][0]["rows"] == "hindcast failing restaurant --run 4 --table menu"
-    assert "released" in holds.listed(p.warehouse, p.name, "menu", 4)["entry"].to_pylist()
+    assert "released" in hold_store.list_entries(p.warehouse, p.name, "menu", 4)["entry"].to_pylist()
     released = {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", 9, 6, 8), ("curry", 10, 8, None)}
     assert released < set(p.believed("menu"))
     assert p.believed("bills") == [("anna", "curry", -2, 5)]
     assert ("anna", "curry", 16, 5, 1, 4) in p.history("bills")
-    entries = holds.listed(p.warehouse, p.name)
+    entries = hold_store.list_entries(p.warehouse, p.name)
     assert {row["by"] for row in entries.to_pylist()} <= {None, "ann"}
     # Held again, and mended by what the topic brings.
     p.send("menu", ("naan", {"price": -2}, 10))
@@ -164,7 +165,7 @@ def _story(p: Pipeline) -> None:
 def test_events_and_views_are_held_by_key_too(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         _others(p)
 
@@ -186,8 +187,8 @@ def _others(p: Pipeline) -> None:
     # One of two keys released, the other rejected: it stays held and is not new.
     release(p, "dear", "curry")
     assert p.believed("dear") == [("curry", 8, 0, 5), ("curry", 60, 5, None)]
-    keys = {"dear": holds.named(p.warehouse, p.name, "dear", ())}
-    holds.reject(p.warehouse, p.name, keys, "ann", datetime.now(UTC))
+    keys = {"dear": hold_store.find_held_keys(p.warehouse, p.name, "dear", ())}
+    hold_store.reject_keys(p.warehouse, p.name, keys, "ann", datetime.now(UTC))
     assert held(p, "dear") == {("truffle", "open", 90, 0, "between", "rejected")}
     release(p, "orders")
     assert {("bob", "curry", 0, 2), ("bob", "curry", 1, 3), ("anna", "truffle", 1, 3)} < set(p.believed("orders"))
@@ -204,12 +205,12 @@ def test_a_gate_that_stops_holds_nothing_and_its_rows_are_found(
         p.send("menu", *((f"i{n}", {"price": -1 if n % 2 else 1}, 0) for n in range(600)))
         with pytest.raises(GateError, match="300 of 600 rows fail"):
             p.run()
-        rows = holds.listed(p.warehouse, p.name, name="menu", run=1, gate=0).to_pylist()
+        rows = hold_store.list_entries(p.warehouse, p.name, name="menu", run=1, gate=0).to_pylist()
         assert len(rows) == 300
         assert {(r["entry"], r["topic"], r["partition"]) for r in rows} == {("stopped", p.kafka("menu"), 0)}
         assert sorted(r["offset"] for r in rows) == list(range(1, 600, 2))
         assert p.states() == [(1, "stopped")]
-        assert not holds.held(p.warehouse, p.name).num_rows
+        assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
 
 
 @pytest.mark.long
@@ -236,7 +237,7 @@ def test_what_only_fails_on_what_another_gate_leaves_is_held_too(
 def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", -1)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)
     with pipeline(spark, broker, tmp_path, MENU) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
         p.run()
@@ -245,30 +246,30 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"curry"}']}
         p.send("menu", ("curry", {"price": -2}, 6))
         p.run()
-        runs.release(spark, p.name, "stale", keys, "ann", looked_at)
+        run_steps.run_release(spark, p.name, "stale", keys, "ann", looked_at)
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, None)]
         assert len(held(p, "menu")) == 4
         # Entered as released, but not yet published.
         looked_at = datetime.now(UTC)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commits, "publish", _dies)
+            patch.setattr(commits, "publish_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                runs.release(spark, p.name, "dies", keys, "ann", looked_at)
-        runs.release(spark, p.name, "dies", keys, "ann", looked_at)
+                run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
+        run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
         assert {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", -2, 6, None)} < set(p.believed("menu"))
         # The same, but given up: what was entered has not come true, and is held still.
         p.send("menu", ("naan", {"price": -1}, 4))
         p.run()
         looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"naan"}']}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commits, "publish", _dies)
+            patch.setattr(commits, "publish_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                runs.release(spark, p.name, "given up", keys, "ann", looked_at)
-        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "test")
+                run_steps.run_release(spark, p.name, "given up", keys, "ann", looked_at)
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "test")
         assert {row[0] for row in held(p, "menu")} == {"naan"}
         p.run()
         assert {row[0] for row in held(p, "menu")} == {"naan"}
-        runs.release(spark, p.name, "at last", keys, "ann", datetime.now(UTC))
+        run_steps.run_release(spark, p.name, "at last", keys, "ann", datetime.now(UTC))
         assert ("naan", -1, 4, None) in p.believed("menu")
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import horizon
-from hindcast.contracts import Contract, Keep, load
-from hindcast.delta.tables import Table
-from hindcast.errors import ContractError, QueryError
-from hindcast.horizon import Horizon
-from hindcast.questions import BEGINNING, Question
-from hindcast.upkeep import retention
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.common.errors import ContractError, QueryError
+from hindcast.contract import Contract, Keep, load
+from hindcast.ops import retention
+from hindcast.plan import horizon
+from hindcast.plan.horizon import Horizon
+from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,9 +63,9 @@ def at(second: float) -> datetime:
 
 def test_keep_is_of_table_log_and_quarantine_or_of_each(tmp_path: Path) -> None:
     told = contract(tmp_path)
-    assert told.topics["menu"].kept == Keep(table="90 days", log="90 days", quarantine="90 days")
-    assert told.topics["orders"].kept == Keep(table="2 hours", log="2 hours", quarantine="1 week")
-    assert contract(tmp_path, CONTRACT.replace("    keep: 90 days\n", "")).topics["menu"].kept is None
+    assert told.topics["menu"].retention == Keep(table="90 days", log="90 days", quarantine="90 days")
+    assert told.topics["orders"].retention == Keep(table="2 hours", log="2 hours", quarantine="1 week")
+    assert contract(tmp_path, CONTRACT.replace("    keep: 90 days\n", "")).topics["menu"].retention is None
 
 
 def test_keep_changes_no_answer_so_no_hash_no_decoding_and_no_definition(tmp_path: Path) -> None:
@@ -74,40 +74,40 @@ def test_keep_changes_no_answer_so_no_hash_no_decoding_and_no_definition(tmp_pat
         contract(tmp_path, CONTRACT.replace("90 days", "60 days").replace("keep: 1 hour", "")),
     )
     assert before.hash == after.hash
-    assert [before.topics["menu"].decoding, before.definition("bills")] == [
-        after.topics["menu"].decoding,
-        after.definition("bills"),
+    assert [before.topics["menu"].hash_decoding, before.hash_definition("bills")] == [
+        after.topics["menu"].hash_decoding,
+        after.hash_definition("bills"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "found", "mend"),
+    ("old", "new", "line", "found", "fix"),
     [
-        ("keep: 90 days", "keep: 29 days", 9, "kept for 29 days, and takes versions for 30 days", "at least 30 days"),
-        ("keep: 90 days", "keep: {table: 2 days, log: 1 day}", 9, "kept for 1 day, its table for 2 days", "as long"),
-        ("keep: 90 days", "keep: 0 days", 9, "a history of no duration", "90 days"),
+        ("keep: 90 days", "keep: 29 days", 9, "kept for 29 days, but takes versions for 30 days", "at least 30 days"),
+        ("keep: 90 days", "keep: {table: 2 days, log: 1 day}", 9, "for 1 day, but its table for 2 days", "as long"),
+        ("keep: 90 days", "keep: 0 days", 9, "keep must be longer than zero", "90 days"),
         ("keep: 90 days", "keep: {log: 90 days}", 9, "'topics.menu.keep.table' is missing", "add 'table:'"),
         ("keep: 90 days", "keep: {table: 90 days, logs: 1 day}", 9, "unknown field 'topics.menu.keep.logs'", "log"),
-        ("keep: 1 hour", "keep: 0 ms", 19, "a history of no duration", "90 days"),
-        ("keep: 1 hour", "keep: 1 hour\n    semantics: kafka", 19, "keep on a kafka view", "remove it"),
+        ("keep: 1 hour", "keep: 0 ms", 19, "keep must be longer than zero", "90 days"),
+        ("keep: 1 hour", "keep: 1 hour\n    semantics: kafka", 19, "keep cannot be set on a kafka view", "remove it"),
         ("{table: 2 hours, ", "{table: 119 minutes, ", 14, "a window of views.busy takes them for 2 hours", "2 hours"),
         ("    window: {session: 5 minutes}\n", "", 14, "views.calm aggregates all events of orders so far", "a window"),
     ],
 )  # fmt: skip
 def test_a_keep_that_would_remove_what_is_needed_is_refused(
-    tmp_path: Path, old: str, new: str, line: int, found: str, mend: str
+    tmp_path: Path, old: str, new: str, line: int, found: str, fix: str
 ) -> None:
     assert old in CONTRACT
     with pytest.raises(ContractError) as refused:
         contract(tmp_path, CONTRACT.replace(old, new))
     assert found in str(refused.value)
-    assert mend in refused.value.mend
+    assert fix in refused.value.fix
     assert refused.value.where == f"{tmp_path}/restaurant.yaml:{line}"
 
 
 def test_what_is_made_of_sessions_and_pairs_looks_back(tmp_path: Path) -> None:
     told = contract(tmp_path)
-    assert {name: horizon.looks_back(view) for name, view in told.views.items()} == {
+    assert {name: horizon.lookback_period(view) for name, view in told.views.items()} == {
         "bills": timedelta(0),
         "busy": timedelta(0),
         "calm": timedelta(minutes=5),
@@ -151,7 +151,7 @@ def test_only_what_is_true_from_the_horizon_on_is_replaced_and_rows_are_split_th
         moments = [(k, v, at(s), at(e) if e is not None else None) for k, v, s, e in of]
         return spark.createDataFrame(moments, columns)
 
-    found = horizon.changes(
+    found = horizon.diff_rows_since(
         rows(BELIEVED), rows(DERIVED), ["key", "validFrom"], ["value", "validTo"], "versions", at(4)
     )
     told = found.selectExpr(
@@ -164,7 +164,7 @@ def test_events_before_the_horizon_are_neither_closed_nor_opened(spark: SparkSes
     columns = "key string, timestamp timestamp"
     old = spark.createDataFrame([("a", at(3)), ("b", at(4))], columns)
     new = spark.createDataFrame([("c", at(3)), ("d", at(4))], columns)
-    found = horizon.changes(old, new, ["key", "timestamp"], [], "events", at(4)).collect()
+    found = horizon.diff_rows_since(old, new, ["key", "timestamp"], [], "events", at(4)).collect()
     assert sorted((row["key"], row["change"]) for row in found) == [("b", "close"), ("d", "open")]
 
 
@@ -194,7 +194,7 @@ def test_of_a_log_each_keys_record_in_force_at_the_horizon_stays_and_all_later_o
         "epoch int, partition int, offset long, key binary, value binary, timestamp timestamp, fate string, "
         "systemFrom timestamp"
     )
-    found = retention.unneeded(spark.createDataFrame(rows, columns), Horizon(at(6), at(20)), table=table)
+    found = retention.find_unneeded_records(spark.createDataFrame(rows, columns), Horizon(at(6), at(20)), table=table)
     assert sorted(row["offset"] for row in found.collect()) == gone
 
 
@@ -206,7 +206,7 @@ def test_of_a_log_each_keys_record_in_force_at_the_horizon_stays_and_all_later_o
         (Question(as_of=at(9)), at(5), f"what was known at {at(5).isoformat()}"),
         (Question(from_time=at(5), to_time=at(9)), at(9), f"what was true at {at(5).isoformat()}"),
         (Question(to_time=at(5)), at(9), f"what was true at {at(5).isoformat()}"),
-        (Question(from_time=BEGINNING), at(9), None),
+        (Question(from_time=FIRST_MOMENT), at(9), None),
         (Question(), at(9), None),
     ],
 )
@@ -214,11 +214,11 @@ def test_a_question_about_the_time_before_the_horizon_is_refused(
     question: Question, known: datetime, refused: str | None
 ) -> None:
     table = Table("/w", "restaurant", "menu", "versions", ("item",))
-    horizon.refuse(table, None, question, known)
+    horizon.refuse_question(table, None, question, known)
     if refused is None:
-        horizon.refuse(table, Horizon(at(6)), question, known)
+        horizon.refuse_question(table, Horizon(at(6)), question, known)
         return
     with pytest.raises(QueryError) as told:
-        horizon.refuse(table, Horizon(at(6)), question, known)
+        horizon.refuse_question(table, Horizon(at(6)), question, known)
     assert str(told.value).startswith("/w/restaurant/menu: " + refused) or refused in str(told.value)
-    assert f"ask from {at(6).isoformat()} on" in told.value.mend
+    assert f"ask from {at(6).isoformat()} on" in told.value.fix

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast import questions
-from hindcast.building import last_seen
-from hindcast.corrected import derive
-from hindcast.delta import contents, scan, tables
-from hindcast.formats.decode import decode
-from hindcast.replay import logs
+from hindcast.bitemporal import derivation, predicates
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import topic_log
+from hindcast.runs import incremental_state
+from hindcast.store import duckdb_reader, row_reader, tables
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -54,8 +53,8 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
 ) -> None:
     print(f"HINDCAST_SEED={SEED}")
     dice = random.Random(f"{SEED}/{large}")  # noqa: S311 - histories, not secrets
-    monkeypatch.setattr(last_seen, "WHOLE", 0)
-    monkeypatch.setattr(tables, "LARGE", 0 if large else 10**9)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    monkeypatch.setattr(tables, "LARGE_ROWS", 0 if large else 10**9)
     text = "\n".join(SHOP.splitlines()[: SHOP.splitlines().index("views:") + 1 + views])
     with pipeline(spark, broker, tmp_path, text, partitions=2) as p:
         known: dict[str, dict[Any, list[tuple[Any, ...]]]] = {}
@@ -65,19 +64,19 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
             told = p.run()
             moment = told["knownAt"]
             for name in (*p.contract.topics, *p.contract.views):
-                rows = contents.load(spark, p.table(name))
+                rows = row_reader.load_rows(spark, p.table(name))
                 for earlier, then in known.setdefault(name, {}).items():
-                    asked = questions.known_at(questions.literal(datetime.fromisoformat(earlier)))
-                    assert _rows(rows.where(F.expr(questions.spark(asked)))) == then
-                known[name][moment] = _rows(contents.believed(spark, p.table(name)))
+                    asked = predicates.known_at_condition(predicates.sql_literal(datetime.fromisoformat(earlier)))
+                    assert _rows(rows.where(F.expr(predicates.translate_to_spark(asked)))) == then
+                known[name][moment] = _rows(row_reader.load_current_rows(spark, p.table(name)))
             for name in ("menu", "dishes", *p.contract.views):
                 assert known[name][moment] == _rows(_whole(spark, p, name)), (number, name)
-                rows = contents.load(spark, p.table(name))
+                rows = row_reader.load_rows(spark, p.table(name))
                 assert _read(p, name) == (rows.count(), rows.where("systemTo IS NULL").count()), "read without Spark"
             for name, view in p.contract.views.items():
                 if view.aggregate is not None:
-                    inputs = {view.first: contents.believed(spark, p.table(view.first))}
-                    counted = derive.left_out(p.contract, name, inputs)
+                    inputs = {view.first: row_reader.load_current_rows(spark, p.table(view.first))}
+                    counted = derivation.count_left_out_of_view(p.contract, name, inputs)
                     assert counted is not None
                     wanted = counted.first().asDict(recursive=True)
                     assert {key: told["tables"][name][key] for key in wanted} == wanted
@@ -85,10 +84,10 @@ def test_after_every_run_each_table_is_what_the_whole_would_give(
 
 def _read(p: Pipeline, name: str) -> tuple[int, int]:
     """How many rows DuckDB finds, and how many of them are believed."""
-    found = tables.opened(p.table(name))
+    found = tables.open_table(p.table(name))
     assert found is not None
-    with scan.engine() as engine:
-        scan.register(engine, found)
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, found)
         rows = engine.sql("SELECT * FROM rows").to_arrow_table()
     return rows.num_rows, rows.column("systemTo").null_count
 
@@ -111,10 +110,10 @@ def _whole(spark: SparkSession, p: Pipeline, name: str) -> DataFrame:
     if name in p.contract.topics:
         topic = p.contract.topics[name]
         with p.here():
-            log = logs.accepted(spark, p.contract, name, after=0)
-        return derive.versions(decode(log, topic, datetime(2099, 1, 1, tzinfo=UTC)), topic.ttl)
-    inputs = {i: contents.believed(spark, p.table(i)) for i in p.contract.views[name].inputs}
-    return derive.view(p.contract, name, inputs)
+            log = topic_log.read_accepted(spark, p.contract, name, after=0)
+        return derivation.derive_topic_versions(decode_records(log, topic, datetime(2099, 1, 1, tzinfo=UTC)), topic.ttl)
+    inputs = {i: row_reader.load_current_rows(spark, p.table(i)) for i in p.contract.views[name].inputs}
+    return derivation.derive_view(p.contract, name, inputs)
 
 
 def _rows(rows: DataFrame) -> list[tuple[Any, ...]]:

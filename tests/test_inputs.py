@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import runs
-from hindcast.building import last_seen
-from hindcast.contracts import load
-from hindcast.errors import ContractError, RunError, TableError
-from hindcast.planning import inputs, journal, plans
+from hindcast.common.errors import ContractError, RunError, TableError
+from hindcast.contract import load
+from hindcast.plan import inputs, journal, plans
+from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -45,16 +44,16 @@ views:
 def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", few)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
     menu = RESTAURANT.partition("  orders:")[0]
     with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
         p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3))
         with pytest.raises(RunError, match="no completed run has published the table") as refused:
             p.run("first")
-        assert refused.value.mend.startswith("hindcast run restaurant")
+        assert refused.value.fix.startswith("hindcast run restaurant")
         other.run("first")
-        runs.plan(p.name, "first")
+        run_steps.plan_run(p.name, "first")
         other.send("menu", ("curry", {"price": 9}, 2))  # learnt by the other pipeline after the plan: not in this run
         other.run("second")
         p.run("first")
@@ -65,8 +64,11 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         p.run("second")  # brings a record, and what the other has learnt
         assert sorted(row[1] for row in p.believed("tipped")) == [0.9, 1.8]
         assert p.believed("dear") == [("curry", 9.0, 2, None)]
-        pins = [plans.Plan.from_json(run.plan).pins["dishes"] for run in journal.runs(p.warehouse, p.name)]
-        moments = [run.known_at for run in journal.runs(other.warehouse, other.name)]
+        pins = [
+            plans.Plan.from_json(run.plan).as_of_system_times["dishes"]
+            for run in journal.read_runs(p.warehouse, p.name)
+        ]
+        moments = [run.known_at for run in journal.read_runs(other.warehouse, other.name)]
         assert pins == [moments[0], moments[1]]
         before = p.versions()
         p.run("third")
@@ -99,7 +101,7 @@ views:
 def test_a_stream_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", few)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
     with pipeline(spark, broker, tmp_path) as other, pipeline(spark, broker, tmp_path, SPENT) as p:
         other.send("menu", ("curry", {"price": 8}, 0))
         other.send(
@@ -124,7 +126,7 @@ def test_a_stream_of_another_pipeline(
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "found", "mend"),
+    ("before", "after", "found", "fix"),
     [
         ('price: "decimal(8,2)"', "price: int", "column 'price' is decimal(8,2)", "not int"),
         ("value: {price:", "value: {cost:", "no column 'cost'", "price"),
@@ -134,24 +136,24 @@ def test_a_stream_of_another_pipeline(
     ],
 )
 def test_an_input_that_is_not_what_the_contract_says(
-    restaurant: Pipeline, tmp_path: Path, before: str, after: str, found: str, mend: str
+    restaurant: Pipeline, tmp_path: Path, before: str, after: str, found: str, fix: str
 ) -> None:
     path = tmp_path / "tips.yaml"
     text = TIPS.replace(before, after).replace("price * percent", "percent * 1")
     path.write_text(text.partition("  dear:")[0], encoding="utf-8")
     with pytest.raises((RunError, TableError)) as caught:
-        inputs.pinned(restaurant.warehouse, load(path), "dishes")
+        inputs.read_as_of_system_time(restaurant.warehouse, load(path), "dishes")
     assert found in caught.value.found
-    assert mend in caught.value.mend
+    assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
-        ("  dishes: {", "  tips: {", "'tips' is in topics too"),
+        ("  dishes: {", "  tips: {", "'tips' is also in topics"),
         ("restaurant.menu", "tips.menu", "is a table of this pipeline"),
         ("{table: dishes, on", "{table: dishs, on", "no table 'dishs'"),
-        ("value: {price:", "value: {item: int, price:", "column 'item' stands in the key"),
+        ("value: {price:", "value: {item: int, price:", "column 'item' is also in the key"),
         ("  dishes: {", "  dishes: {read: stream, ", "'dishes' is read as a stream, not as a table"),
     ],
 )

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from browser import Up, running
-from hindcast import read
-from hindcast.contracts import find
-from hindcast.delta import contents, tables
-from hindcast.errors import PlatformError
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.common.errors import PlatformError
+from hindcast.contract import find
 from hindcast.kafka import produce
-from hindcast.kafka.produce import Record
-from hindcast.local import airflow, process, stack
-from hindcast.local.api import Airflow
-from hindcast.planning import journal
-from hindcast.questions import BEGINNING, Question
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.kafka.produce import ProducerRecord
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal
+from hindcast.query import read
+from hindcast.store import row_reader, tables
+from hindcast_local import airflow, process, stack
+from hindcast_local.api import AirflowClient
 from pipelines import until
 
 DAILY = """
@@ -40,11 +40,14 @@ views:
     table: prices
     select: {price: price * 2}
 """
-PRICES = [Record(b"curry", b'{"price": %d}' % (7 + day), datetime(2026, 1, day, 12, tzinfo=UTC)) for day in range(1, 6)]
+PRICES = [
+    ProducerRecord(b"curry", b'{"price": %d}' % (7 + day), datetime(2026, 1, day, 12, tzinfo=UTC))
+    for day in range(1, 6)
+]
 DAYS = ("2026-01-01T00:00:00Z", "2026-01-05T00:00:00Z")
 
 
-class Patient(Airflow):
+class Patient(AirflowClient):
     """Airflow's API, asked again where it does not answer in time: a busy machine is not what is tested."""
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -67,10 +70,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     for path in contracts:
         path.write_text(DAILY.replace("NAME", path.stem))
     with running(folder, *contracts) as started:
-        web = Patient(started.web.url, ("admin", airflow.passwords(started.now)["admin"]))
+        web = Patient(started.web.url, ("admin", airflow.ensure_passwords(started.now)["admin"]))
         for name in NAMES:
-            produce.create(started.now.kafka, f"{name}.prices")
-            produce.send(started.now.kafka, f"{name}.prices", PRICES)
+            produce.create_topics(started.now.kafka, f"{name}.prices")
+            produce.send_records(started.now.kafka, f"{name}.prices", PRICES)
             web.unpause(name)
         yield Up(started.now, web)
 
@@ -78,7 +81,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def kill_scheduler(up: Up) -> None:
     """Kill the scheduler's own process, and nothing that it has started."""
     folder = up.now.var / "run"
-    (scheduler,) = (one for one in process.load(folder) if one.name == "airflow-scheduler")
+    (scheduler,) = (one for one in process.load_records(folder) if one.name == "airflow-scheduler")
     os.kill(scheduler.pid, signal.SIGKILL)
     until(lambda: not process.is_running(scheduler), 30)
 
@@ -90,13 +93,13 @@ def state(up: Up, dag: str, run: str, task: str) -> str | None:
 def refuse_damage(up: Up, name: str, prices: int) -> None:
     """Raise unless each offset has its fate once, the view is made of all prices, and `verify` finds nothing."""
     contract = find(up.now.schemas, name)
-    log = tables.opened(tables.log(up.now.warehouse, name, "prices"))
+    log = tables.open_table(tables.log_table(up.now.warehouse, name, "prices"))
     assert log is not None
-    rows = contents.dataset(log).to_table(columns=["offset", "fate"]).to_pylist()
+    rows = row_reader.open_dataset(log).to_table(columns=["offset", "fate"]).to_pylist()
     assert sorted((row["offset"], row["fate"]) for row in rows) == [(n, "accepted") for n in range(prices)]
-    told = read.query(up.now.warehouse, contract, "doubled", Question(from_time=BEGINNING))
+    told = read.query(up.now.warehouse, contract, "doubled", Question(from_time=FIRST_MOMENT))
     assert told["price"].to_pylist() == [2 * (8 + n) for n in range(prices)]
-    assert verify(up.now.warehouse, contract).findings == []
+    assert verify_tables(up.now.warehouse, contract).findings == []
 
 
 @pytest.mark.long
@@ -107,7 +110,9 @@ def test_a_run_whose_scheduler_is_killed_ends_when_it_is_started_again(up: Up, n
     kill_scheduler(up)
     until(lambda: stack.is_up(up.now), 60)  # by the supervisor
     up.web.wait(name, run, seconds=1200)
-    assert [(it.number, it.state, it.run_id) for it in journal.runs(up.now.warehouse, name)] == [(1, "completed", run)]
+    assert [(it.number, it.state, it.run_id) for it in journal.read_runs(up.now.warehouse, name)] == [
+        (1, "completed", run)
+    ]
     refuse_damage(up, name, len(PRICES))
 
 
@@ -152,7 +157,7 @@ def wait_for_all(up: Up, name: str, seconds: float = 1200) -> dict[str, str]:
 def restart_what_died(up: Up) -> bool:
     """Start again what has died: Airflow 3.3.2's scheduler may, of a backfill that puts its runs in place of others."""
     if not stack.is_up(up.now):
-        stack.up(up.now)
+        stack.start_stack(up.now)
     return True
 
 
@@ -161,7 +166,7 @@ def test_backfills_that_overlap_each_other_and_runs_by_hand(up: Up) -> None:
     """One beside runs by hand; a second one meanwhile; one that is cancelled amid a run, and one over the same days."""
     name, warehouse = "backfilled", up.now.warehouse
     first = begin_backfill(up, name, reprocess_behavior="none")
-    until(lambda: len(journal.runs(warehouse, name)) > 0, 300)
+    until(lambda: len(journal.read_runs(warehouse, name)) > 0, 300)
     by_hand = [up.web.trigger(name), up.web.trigger(name, until="2026-01-02T18:00:00Z")]
     with pytest.raises(PlatformError, match="409"):
         begin_backfill(up, name, reprocess_behavior="completed", run_backwards=True)
@@ -171,16 +176,16 @@ def test_backfills_that_overlap_each_other_and_runs_by_hand(up: Up) -> None:
     assert {*by_hand} < {*states}
     refuse_damage(up, name, len(PRICES))
 
-    runs = len(journal.runs(warehouse, name))
+    runs = len(journal.read_runs(warehouse, name))
     second = begin_backfill(up, name, reprocess_behavior="completed", run_backwards=True)
     assert second != first
-    until(lambda: restart_what_died(up) and len(journal.runs(warehouse, name)) > runs, 600)
+    until(lambda: restart_what_died(up) and len(journal.read_runs(warehouse, name)) > runs, 600)
     up.web._call("PUT", f"/api/v2/backfills/{second}/cancel")
     until(lambda: is_over(up, second), 300)
-    record = Record(b"curry", b'{"price": 13}', datetime(2026, 1, 6, 12, tzinfo=UTC))
-    produce.send(up.now.kafka, f"{name}.prices", [record])
+    record = ProducerRecord(b"curry", b'{"price": 13}', datetime(2026, 1, 6, 12, tzinfo=UTC))
+    produce.send_records(up.now.kafka, f"{name}.prices", [record])
     up.web.trigger(name)
     begin_backfill(up, name, reprocess_behavior="completed")
     wait_for_all(up, name)
-    assert {run.state for run in journal.runs(warehouse, name)} == {"completed"}
+    assert {run.state for run in journal.read_runs(warehouse, name)} == {"completed"}
     refuse_damage(up, name, len(PRICES) + 1)

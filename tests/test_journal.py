@@ -17,22 +17,24 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql.types import StructType
 
-from hindcast import cli, clock, runs
-from hindcast.delta import tables
-from hindcast.errors import BusyError, RunError, TableError
-from hindcast.planning import journal, planner, plans
-from hindcast.planning.entries import RANKS
-from hindcast.planning.journal import Run
-from hindcast.quality import approval, holds, verdicts
-from hindcast.quality.verdicts import Verdict
-from hindcast.upkeep import doctor
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.cli import main
+from hindcast.common import clock
+from hindcast.common.errors import BusyError, RunError, TableError
+from hindcast.ops import doctor
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal, planner, plans
+from hindcast.plan.entries import RANKS
+from hindcast.plan.journal import Run
+from hindcast.quality import approval, gate_results, hold_store
+from hindcast.quality.gate_results import GateResult
+from hindcast.runs import run_steps
+from hindcast.store import tables
 from pipelines import T0, Pipeline, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hindcast.planning.plans import Plan
+    from hindcast.plan.plans import Plan
 
 HOUR = timedelta(hours=1)
 
@@ -56,34 +58,34 @@ def test_clocks_do_not_order_the_journal(tmp_path: Path, monkeypatch: pytest.Mon
         open_ = [run for run, states in model.items() if states[-1] in ("planned", "stopped")]
         allowed = not open_ and number > last if state == "planned" else number in open_
         if allowed:
-            journal.write(warehouse, entry)
+            journal.append_entry(warehouse, entry)
             model.setdefault(number, []).append(state)
         else:
             with pytest.raises(RunError):
-                journal.write(warehouse, entry)
-        told = journal.runs(warehouse, "shop")
+                journal.append_entry(warehouse, entry)
+        told = journal.read_runs(warehouse, "shop")
         assert [(run.number, run.state) for run in told] == [(run, model[run][-1]) for run in sorted(model)]
         assert all(run.plan["pipeline"] == "shop" for run in told)
         if allowed and state == "stopped":
             assert told[-1].stopped == f"step {step}", "of several stops the last one is shown"
-    found = tables.opened(journal.table(warehouse, "shop"))
+    found = tables.open_table(journal.runs_table(warehouse, "shop"))
     assert found is not None
     assert sorted(found.to_pyarrow_table()["sequence"].to_pylist()) == list(range(1, sum(map(len, model.values())) + 1))
-    assert journal.damage(warehouse, "shop") == []
+    assert journal.find_damage(warehouse, "shop") == []
 
 
 def test_writers_at_the_same_moment_get_different_sequence_numbers(tmp_path: Path) -> None:
     """Eight of them stop one run at once: each entry is there, once, under a number of its own."""
     warehouse = str(tmp_path)
-    journal.write(warehouse, run_of(1, "planned"))
+    journal.append_entry(warehouse, run_of(1, "planned"))
     barrier = threading.Barrier(8)
 
     def stop() -> None:
         barrier.wait()
-        journal.write(warehouse, run_of(1, "stopped"))
+        journal.append_entry(warehouse, run_of(1, "stopped"))
 
     in_parallel(*[stop] * 8)
-    found = tables.opened(journal.table(warehouse, "shop"))
+    found = tables.open_table(journal.runs_table(warehouse, "shop"))
     assert found is not None
     assert sorted(found.to_pyarrow_table()["sequence"].to_pylist()) == list(range(1, 10))
 
@@ -91,18 +93,18 @@ def test_writers_at_the_same_moment_get_different_sequence_numbers(tmp_path: Pat
 def test_of_writers_that_plan_at_the_same_moment_one_wins(tmp_path: Path) -> None:
     """Also where they take different numbers, because one brings more chunks than another."""
     warehouse, refused = str(tmp_path), []
-    journal.table(warehouse, "shop")
+    journal.runs_table(warehouse, "shop")
     barrier = threading.Barrier(4)
 
     def plan(number: int) -> None:
         barrier.wait()
         try:
-            journal.write(warehouse, run_of(number, "planned", numbers=number))
+            journal.append_entry(warehouse, run_of(number, "planned", numbers=number))
         except BusyError as error:
             refused.append(str(error))
 
     in_parallel(*(lambda number=number: plan(number) for number in (1, 2, 3, 4)))
-    assert len(journal.runs(warehouse, "shop")) == 1
+    assert len(journal.read_runs(warehouse, "shop")) == 1
     assert len(refused) == 3
 
 
@@ -117,16 +119,16 @@ def in_parallel(*functions: Callable[[], None]) -> None:
 def test_no_entry_follows_an_end(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     with pytest.raises(RunError, match="run 1 is not planned"):
-        journal.write(warehouse, run_of(1, "completed"))
+        journal.append_entry(warehouse, run_of(1, "completed"))
     for number, end in ((1, "completed"), (2, "abandoned")):
-        journal.write(warehouse, run_of(number, "planned"))
-        journal.write(warehouse, run_of(number, end))
+        journal.append_entry(warehouse, run_of(number, "planned"))
+        journal.append_entry(warehouse, run_of(number, end))
         for state in ("stopped", "completed", "abandoned"):
             with pytest.raises(RunError, match=f"run {number} is {end}"):
-                journal.write(warehouse, run_of(number, state))
-    journal.write(warehouse, run_of(3, "planned"))
+                journal.append_entry(warehouse, run_of(number, state))
+    journal.append_entry(warehouse, run_of(3, "planned"))
     with pytest.raises(BusyError, match="run 3 has not ended"):
-        journal.write(warehouse, run_of(4, "planned"))
+        journal.append_entry(warehouse, run_of(4, "planned"))
 
 
 OLD = StructType(journal.SCHEMA.fields[:-1])
@@ -135,13 +137,13 @@ OLD = StructType(journal.SCHEMA.fields[:-1])
 
 def write_old(warehouse: str, pipeline: str, *entries: tuple[Run, datetime]) -> None:
     """Writes a journal as versions without sequence numbers did: in any order, each entry with its clock."""
-    place = journal.table(warehouse, pipeline)
+    place = journal.runs_table(warehouse, pipeline)
     rows = [
         {"run": it.number, "entry": it.state, "at": at, "runId": it.run_id, "knownAt": it.known_at}
         | {"detail": json.dumps(it.detail)}
         for it, at in entries
     ]
-    if tables.opened(place) is None:
+    if tables.open_table(place) is None:
         schema = Schema.from_json(OLD.json())
         named = {"name": f"{pipeline}.runs", "description": place.description}
         DeltaTable.create(place.path, schema=schema, **named)
@@ -161,11 +163,11 @@ def test_an_old_journal_is_read_by_the_rank_of_states(tmp_path: Path) -> None:
         *stops,
         (run_of(2, "planned"), T0 + 7 * HOUR),
     )
-    first, second = journal.runs(warehouse, "shop")
+    first, second = journal.read_runs(warehouse, "shop")
     assert (first.state, first.plan["pipeline"], first.detail) == ("completed", "shop", {"some": "report"})
     assert (second.state, second.stopped) == ("stopped", "last")
-    journal.write(warehouse, run_of(2, "completed"))
-    assert [run.state for run in journal.runs(warehouse, "shop")] == ["completed"] * 2
+    journal.append_entry(warehouse, run_of(2, "completed"))
+    assert [run.state for run in journal.read_runs(warehouse, "shop")] == ["completed"] * 2
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ def damaged(restaurant: Pipeline, tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def entries_of(p: Pipeline) -> list[tuple[Run, datetime]]:
-    found = tables.opened(journal.table(p.warehouse, p.name))
+    found = tables.open_table(journal.runs_table(p.warehouse, p.name))
     assert found is not None
     return [
         (Run(row["run"], row["runId"], row["knownAt"], row["entry"], {}, json.loads(row["detail"])), row["at"])
@@ -196,10 +198,10 @@ def entries_of(p: Pipeline) -> list[tuple[Run, datetime]]:
 def test_a_damaged_journal_is_found_and_put_in_order(
     damaged: Pipeline, restaurant: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = journal.runs(restaurant.warehouse, restaurant.name)
-    assert journal.runs(damaged.warehouse, damaged.name) == before, "also before it is repaired"
-    told = verify(damaged.warehouse, damaged.contract)
-    assert {(it.check, it.table, it.mend) for it in told.findings} == {
+    before = journal.read_runs(restaurant.warehouse, restaurant.name)
+    assert journal.read_runs(damaged.warehouse, damaged.name) == before, "also before it is repaired"
+    told = verify_tables(damaged.warehouse, damaged.contract)
+    assert {(it.check, it.table, it.fix) for it in told.findings} == {
         ("journal", "runs", f"hindcast ledger {damaged.name} --rebuild")
     }
     assert [it.found.partition(":")[0] for it in told.findings] == [
@@ -207,66 +209,66 @@ def test_a_damaged_journal_is_found_and_put_in_order(
         "run 2 was entered as planned, then completed, then abandoned",
         "run 3 was entered as planned, then completed, then completed",
     ]
-    (line,) = doctor._journals(doctor.settings.settings())
-    assert (line.state, line.mend) == ("failed", told.findings[0].mend)
+    (line,) = doctor._check_journals(doctor.settings.read_settings())
+    assert (line.state, line.fix) == ("failed", told.findings[0].fix)
     assert "run 3 was entered as planned, then completed, then completed" in line.found
-    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
-    assert capsys.readouterr().out.endswith("run 1, 2, 3 written anew\n")
-    assert journal.runs(damaged.warehouse, damaged.name) == before
-    assert verify(damaged.warehouse, damaged.contract).findings == []
-    assert [line.state for line in doctor._journals(doctor.settings.settings())] == ["ok"]
-    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert capsys.readouterr().out.endswith("rewrote run 1, 2, 3\n")
+    assert journal.read_runs(damaged.warehouse, damaged.name) == before
+    assert verify_tables(damaged.warehouse, damaged.contract).findings == []
+    assert [line.state for line in doctor._check_journals(doctor.settings.read_settings())] == ["ok"]
+    assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
     assert "nothing was written" in capsys.readouterr().out
 
 
 def test_a_run_without_its_plan_is_told_and_made_again(damaged: Pipeline) -> None:
-    DeltaTable(journal.table(damaged.warehouse, damaged.name).path).delete("run = 2 AND entry = 'planned'")
+    DeltaTable(journal.runs_table(damaged.warehouse, damaged.name).path).delete("run = 2 AND entry = 'planned'")
     with pytest.raises(TableError, match="the journal lacks the plan of run 2") as refused:
-        journal.runs(damaged.warehouse, damaged.name)
-    told = verify(damaged.warehouse, damaged.contract)
-    assert told.left == ["all else, until the journal of runs can be read"]
-    assert refused.value.mend == told.findings[0].mend == f"hindcast ledger {damaged.name} --rebuild"
-    assert cli.main(["ledger", damaged.name, "--rebuild"]) == 0
-    assert [run.state for run in journal.runs(damaged.warehouse, damaged.name)] == ["completed"] * 3
-    assert verify(damaged.warehouse, damaged.contract).findings == []
+        journal.read_runs(damaged.warehouse, damaged.name)
+    told = verify_tables(damaged.warehouse, damaged.contract)
+    assert told.not_checked == ["everything else, until the journal of runs can be read"]
+    assert refused.value.fix == told.findings[0].fix == f"hindcast ledger {damaged.name} --rebuild"
+    assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
+    assert [run.state for run in journal.read_runs(damaged.warehouse, damaged.name)] == ["completed"] * 3
+    assert verify_tables(damaged.warehouse, damaged.contract).findings == []
 
 
 def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def give_up(number: int) -> None:
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
 
     with pipeline(None, broker, tmp_path) as p:
         now, moment = clock.now(), datetime(2099, 1, 1, tzinfo=UTC)
         monkeypatch.setattr(clock, "now", lambda: moment)
-        runs.plan(p.name, "first")
+        run_steps.plan_run(p.name, "first")
         give_up(1)
         monkeypatch.setattr(clock, "now", lambda: now)
         with pytest.raises(RunError, match=r"run 1 \(first\) is known at 2099-01-01T00:00:00\+00:00") as refused:
-            runs.plan(p.name, "second")
-        assert f"hindcast run {p.name} --ahead-of-clock" in refused.value.mend
+            run_steps.plan_run(p.name, "second")
+        assert f"hindcast run {p.name} --ahead-of-clock" in refused.value.fix
         assert p.states() == [(1, "abandoned")], "nothing was written"
-        assert runs.plan(p.name, "second", ahead=True) == 2
+        assert run_steps.plan_run(p.name, "second", ahead=True) == 2
         give_up(2)
-        assert runs.plan(p.name, "third") == 3, "later runs need no consent of their own"
-        known = [run.known_at - moment for run in journal.runs(p.warehouse, p.name)]
+        assert run_steps.plan_run(p.name, "third") == 3, "later runs need no consent of their own"
+        known = [run.known_at - moment for run in journal.read_runs(p.warehouse, p.name)]
         assert known == [timedelta(microseconds=n) for n in range(3)]
         give_up(3)
         monkeypatch.setattr(clock, "now", lambda: moment + 24 * HOUR)
-        runs.plan(p.name, "fourth")
+        run_steps.plan_run(p.name, "fourth")
         give_up(4)
         monkeypatch.setattr(clock, "now", lambda: now)
         with pytest.raises(RunError, match="run 4"):
-            runs.plan(p.name, "fifth")
+            run_steps.plan_run(p.name, "fifth")
 
 
 def test_a_gate_that_was_asked_again_tells_what_it_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for outcome, moment in (("failed", T0 + HOUR), ("passed", T0)):
         monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
-        told = Verdict(0, "expect_x", {}, "stop", outcome, 1, None, None, "")  # type: ignore[arg-type]  # one of them
-        verdicts.enter(str(tmp_path), "shop", 1, "sales", [told])
-    assert [gate["outcome"] for gate in verdicts.of_run(str(tmp_path), "shop", 1)["sales"]] == ["passed"]
+        told = GateResult(0, "expect_x", {}, "stop", outcome, 1, None, None, "")  # type: ignore[arg-type]  # one of them
+        gate_results.append_results(str(tmp_path), "shop", 1, "sales", [told])
+    assert [gate["outcome"] for gate in gate_results.read_results(str(tmp_path), "shop", 1)["sales"]] == ["passed"]
 
 
 PRICED = """
@@ -297,35 +299,35 @@ def test_runs_and_releases_do_not_depend_on_clocks(
         p.run()
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 1, 0, 1), ("naan", 2, 1, None)]
         monkeypatch.setattr(clock, "now", lambda: start + timedelta(minutes=dice.uniform(-5, 5)))
-        seen = holds.last_entry(p.warehouse, p.name)
+        seen = hold_store.read_last_entry_time(p.warehouse, p.name)
         keys = approval.choose_keys(p.warehouse, p.contract, seen, "[]")
         assert keys == {"menu": ['{"item":"curry"}']}, "though the clock that held it back was ahead"
-        runs.release(spark, p.name, "approved", keys, "ann", seen)
+        run_steps.run_release(spark, p.name, "approved", keys, "ann", seen)
         assert ("curry", -8, 1, None) in p.believed("menu")
-        assert holds.held(p.warehouse, p.name).num_rows == 0, "though it was released on a clock behind"
-        known = [run.known_at for run in journal.runs(p.warehouse, p.name)]
+        assert hold_store.read_held_rows(p.warehouse, p.name).num_rows == 0, "though it was released on a clock behind"
+        known = [run.known_at for run in journal.read_runs(p.warehouse, p.name)]
         assert (known, p.states()) == (sorted(set(known)), [(1, "completed"), (2, "completed"), (3, "completed")])
-        assert verify(p.warehouse, p.contract).findings == []
+        assert verify_tables(p.warehouse, p.contract).findings == []
 
 
 def test_of_two_that_give_up_a_stopped_run_at_once_the_second_is_told_to_wait(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "first")
-        first = plans.current(p.warehouse, p.name, 1)
-        journal.write(p.warehouse, replace(first, state="stopped", detail={"found": "by a test"}))
-        propose = planner.proposed
+        run_steps.plan_run(p.name, "first")
+        first = plans.read_active_run(p.warehouse, p.name, 1)
+        journal.append_entry(p.warehouse, replace(first, state="stopped", detail={"found": "by a test"}))
+        propose = planner.propose_plan
 
         def propose_late(*given: Any, **named: Any) -> Plan:
             """The other one gives the run up in the meantime."""
-            monkeypatch.setattr(planner, "proposed", propose)
-            runs.plan(p.name, "other")
+            monkeypatch.setattr(planner, "propose_plan", propose)
+            run_steps.plan_run(p.name, "other")
             return propose(*given, **named)
 
-        monkeypatch.setattr(planner, "proposed", propose_late)
+        monkeypatch.setattr(planner, "propose_plan", propose_late)
         with pytest.raises(BusyError, match="another run was planned at the same moment: run 1 is abandoned"):
-            runs.plan(p.name, "second")
+            run_steps.plan_run(p.name, "second")
         assert p.states() == [(1, "abandoned"), (2, "planned")]
 
 
@@ -334,9 +336,9 @@ def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
 ) -> None:
     with pipeline(None, broker, tmp_path) as p:
         now = clock.now()
-        runs.plan(p.name, "first")
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
+        run_steps.plan_run(p.name, "first")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
         monkeypatch.setattr(clock, "now", lambda: now - HOUR / 2)
-        runs.plan(p.name, "second")
-        first, second = journal.runs(p.warehouse, p.name)
+        run_steps.plan_run(p.name, "second")
+        first, second = journal.read_runs(p.warehouse, p.name)
         assert second.known_at == first.known_at + timedelta(microseconds=1)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from crashes import watched
-from hindcast.building import preview
-from hindcast.errors import GateError
-from hindcast.planning import journal, planner
-from hindcast.upkeep import rebuild
+from hindcast.common.errors import GateError
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, planner
+from hindcast.runs import preview
 from pipelines import Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _dies(p: Pipeline, place: str) -> None:
         watched(fail, patch.setattr)
         with pytest.raises(CrashError):
             p.run()
-    planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "a test")
+    planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "a test")
 
 
 def _outputs(p: Pipeline) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def test_previews_runs_and_the_journal(spark: SparkSession, broker: str, tmp_pat
 
     def previewed_and_run(**asked: str) -> dict[str, Any]:
         before = _versions(p)
-        told = preview.preview(spark, p.name, **asked)["tables"]
+        told = preview.preview_run(spark, p.name, **asked)["tables"]
         assert _versions(p) == before
         done = p.run(**asked)
         for name, table in told.items():
@@ -235,7 +235,7 @@ def test_previews_runs_and_the_journal(spark: SparkSession, broker: str, tmp_pat
 
         emitted, believed = _outputs(p), {view: p.history(view) for view in VIEWS}
         shutil.rmtree(f"{p.warehouse}/{p.name}/runs")
-        written = rebuild.rebuild(p.warehouse, p.contract)
+        written = journal_rebuild.rebuild_journal(p.warehouse, p.contract)
         assert written[-1] == 7
         p.run()
         assert _outputs(p) == emitted

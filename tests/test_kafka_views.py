@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hindcast.contracts import load
-from hindcast.errors import ContractError
+from hindcast.common.errors import ContractError
+from hindcast.contract import load
 
 TOPICS = """
 pipeline: shop
@@ -53,25 +53,29 @@ TAKEN = [
 
 REFUSED = [
     # the view; the line that is named; what was found, what would do
-    ("b: {table: menu, wait: true, semantics: corrected}", "wait:", "wait in a corrected view", "semantics: kafka"),
+    ("b: {table: menu, wait: true, semantics: corrected}", "wait:",
+     "wait has no use in a corrected view", "semantics: kafka"),
     ("b: {table: menu, aggregate: {n: count(*)}, history_retention: 1 day, semantics: corrected}", "history_retention:",
-     "history_retention in a corrected view", "a corrected table has all its versions; or write semantics: kafka"),
+     "history_retention has no use in a corrected view",
+     "a corrected table has all its versions; or write semantics: kafka"),
     ("b: {table: menu, suppress: 1 day, semantics: corrected}",
-     "suppress:", "suppress in a corrected view", "semantics: kafka"),
+     "suppress:", "suppress has no use in a corrected view", "semantics: kafka"),
     (("b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 hour, "
       "emit: on_window_close}, semantics: corrected}"),
      "emit:",
-     "emit in a corrected view", "windowClosed tells whether it still can be; or write semantics: kafka"),
+     "emit has no use in a corrected view", "windowClosed tells whether it still can be; or write semantics: kafka"),
     (("b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 hour, "
       "store_retention: 1 day}, semantics: corrected}"),
-     "store_retention:", "store_retention in a corrected view", "semantics: kafka"),
+     "store_retention:", "store_retention has no use in a corrected view", "semantics: kafka"),
     ("b: {stream: orders, join: {stream: payments, after: 1 hour, grace: 1 minute}, semantics: corrected}", "grace:",
-     "grace in a join of two streams", "no event of a corrected join is too late; or write semantics: kafka"),
+     "grace cannot be used in a corrected join of two streams",
+     "no event of a corrected join is too late; or write semantics: kafka"),
     ("a: {table: menu}\nb: {table: a, semantics: corrected}", "table: a",
      "'a' is a kafka view", "semantics: kafka here too, or in views.a semantics: corrected"),
     ("a: {table: menu, semantics: corrected}\nb: {stream: orders, join: {table: a, on: item}}", "table: a",
      "'a' is a corrected view", "write semantics: kafka in views.a too"),
-    ("b: {table: menu, select: {Headers: price}}", "b:", "a column 'Headers' in a kafka view", "another name"),
+    ("b: {table: menu, select: {Headers: price}}", "b:",
+     "a kafka view cannot have a column 'Headers'", "rename the column"),
     ("b: {table: rates}", "table: rates", "'rates' is another pipeline's table", "under topics:"),
     ("b: {stream: clicks}", "stream: clicks", "'clicks' is another pipeline's table", "topics:"),
     ("b: {stream: orders, join: {table: offers, on: item}}", "table: offers",
@@ -81,44 +85,46 @@ REFUSED = [
     ("a: {table: menu}\nb: {table: recipes, join: {table: a}, wait: true}", "wait:",
      "b waits for every input partition, a does not", "write the same in both"),
     ("b: {table: menu, join: {table: recipes}, where: price > 1}", "where:",
-     "where in a join of two tables", "in a view of its own"),
+     "where cannot be used in a join of two tables", "in a separate view"),
     ("b: {table: menu, key: {dish: dish}}", "key:", "the new key leaves out item", "keep the old key"),
     ("b: {stream: orders, aggregate: {n: count(distinct item)}}", "n:",
-     "no count_distinct in a kafka view", "write count, sum, min, max or avg, or semantics: corrected"),
+     "count_distinct is not available in a kafka view", "write count, sum, min, max or avg, or semantics: corrected"),
     ("b: {stream: orders, aggregate: {n: count(*), m: median(quantity)}}", "m:",
-     "no median in a kafka view", "count, sum, min, max or avg"),
+     "median is not available in a kafka view", "count, sum, min, max or avg"),
     ("b: {table: menu, aggregate: {n: max(price)}}", "n:",
-     "max of a table: Kafka Streams takes the old value out again", "count, sum or avg"),
+     "max of a table: Kafka Streams subtracts the old value", "count, sum or avg"),
     ("b: {table: stock, aggregate: {n: min(n)}}", "n:", "min of a table", "count, sum or avg"),
     ("b: {table: menu, where: price > 1, history_retention: 1 day}", "history_retention:",
-     "history_retention of a transformation", "a look-up goes on to menu"),
+     "history_retention is not for transformations", "a look-up goes on to menu"),
     ("b: {stream: orders, join: {table: menu, on: item}, history_retention: 1 day}",
-     "history_retention:", "history_retention of a stream", "it is for tables"),
+     "history_retention:", "history_retention is not for streams", "it is for tables"),
     ("b: {stream: orders, aggregate: {n: count(*)}, window: {session: 1 hour}, history_retention: 1 day}",
-     "history_retention:", "history_retention of windows", "window.store_retention"),
+     "history_retention:", "history_retention is not for windows", "window.store_retention"),
     ("b: {table: menu, suppress: 1 hour}", "suppress:",
-     "suppress of a versioned table: menu", "versioned: false in topics.menu, or remove suppress: Kafka Streams"),
+     "suppress is not for versioned tables: menu",
+     "versioned: false in topics.menu, or remove suppress: Kafka Streams"),
     ("a: {table: recipes, where: minutes > 1}\nb: {table: a, suppress: 1 hour}",
-     "suppress:", "suppress of a versioned table: a (looked up in recipes)", "versioned: false in topics.recipes"),
+     "suppress:", "suppress is not for versioned tables: a (looked up in recipes)",
+     "versioned: false in topics.recipes"),
     ("a: {table: menu, aggregate: {n: count(*)}, history_retention: 1 day}\nb: {table: a, suppress: 1 hour}",
      "suppress:",
-     "suppress of a versioned table: a", "remove history_retention in views.a, or remove suppress"),
+     "suppress is not for versioned tables: a", "remove history_retention in views.a, or remove suppress"),
     ("b: {table: stock, aggregate: {m: sum(n)}, suppress: 1 hour, history_retention: 1 day}",
-     "suppress:", "suppress of a result", "in a view of its own"),
-    ("b: {table: menu, key: {dish: dish, item: item}}", "key:", "a new key for a table", "group_by"),
-    ("b: {stream: orders, suppress: 1 hour}", "suppress:", "suppress of a stream", "it is for tables"),
+     "suppress:", "suppress is not for aggregates and joins", "in a separate view"),
+    ("b: {table: menu, key: {dish: dish, item: item}}", "key:", "a table cannot get a new key", "group_by"),
+    ("b: {stream: orders, suppress: 1 hour}", "suppress:", "suppress is not for streams", "it is for tables"),
     ("b: {stream: orders, join: {stream: payments, after: 1 hour}, suppress: 1 hour}", "suppress:",
-     "suppress of a stream", "it is for tables"),
+     "suppress is not for streams", "it is for tables"),
     ("b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 hour}, suppress: 1 hour}",
-     "suppress:", "suppress of windows", "window.emit: suppress_until_window_closes"),
+     "suppress:", "suppress is not for windows", "window.emit: suppress_until_window_closes"),
     ("b: {stream: orders, join: {table: stock, on: item, grace: 0 ms}}", "grace:",
-     "grace on a table that is not versioned: stock", "write versioned: true in topics.stock, or remove grace"),
+     "grace needs a versioned table: stock", "write versioned: true in topics.stock, or remove grace"),
     ("a: {table: stock, where: n > 1}\nb: {stream: orders, join: {table: a, on: item, grace: 1 ms}}", "grace:",
-     "grace on a table that is not versioned: a (looked up in stock)", "versioned: true in topics.stock"),
+     "grace needs a versioned table: a (looked up in stock)", "versioned: true in topics.stock"),
     ("a: {table: menu, join: {table: recipes}}\nb: {stream: orders, join: {table: a, on: item, grace: 1 ms}}", "grace:",
-     "grace on a table that is not versioned: a", "write history_retention: in views.a"),
+     "grace needs a versioned table: a", "write history_retention: in views.a"),
     ("a: {table: stock, suppress: 1 hour}\nb: {stream: orders, join: {table: a, on: item, grace: 1 ms}}", "grace:",
-     "grace on a table that is not versioned: a", "join what a is made of"),
+     "grace needs a versioned table: a", "join what a is made of"),
     ("b: {stream: orders, join: {table: menu, on: item, grace: 721 hours}}", "grace:",
      "grace is longer than the history retention of menu, 30 days", "history retention must be at least grace"),
     ("b: {stream: orders, join: {table: menu, on: item, grace: 721 hours}, semantics: corrected}", "grace:",
@@ -139,7 +145,7 @@ REFUSED = [
     (("b: {table: menu, expect: [{expect_column_values_to_not_be_null: {column: price}}, "
       "{expect_column_values_to_be_unique: {column: dish}, on_failure: quarantine}]}"),
      "on_failure:",
-     "b.expect.1: on_failure: quarantine in a kafka view", "write stop or warn"),
+     "b.expect.1: on_failure: quarantine cannot be used in a kafka view", "write stop or warn"),
 ]  # fmt: skip
 
 
@@ -148,15 +154,15 @@ def test_a_view_that_kafka_streams_has_is_taken(view: str, tmp_path: Path) -> No
     assert "b" in load(_file(tmp_path, view)).views
 
 
-@pytest.mark.parametrize(("view", "line", "found", "mend"), REFUSED, ids=[found for _, _, found, _ in REFUSED])
+@pytest.mark.parametrize(("view", "line", "found", "fix"), REFUSED, ids=[found for _, _, found, _ in REFUSED])
 def test_what_kafka_streams_or_the_other_reading_refuses_is_refused_with_its_line_and_the_mend(
-    view: str, line: str, found: str, mend: str, tmp_path: Path
+    view: str, line: str, found: str, fix: str, tmp_path: Path
 ) -> None:
     path = _file(tmp_path, view)
     with pytest.raises(ContractError) as caught:
         load(path)
     error = caught.value
-    assert (found in error.found, mend in error.mend) == (True, True), str(error)
+    assert (found in error.found, fix in error.fix) == (True, True), str(error)
     number = int(error.where.removeprefix(f"{path}:"))
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[number - 1].strip().startswith(line)
@@ -179,7 +185,7 @@ def test_a_table_is_versioned_for_a_kafka_view_by_its_own_store_or_as_what_it_is
     contract = load(_file(tmp_path, views))
     names = ["menu", "recipes", "stock", *(name for name in contract.views if name != "s")]
     hour, month = timedelta(hours=1), timedelta(days=30)
-    assert {name: contract.versioned(name) for name in names} == {
+    assert {name: contract.find_versioning(name) for name in names} == {
         "menu": (True, month),
         "recipes": (True, None),
         "stock": (False, None),
@@ -211,7 +217,7 @@ def test_that_a_topic_is_not_versioned_is_said_only_where_it_matters(
         load(path)
     number = int(caught.value.where.removeprefix(f"{path}:"))
     assert path.read_text(encoding="utf-8").splitlines()[number - 1].strip().startswith(line)
-    assert "remove it" in caught.value.mend
+    assert "remove it" in caught.value.fix
 
 
 def test_the_example_of_the_docs_is_taken(tmp_path: Path) -> None:
@@ -236,4 +242,4 @@ def test_a_table_joined_to_itself_is_told_that_a_view_of_it_makes_each_record_co
     path = _file(tmp_path, "b: {table: menu, join: {table: menu}}")
     with pytest.raises(ContractError, match="menu is joined to itself") as caught:
         load(path)
-    assert "each record then comes out twice" in caught.value.mend
+    assert "each record then comes out twice" in caught.value.fix

@@ -21,14 +21,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast import read, runs
-from hindcast.building import last_seen
-from hindcast.delta import direct, tables
-from hindcast.errors import HindcastError
-from hindcast.kernels import chosen, task
-from hindcast.kernels.form import Form, Span
-from hindcast.questions import Question
-from hindcast.upkeep import maintenance
+from hindcast.bitemporal.predicates import Question
+from hindcast.common.errors import HindcastError
+from hindcast.engine import eligibility, task
+from hindcast.engine.spec import KernelSpec, TimeSlice
+from hindcast.ops import maintenance
+from hindcast.query import read
+from hindcast.runs import incremental_state, run_steps
+from hindcast.store import delta_rs_writer, tables
 from kernel_runs import begin, build, files, kernels, live, note, stored, twin
 from pipelines import Pipeline, pipeline, wrong
 
@@ -214,13 +214,14 @@ def _completed(p: Pipeline, folder: Path, *, on: bool) -> Pipeline:
     p = twin(p, folder)
     build(p, on=on)
     with p.here():
-        runs.finish(p.name, 1)
+        run_steps.finish_run(p.name, 1)
     return p
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_tables_made_by_kernels_are_those_of_sparks_plan(made: Pipeline, plain: Pipeline) -> None:
-    for name in made.contract.ordered:
+    for name in made.contract.ordered_views:
         expected = {} if name in EMPTY or name not in OPERATORS else {"kernel": OPERATORS[name]}
         own, other = note(made, name), note(plain, name)
         assert {k: v for k, v in own.items() if k not in other} == expected, name
@@ -243,12 +244,12 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
     for topic, records in told(random.Random(12), 25).items():  # noqa: S311
         one.send(topic, *(it for it in records if it[0] != NO_KEY))  # which increments pass over
     one.send("nothing", ("a", {"x": 1}, 5), ("b", {"x": 2}, 7))
-    monkeypatch.setattr(last_seen, "WHOLE", 0)
-    monkeypatch.setattr(tables, "LARGE", 0)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    monkeypatch.setattr(tables, "LARGE_ROWS", 0)
     for p, on in ((one, True), (other, False)):
         with p.here(), kernels(on=on):
             p.run("second")
-    for name in one.contract.ordered:
+    for name in one.contract.ordered_views:
         assert one.history(name) == other.history(name), name
         assert any(row[-1] for row in one.history(name)) != (name in EMPTY), name
         assert "kernel" not in note(one, name, 2), "it is no first run"
@@ -257,6 +258,7 @@ def test_later_runs_on_what_kernels_made_end_as_without_them(
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_delta_tells_of_a_kernels_files_what_they_hold_and_readers_find_every_row(
     made: Pipeline, plain: Pipeline
 ) -> None:
@@ -334,10 +336,11 @@ class DeathError(Exception):
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_step_that_dies_is_done_once_by_a_repeat(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, real = twin(replayed, tmp_path), direct.add
+    p, real = twin(replayed, tmp_path), delta_rs_writer.add_files
 
     def before(*_: Any, **__: Any) -> bool:
         raise DeathError
@@ -348,7 +351,7 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
 
     for view, dying in (("by_key", before), ("per_kind", before), ("both", after)):
         with monkeypatch.context() as patch:
-            patch.setattr(direct, "add", dying)
+            patch.setattr(delta_rs_writer, "add_files", dying)
             with pytest.raises(DeathError):
                 build(p, view)
         assert files(p, view)
@@ -373,7 +376,7 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
         assert stored(p, view) == stored(plain, view)
         assert files(p, view) > live(p, view)
         with p.here():
-            maintenance._vacuumed(p.spark, p.table(view), timedelta(0))  # type: ignore[arg-type]
+            maintenance._vacuum_table(p.spark, p.table(view), timedelta(0))  # type: ignore[arg-type]
         assert files(p, view) == live(p, view)
         assert stored(p, view) == stored(plain, view)
 
@@ -381,9 +384,11 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
 @contextmanager
 def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> Iterator[None]:
     """Has tasks of kernels call something, in their process, before and after they write."""
-    real = task.batches
+    real = task.build_batch_mapper
 
-    def batches(form: Form, parts: list[Span]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def batches(
+        form: KernelSpec, parts: list[TimeSlice]
+    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         mapped = real(form, parts)
 
         def disturbed(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -397,25 +402,26 @@ def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None]
         return disturbed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "batches", batches)
+        patch.setattr(task, "build_batch_mapper", batches)
         yield
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
     replayed: Pipeline, plain: Pipeline, tmp_path: Path
 ) -> None:
     p = twin(replayed, tmp_path)
 
     def few() -> None:
-        from hindcast.kernels import reading
+        from hindcast.engine import slice_reader
 
-        reading.MOST = 20
+        slice_reader.MAX_ROWS = 20
 
     def many() -> None:
-        from hindcast.kernels import reading
+        from hindcast.engine import slice_reader
 
-        reading.MOST = 20_000_000
+        slice_reader.MAX_ROWS = 20_000_000
 
     with in_tasks(before=few, after=many):
         refused = build(p, "by_marks", "per_kind")
@@ -424,24 +430,25 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
         assert stored(p, view) == stored(plain, view)
     assert live(p, "by_marks") < files(p, "by_marks"), "a part of it was written"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "batches", None)
+        patch.setattr(task, "build_batch_mapper", None)
         assert "kernel" not in build(p, "both", on=False)["both"]
-        patch.setattr(chosen, "FEWEST", 10**9)
+        patch.setattr(eligibility, "MIN_ROWS", 10**9)
         with p.here():
             assert p.spark is not None
-            assert "kernel" not in runs.build(p.spark, p.name, 1, "by_kind")
+            assert "kernel" not in run_steps.build_view(p.spark, p.name, 1, "by_kind")
     assert stored(p, "both") == stored(plain, "both")
 
 
 CHILD = """
 import os, signal, sys
-from hindcast import runs
-from hindcast.delta import direct
-from hindcast.kernels import chosen, cuts, task
-from hindcast.session import session
+from hindcast.engine import eligibility, task, time_slices
+from hindcast.runs import run_steps
+from hindcast.store import delta_rs_writer
+from hindcast.common.session import open_session
 
 dying, number, view, flag = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-chosen.FEWEST, cuts.ROWS, real, batches = 0, 15, direct.add, task.batches
+eligibility.MIN_ROWS, time_slices.ROWS_PER_TASK = 0, 15
+real, batches = delta_rs_writer.add_files, task.build_batch_mapper
 
 def add(*args, **kwargs):
     if dying == "before":
@@ -462,9 +469,9 @@ def once(form, parts):
 
     return disturbed
 
-direct.add, task.batches = add, once
-spark = session("dies", {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}, small=True)
-runs.build(spark, "shop", number, view)
+delta_rs_writer.add_files, task.build_batch_mapper = add, once
+spark = open_session("dies", {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}, small=True)
+run_steps.build_view(spark, "shop", number, view)
 """
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.errors import ContractError, GateError
-from hindcast.upkeep import maintenance
+from hindcast.common.errors import ContractError, GateError
+from hindcast.ops import maintenance
 from kernel_runs import begin, build, files, kernels, live, note, stored, twin
 from pipelines import Pipeline, pipeline, wrong
 
@@ -110,7 +110,7 @@ def test_what_gates_stop_and_sums_that_overflow_are_not_visible(
             assert not live(it, view)
         assert files(one, "stopped")
         with one.here():
-            maintenance._vacuumed(spark, one.table("stopped"), timedelta(0))
+            maintenance._vacuum_table(spark, one.table("stopped"), timedelta(0))
         assert not files(one, "stopped")
 
 
@@ -132,7 +132,7 @@ def test_what_was_stopped_or_held_is_published_when_it_is_mended(
                 it.run("third")
         assert note(one, "stopped", 3)["kernel"] == "stream_table"
         assert note(one, "over", 3)["kernel"] == "of_table"
-        for view in one.contract.ordered:
+        for view in one.contract.ordered_views:
             assert one.believed(view) == other.believed(view) != [], view
         assert _entered(one) == _entered(other)
         with one.here():

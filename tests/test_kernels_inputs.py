@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import runs
-from hindcast.delta import tables
+from hindcast.runs import run_steps
+from hindcast.store import tables
 from kernel_runs import begin, build, live, stored, twin
 from pipelines import pipeline, wrong
 
@@ -93,7 +93,7 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns added, widened and dropped, rows that deletion vectors mark, superseded rows; inputs at a known-at."""
-    monkeypatch.setattr(tables, "LARGE", 0)
+    monkeypatch.setattr(tables, "LARGE_ROWS", 0)
     begun = tmp_path / "begun"
     with pipeline(spark, broker, begun, EVOLVING) as p, pipeline(spark, broker, begun, READER) as reader:
         dishes = ("curry", "soup", "tea", "cake")
@@ -125,17 +125,17 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
             "priced": "stream_table",  # delta-rs writes no table that has type widening
             **dict.fromkeys(("per_more", "per_dish"), "of_table"),
         }
-        for view in one.contract.ordered:
+        for view in one.contract.ordered_views:
             assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
             assert stored(one, view) == stored(other, view) != [], view
         with one.here():
-            runs.finish(one.name, 3)
+            run_steps.finish_run(one.name, 3)
             assert wrong(one) == []
         pinned, apart = copy.copy(reader), copy.copy(reader)
         pinned.folder, apart.folder = one.folder, other.folder
         built, without = build(pinned), build(apart, on=False)
         assert [it.get("kernel") for it in built.values()] == ["stream_table", "stream_table", "of_table"]
-        for view in reader.contract.ordered:
+        for view in reader.contract.ordered_views:
             assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
             assert stored(pinned, view) == stored(apart, view) != [], view
         assert "'price': 77," in str(stored(one, "menu"))

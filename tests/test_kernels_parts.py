@@ -21,15 +21,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from hindcast.compiled import NOTHING
-from hindcast.contracts import load
-from hindcast.delta import direct, files, making, tables
-from hindcast.delta.files import Written
-from hindcast.delta.tables import Table, located
-from hindcast.errors import RunError
-from hindcast.kernels import chosen, cuts, numbers, operators, sweeps, task
-from hindcast.kernels.form import Form, Side, Span
-from hindcast.kernels.sweeps import FOREVER
+from hindcast.common.errors import RunError
+from hindcast.common.jit import NOTHING
+from hindcast.contract import load
+from hindcast.engine import eligibility, integer_encoding, operators, sweeps, task, time_slices
+from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
+from hindcast.engine.sweeps import FOREVER
+from hindcast.store import delta_rs_writer, files, table_creation, tables
+from hindcast.store.files import DataFile
+from hindcast.store.tables import Table, locate_table
 from pipelines import T0
 
 
@@ -37,39 +37,41 @@ def _table(folder: Path) -> Table:
     """A table of a view, empty."""
     table = Table(str(folder), "shop", "made", "versions", ("k",))
     moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
-    making.ensure(table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())]))
+    table_creation.ensure_table(
+        table, StructType([StructField("k", StringType()), *moments, StructField("_belief", StringType())])
+    )
     return table
 
 
-FILE = Written("_belief=open/none.parquet", "open", 1, 1, json.dumps({"numRecords": 1}))
+FILE = DataFile("_belief=open/none.parquet", "open", 1, 1, json.dumps({"numRecords": 1}))
 
 
-def _named(number: int) -> Written:
+def _named(number: int) -> DataFile:
     return replace(FILE, path=f"_belief=open/{number}.parquet")
 
 
 def test_of_those_that_commit_at_once_one_does(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    assert direct.add([_named(1)], table, 3, {"run": 3}, after=0)
-    assert not direct.add([_named(2)], table, 3, {"run": 3}, after=0)
+    assert delta_rs_writer.add_files([_named(1)], table, 3, {"run": 3}, after=0)
+    assert not delta_rs_writer.add_files([_named(2)], table, 3, {"run": 3}, after=0)
     with pytest.raises(RunError, match="run 3 has written to the table since run 4 read it"):
-        direct.add([_named(4)], table, 4, {"run": 4}, after=0)
+        delta_rs_writer.add_files([_named(4)], table, 4, {"run": 4}, after=0)
     together = Barrier(4)
 
     def add(number: int) -> bool:
         together.wait()
-        return direct.add([_named(number)], table, 5, {"run": 5}, after=3)
+        return delta_rs_writer.add_files([_named(number)], table, 5, {"run": 5}, after=3)
 
     with ThreadPoolExecutor(4) as threads:
         assert sorted(threads.map(add, range(50, 54))) == [False, False, False, True]
-    assert tables.size(table) == 2
-    assert tables.published(table) == 5
+    assert tables.count_rows(table) == 2
+    assert tables.read_last_run(table) == 5
 
 
 def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when the version was read: another property is passed over, another run is not."""
     table, others = _table(tmp_path), []
-    now = direct._now
+    now = delta_rs_writer._current_millis
 
     def meanwhile() -> int:
         if others:
@@ -79,16 +81,16 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
     def property_() -> None:
         DeltaTable(table.path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
 
-    monkeypatch.setattr(direct, "_now", meanwhile)
+    monkeypatch.setattr(delta_rs_writer, "_current_millis", meanwhile)
     others.append(property_)
-    assert direct.add([_named(1)], table, 1, {"run": 1}, after=0)
-    others.append(lambda: direct.add([_named(2)], table, 2, {"run": 2}, after=1))
+    assert delta_rs_writer.add_files([_named(1)], table, 1, {"run": 1}, after=0)
+    others.append(lambda: delta_rs_writer.add_files([_named(2)], table, 2, {"run": 2}, after=1))
     with pytest.raises(RunError, match="run 2 has written to the table since run 3 read it"):
-        direct.add([_named(3)], table, 3, {"run": 3}, after=1)
-    others.append(lambda: direct.add([_named(4)], table, 4, {"run": 4}, after=2))
-    assert not direct.add([_named(40)], table, 4, {"run": 4}, after=2)
-    assert tables.size(table) == 3
-    assert sorted(tables.notes(table)) == [1, 2, 4]
+        delta_rs_writer.add_files([_named(3)], table, 3, {"run": 3}, after=1)
+    others.append(lambda: delta_rs_writer.add_files([_named(4)], table, 4, {"run": 4}, after=2))
+    assert not delta_rs_writer.add_files([_named(40)], table, 4, {"run": 4}, after=2)
+    assert tables.count_rows(table) == 3
+    assert sorted(tables.read_notes(table)) == [1, 2, 4]
 
 
 HOUR = timedelta(hours=1)
@@ -115,8 +117,8 @@ def test_views_of_other_forms_have_no_kernel(tmp_path: Path) -> None:
     path.write_text(VIEWS, encoding="utf-8")
     contract, at = load(path), datetime(2026, 1, 1, tzinfo=UTC)
     for name in contract.views:
-        table = located(str(tmp_path), contract, name)
-        assert chosen.form(contract, name, {}, {}, table, at) is None
+        table = locate_table(str(tmp_path), contract, name)
+        assert eligibility.find_kernel(contract, name, {}, {}, table, at) is None
 
 
 def test_slices_tile_time_and_have_about_as_many_rows() -> None:
@@ -125,41 +127,41 @@ def test_slices_tile_time_and_have_about_as_many_rows() -> None:
         starts = [T0 + dice.randrange(500) * HOUR for _ in range(dice.randrange(1, 9))]
         some = [(low, low + dice.choice((0, 1, 90)) * HOUR, dice.choice((0, 1, 1000))) for low in starts]
         wanted = dice.randrange(1, 7)
-        spans = cuts.spans(some, wanted)
+        spans = time_slices.split_time(some, wanted)
         assert 1 <= len(spans) <= wanted
         assert spans[0].start is None
         assert spans[-1].end is None
         assert [span.end for span in spans[:-1]] == [span.start for span in spans[1:]]
         inner = [span.start for span in spans[1:]]
         assert inner == sorted(set(inner))
-    even = cuts.spans([(T0, T0 + 100 * HOUR, 1000), (T0 + 100 * HOUR, T0 + 200 * HOUR, 1000)], 4)
+    even = time_slices.split_time([(T0, T0 + 100 * HOUR, 1000), (T0 + 100 * HOUR, T0 + 200 * HOUR, 1000)], 4)
     assert [(span.start - T0) / HOUR for span in even[1:] if span.start] == pytest.approx([50, 100, 150], abs=5)
-    assert cuts.spans([(T0, T0, 10**7)], 4) == [Span()], "one moment is not cut"
+    assert time_slices.split_time([(T0, T0, 10**7)], 4) == [TimeSlice()], "one moment is not cut"
 
 
 def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    side = Side(table.path, 0, "versions", ("k",), (), None)
-    form = Form("table_table", (side, side), False, True, {}, {}, pa.schema([]), "", "versions", T0)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == [Span()], "no file is no work"
+    side = KernelInput(table.path, 0, "versions", ("k",), (), None)
+    form = KernelSpec("table_table", (side, side), False, True, {}, {}, pa.schema([]), "", "versions", T0)
+    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
         "maxValues": {"validFrom": "2026-01-02T00:00:00.000Z"},
     }
     bounded = replace(FILE, statistics=json.dumps({"numRecords": 10**6, **told}))
-    direct.add([bounded], table, 1, {}, after=0)
-    whole = cuts.parts(form, [DeltaTable(table.path)] * 2, 4)
+    delta_rs_writer.add_files([bounded], table, 1, {}, after=0)
+    whole = time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4)
     assert whole is not None
     assert len(whole) == 4
-    direct.add([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
-    direct.add([_named(3)], table, 3, {}, after=2)
-    assert cuts.parts(form, [DeltaTable(table.path)] * 2, 4) is None
+    delta_rs_writer.add_files([replace(_named(2), belief="superseded")], table, 2, {}, after=1)
+    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == whole, "nobody believes those rows"
+    delta_rs_writer.add_files([_named(3)], table, 3, {}, after=2)
+    assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) is None
     beyond = {**told, "maxValues": {"validFrom": "+10000-01-01T00:00:00.000Z"}}
     (tmp_path / "far").mkdir()
     far = _table(tmp_path / "far")
-    direct.add([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
-    assert cuts.parts(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
+    delta_rs_writer.add_files([replace(FILE, statistics=json.dumps({"numRecords": 9, **beyond}))], far, 1, {}, after=0)
+    assert time_slices.plan_time_slices(form, [DeltaTable(far.path)] * 2, 4) is None, "Python has no such year"
 
 
 def test_keys_are_equal_numbers_where_they_are_equal() -> None:
@@ -168,26 +170,28 @@ def test_keys_are_equal_numbers_where_they_are_equal() -> None:
     packed = pa.chunked_array([pa.array(["q", "y"]).dictionary_encode(), pa.array(["x", None]).dictionary_encode()])
     other = pa.table({"a": packed, "b": pa.chunked_array([[2, 2, 1, None]], pa.int32())})
     key = ("a", "b")
-    (left, right), count = numbers.keys([one.cast(kinds), other.cast(kinds)], [key, key], whole=False)
+    (left, right), count = integer_encoding.encode_keys([one.cast(kinds), other.cast(kinds)], [key, key], whole=False)
     assert left[3] == right[3] == NOTHING, "nothing of it is there"
     assert left[4] == right[1]
     assert left[0] == right[2]
     assert len({*left, *right}) == 6
     assert count > max(*left, *right)
-    (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=True)
+    (left, right), _ = integer_encoding.encode_keys([one, other.cast(kinds)], [key, key], whole=True)
     assert [n == NOTHING for n in left] == [False, True, True, True, False]
     assert [n == NOTHING for n in right] == [False, False, False, True]
-    (left, right), _ = numbers.keys([one, other.cast(kinds)], [key, key], whole=None)
+    (left, right), _ = integer_encoding.encode_keys([one, other.cast(kinds)], [key, key], whole=None)
     assert left[3] == right[3] not in {*left[:3], left[4], NOTHING}, "nothing is a value"
     none = kinds.empty_table()
-    (left, right), count = numbers.keys([none, pa.Table.from_batches([], kinds)], [key, key], whole=True)
+    (left, right), count = integer_encoding.encode_keys(
+        [none, pa.Table.from_batches([], kinds)], [key, key], whole=True
+    )
     assert len(left) == len(right) == 0
 
 
 def test_keys_of_many_columns_are_numbers_that_fit() -> None:
     dice = np.random.default_rng(3)
     rows = pa.table({f"c{n}": dice.integers(0, 900, 1000) for n in range(9)})
-    (found,), count = numbers.keys([rows], [tuple(rows.column_names)], whole=False)
+    (found,), count = integer_encoding.encode_keys([rows], [tuple(rows.column_names)], whole=False)
     same = {}
     for number, row in zip(
         found.tolist(), zip(*(rows.column(n).to_pylist() for n in range(9)), strict=True), strict=True
@@ -197,8 +201,8 @@ def test_keys_of_many_columns_are_numbers_that_fit() -> None:
 
 
 def test_the_first_of_each_number_passes_over_nothing() -> None:
-    assert numbers.first_of(np.array([NOTHING, 2, 0, 2, NOTHING, 0]), 3).tolist() == [2, NOTHING, 1]
-    assert numbers.first_of(np.array([], np.int64), 2).tolist() == [NOTHING, NOTHING]
+    assert integer_encoding.find_first_rows(np.array([NOTHING, 2, 0, 2, NOTHING, 0]), 3).tolist() == [2, NOTHING, 1]
+    assert integer_encoding.find_first_rows(np.array([], np.int64), 2).tolist() == [NOTHING, NOTHING]
 
 
 MOST, LEAST = 2**63 - 1, -(2**63)
@@ -219,20 +223,20 @@ MOST, LEAST = 2**63 - 1, -(2**63)
 )
 def test_halves_add_up_exactly(kind: pa.DataType, values: list[Any]) -> None:
     column = pa.chunked_array([pa.array([None, *values], kind).slice(1)])  # which does not begin where its buffers do
-    high, low = numbers.halves(column)
+    high, low = integer_encoding.split_halves(column)
     whole, none = pa.decimal128(28, 4) if pa.types.is_decimal(kind) else pa.int64(), np.array([False, True])
     total = sum(value for value in values if value is not None)
-    made = numbers.sums(np.array([high.sum(), 0]), np.array([low.sum(), 0]), whole, none)
+    made = integer_encoding.combine_halves(np.array([high.sum(), 0]), np.array([low.sum(), 0]), whole, none)
     assert made.to_pylist() == [total, None]
-    each = numbers.sums(high, low, whole, np.zeros(len(values), bool))
+    each = integer_encoding.combine_halves(high, low, whole, np.zeros(len(values), bool))
     assert each.to_pylist() == [value or 0 for value in values]
 
 
 @pytest.mark.parametrize("values", [[MOST, 1], [LEAST, -1], [MOST] * 5, [LEAST] * 4])
 def test_a_sum_that_is_no_bigint_is_told(values: list[int]) -> None:
-    high, low = numbers.halves(pa.chunked_array([pa.array(values)]))
+    high, low = integer_encoding.split_halves(pa.chunked_array([pa.array(values)]))
     with pytest.raises(OverflowError):
-        numbers.sums(np.array([high.sum()]), np.array([low.sum()]), pa.int64(), np.array([False]))
+        integer_encoding.combine_halves(np.array([high.sum()]), np.array([low.sum()]), pa.int64(), np.array([False]))
 
 
 def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,12 +245,12 @@ def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.M
     moments = pa.array(np.arange(len(column))).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"k": pa.nulls(len(column), pa.int32()), "s": column, "timestamp": moments})
     versions = pa.table({"k": rows.column("k"), "s": column, "validFrom": moments, "validTo": moments})
-    from hindcast.kernels import reading
+    from hindcast.engine import slice_reader
 
-    monkeypatch.setattr(reading, "rows", lambda side, _: rows if side.kind == "events" else versions)
-    sides = tuple(Side("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
-    form = Form("stream_table", sides, True, False, {"s": (1, "s")}, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
-    (batch,) = task.part(form, [Span()], 0)
+    monkeypatch.setattr(slice_reader, "read_slice", lambda side, _: rows if side.kind == "events" else versions)
+    sides = tuple(KernelInput("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
+    form = KernelSpec("stream_table", sides, True, False, {"s": (1, "s")}, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
+    (batch,) = task.run_part(form, [TimeSlice()], 0)
     assert "offset overflow" in batch.to_pylist()[0]["refused"]
 
 
@@ -258,7 +262,14 @@ def test_an_event_meets_the_version_that_is_valid_at_its_moment() -> None:
     on, at_, key, start, end = _swept(
         [0, 0, 0, 1, NOTHING, 0], [1, 3, 4, 4, 4, 9], [0, NOTHING, 0], [2, 2, 4], [4, None, 8]
     )
-    assert sweeps.valid(on, at_, key, start, end, 2).tolist() == [NOTHING, 0, 2, NOTHING, NOTHING, NOTHING]
+    assert sweeps.find_valid_versions(on, at_, key, start, end, 2).tolist() == [
+        NOTHING,
+        0,
+        2,
+        NOTHING,
+        NOTHING,
+        NOTHING,
+    ]
 
 
 def test_versions_that_overlap_meet_from_the_later_start_on() -> None:
@@ -267,7 +278,7 @@ def test_versions_that_overlap_meet_from_the_later_start_on() -> None:
         ([0, 0, 1, 0, NOTHING], [2, 4, 5, 6, 6], [4, 5, 6, None, None]),
     )
     for since, expected in ((-FOREVER, [(0, 0), (0, 1), (1, 2), (0, 3)]), (4, [(0, 1), (1, 2), (0, 3)]), (6, [(0, 3)])):
-        met = sweeps.overlaps(*_swept(*left), *_swept(*right), since, 2)
+        met = sweeps.find_overlaps(*_swept(*left), *_swept(*right), since, 2)
         assert list(zip(*(some.tolist() for some in met), strict=True)) == expected
 
 
@@ -275,7 +286,7 @@ def test_steps_add_up_what_is_there() -> None:
     key, start, end = _swept([0, 0, 1, 0], [0, 4, 4, 8], [8, 8, 4 + 1, None])
     by_end = np.array([2, 0, 1])
     counted, high, low = np.array([[1, 0, 1, 1]]), np.array([[1, 2, 3, 4]]), np.array([[10, 20, 30, 40]])
-    of, since, until, counts, highs, lows = sweeps.steps(key, start, end, by_end, counted, high, low, 2)
+    of, since, until, counts, highs, lows = sweeps.sum_steps(key, start, end, by_end, counted, high, low, 2)
     steps = zip(
         of.tolist(),
         since.tolist(),
@@ -306,11 +317,11 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
 
     def steps(*names: str) -> tuple[list[tuple[Any, ...]], int, int]:
         """Group, second, then the measures; and what is in no step. Of two parts together."""
-        side = Side("", 0, "versions", ("g",), ("g", "n", "d"), None)
+        side = KernelInput("", 0, "versions", ("g",), ("g", "n", "d"), None)
         schema = pa.schema({name: types[name] for name in names})
         chosen = {name: measures[name] for name in names}
-        form = Form("of_table", (side,), True, False, {"g": (0, "g")}, chosen, schema, "", "versions", T0)
-        made = [operators.of_table(form, rows, part, 2) for part in (0, 1)]
+        form = KernelSpec("of_table", (side,), True, False, {"g": (0, "g")}, chosen, schema, "", "versions", T0)
+        made = [operators.aggregate_table(form, rows, part, 2) for part in (0, 1)]
         found = [row for part in made for row in part.rows.to_pylist()]
         told = sorted((it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in found)
         return told, sum(part.no_key for part in made), sum(part.no_value for part in made)
@@ -351,7 +362,7 @@ def test_what_the_log_is_told_of_a_file() -> None:
     rows, collected = pa.table(columns), []
     with pq.ParquetWriter(BytesIO(), rows.schema, metadata_collector=collected) as writer:
         writer.write_table(rows, row_group_size=1)
-    told = json.loads(files.statistics(collected[0], [*rows.column_names[:-1], "absent"]))
+    told = json.loads(files.format_statistics(collected[0], [*rows.column_names[:-1], "absent"]))
     assert told["numRecords"] == 2
     assert told["nullCount"] == {n: rows.column(n).null_count for n in rows.column_names[:-1]}
     bounds = {
@@ -369,6 +380,8 @@ def test_delta_reads_bounds_as_they_are(tmp_path: Path) -> None:
     with pq.ParquetWriter(BytesIO(), texts.schema, metadata_collector=collected) as writer:
         writer.write_table(texts)
     table = _table(tmp_path)
-    direct.add([replace(FILE, statistics=files.statistics(collected[0], ["k"]))], table, 1, {}, after=0)
+    delta_rs_writer.add_files(
+        [replace(FILE, statistics=files.format_statistics(collected[0], ["k"]))], table, 1, {}, after=0
+    )
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.k"], told["max.k"], told["null_count.k"]) == ('a"b\\', "\U0010ffff" * 2, 0)

@@ -1,4 +1,4 @@
-"""Kernels are held to the vectors and histories of the operators that they do (kernels.py)."""
+"""Kernels are held to the vectors and histories of the operators that they do (engine.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import histories
 import kernels
-from hindcast.conformance import Vector, load, outcomes
+from hindcast_conformance import Vector, load_vectors, run_vectors
 from test_conformance import judge
 from test_properties import SEED, commonest, shape
 
@@ -24,23 +24,24 @@ OPERATIONS = {
 
 def cases(count: int) -> list[Vector]:
     """All vectors, and so many histories, of these operations."""
-    corrected = [vector for vector in load(VECTORS) if vector.semantics == "corrected"]
+    corrected = [vector for vector in load_vectors(VECTORS) if vector.semantics == "corrected"]
     every = [*corrected, *histories.histories(SEED, count)]
     return [case for case in every if case.operation["type"] in OPERATIONS]
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_the_commonest_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     every = cases(150)
     inner = [case for case in every if case.operation.get("join", "inner") == "inner"]
     shapes = commonest(inner)
     with kernels.instead() as done:
-        judge(outcomes(spark, [case for case in every if shape(case) in shapes]))
+        judge(run_vectors(spark, [case for case in every if shape(case) in shapes]))
     assert set(done) == {*OPERATIONS.values()}
 
 
 @pytest.mark.long
 def test_all_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     with kernels.instead() as done:
-        judge(outcomes(spark, cases(2_000)))
+        judge(run_vectors(spark, cases(2_000)))
     assert set(done) == {*OPERATIONS.values()}

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from hindcast import cli, runs
-from hindcast.planning import journal, plans
-from hindcast.replay import ledger
-from hindcast.upkeep import rebuild
+from hindcast.cli import main
+from hindcast.ingest import ledger
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, plans
+from hindcast.runs import run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
 LEDGER = [  # run, state, topic, partition, first, last, accepted
@@ -36,7 +37,7 @@ def copy(restaurant: Pipeline, tmp_path: Path) -> Pipeline:
 
 def told(p: Pipeline) -> list[tuple[Any, ...]]:
     columns = ("run", "state", "topic", "partition", "first", "last", "accepted")
-    return [tuple(row[c] for c in columns) for row in ledger.fates(p.warehouse, p.name).to_pylist()]
+    return [tuple(row[c] for c in columns) for row in ledger.read_ledger(p.warehouse, p.name).to_pylist()]
 
 
 def test_the_ledger_has_every_run_with_its_offsets_and_fates(restaurant: Pipeline) -> None:
@@ -45,26 +46,26 @@ def test_the_ledger_has_every_run_with_its_offsets_and_fates(restaurant: Pipelin
 
 def test_the_command_prints_it(copy: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     with copy.here():
-        assert cli.main(["ledger"]) == 0
+        assert main.main(["ledger"]) == 0
         text = capsys.readouterr().out
         assert text.splitlines()[0].split()[-4:] == ["partition", "first", "last", "accepted"]
-        assert cli.main(["ledger", copy.name, "--format", "json"]) == 0
+        assert main.main(["ledger", copy.name, "--format", "json"]) == 0
         assert [row["gone"] for row in json.loads(capsys.readouterr().out)] == [0, 0, 0, None]
-        assert cli.main(["ledger", copy.name, "--rebuild"]) == 0
-        assert "as the logs have it; nothing was written" in capsys.readouterr().out
+        assert main.main(["ledger", copy.name, "--rebuild"]) == 0
+        assert "agrees with the logs; nothing was written" in capsys.readouterr().out
 
 
 def test_a_journal_that_agrees_is_left_as_it_is(copy: Pipeline) -> None:
-    before = journal.runs(copy.warehouse, copy.name)
-    assert rebuild.rebuild(copy.warehouse, copy.contract) == []
-    assert journal.runs(copy.warehouse, copy.name) == before
+    before = journal.read_runs(copy.warehouse, copy.name)
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == []
+    assert journal.read_runs(copy.warehouse, copy.name) == before
 
 
 def test_a_lost_journal_is_made_again_and_runs_go_on_after_it(copy: Pipeline) -> None:
-    before = {run.number: run for run in journal.runs(copy.warehouse, copy.name)}
+    before = {run.number: run for run in journal.read_runs(copy.warehouse, copy.name)}
     shutil.rmtree(Path(copy.warehouse) / copy.name / "runs")
-    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1, 2]
-    after = {run.number: run for run in journal.runs(copy.warehouse, copy.name)}
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1, 2]
+    after = {run.number: run for run in journal.read_runs(copy.warehouse, copy.name)}
     assert [(run.run_id, run.known_at) for run in after.values()] == [
         (before[n].run_id, before[n].known_at) for n in (1, 2)
     ]
@@ -74,25 +75,27 @@ def test_a_lost_journal_is_made_again_and_runs_go_on_after_it(copy: Pipeline) ->
         assert now["menu"] == then["menu"]
         assert now["orders"].ranges == then["orders"].ranges
     with copy.here():
-        assert runs.plan(copy.name, "next") == 3
-    [_, _, planned] = journal.runs(copy.warehouse, copy.name)
+        assert run_steps.plan_run(copy.name, "next") == 3
+    [_, _, planned] = journal.read_runs(copy.warehouse, copy.name)
     assert planned.known_at > before[2].known_at
     assert [share.ranges[0] for share in plans.Plan.from_json(planned.plan).topics.values()] == [(4, 4), (4, 4)]
 
 
 def test_a_journal_that_disagrees_with_the_logs_is_put_right(copy: Pipeline) -> None:
     shutil.rmtree(Path(copy.warehouse) / copy.name / "logs" / "orders")
-    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1]
-    plan = plans.Plan.from_json(journal.runs(copy.warehouse, copy.name)[0].plan)
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1]
+    plan = plans.Plan.from_json(journal.read_runs(copy.warehouse, copy.name)[0].plan)
     assert list(plan.topics) == ["menu"]
 
 
 def test_without_logs_the_tables_tell_of_their_last_runs(copy: Pipeline) -> None:
-    before = {run.number: run.known_at for run in journal.runs(copy.warehouse, copy.name)}
+    before = {run.number: run.known_at for run in journal.read_runs(copy.warehouse, copy.name)}
     for lost in ("runs", "logs"):
         shutil.rmtree(Path(copy.warehouse) / copy.name / lost)
-    assert rebuild.rebuild(copy.warehouse, copy.contract) == [1, 2], "orders was published last by run 1, menu by run 2"
-    after = {run.number: run.known_at for run in journal.runs(copy.warehouse, copy.name)}
+    assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1, 2], (
+        "orders was published last by run 1, menu by run 2"
+    )
+    after = {run.number: run.known_at for run in journal.read_runs(copy.warehouse, copy.name)}
     assert all(abs(after[n] - before[n]) < timedelta(milliseconds=1) for n in after)
 
 
@@ -100,11 +103,13 @@ def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
     """Each has a log, a journal and offsets of its own; what one replays the other still has to."""
     with pipeline(None, broker, tmp_path / "one") as one:
         one.send("menu", ("curry", {"price": 8}, 0))
-        runs.plan(one.name, "first")
+        run_steps.plan_run(one.name, "first")
         two = Pipeline(None, broker, tmp_path / "one", RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
         two.prefix = one.prefix
         two.write(RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
-        assert runs.plan(two.name, "first") == 1
-        shares = [plans.Plan.from_json(plans.current(p.warehouse, p.name, 1).plan).topics["menu"] for p in (one, two)]
+        assert run_steps.plan_run(two.name, "first") == 1
+        shares = [
+            plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, 1).plan).topics["menu"] for p in (one, two)
+        ]
         assert shares[0] == shares[1]
         assert one.states() == two.states() == [(1, "planned")]

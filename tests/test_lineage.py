@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import receivers
-from hindcast.contracts import load
-from hindcast.scheduling import lineage
+from hindcast.airflow import lineage
+from hindcast.contract import load
 from pipelines import RESTAURANT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,11 +44,11 @@ views:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lineage.Lineage]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lineage.ColumnLineage]:
     path = tmp_path_factory.mktemp("schemas") / "restaurant.yaml"
     path.write_text(RESTAURANT.replace("\nviews:\n", STOCK) + MORE)
     contract = load(path)
-    return {name: lineage.of_view(contract, name) for name in contract.views}
+    return {name: lineage.view_lineage(contract, name) for name in contract.views}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lineage.Lineage]
         ("halves", "validTo", ["menu.validTo IDENTITY"]),
     ],
 )
-def test_what_a_column_comes_from(told: dict[str, lineage.Lineage], view: str, column: str, sources: list[str]) -> None:
+def test_what_a_column_comes_from(
+    told: dict[str, lineage.ColumnLineage], view: str, column: str, sources: list[str]
+) -> None:
     assert [f"{it.input}.{it.column} {it.subtype}" for it in told[view].columns[column]] == sources
 
 
@@ -86,7 +88,7 @@ def test_what_a_column_comes_from(told: dict[str, lineage.Lineage], view: str, c
         ("halves", []),
     ],
 )
-def test_what_all_of_a_table_depends_on(told: dict[str, lineage.Lineage], view: str, sources: list[str]) -> None:
+def test_what_all_of_a_table_depends_on(told: dict[str, lineage.ColumnLineage], view: str, sources: list[str]) -> None:
     assert [f"{it.input}.{it.column} {it.subtype}" for it in told[view].every] == sources
 
 
@@ -94,17 +96,17 @@ def test_an_expression_that_names_a_sensitive_column_is_not_told(tmp_path: Path)
     path = tmp_path / "restaurant.yaml"
     marked = RESTAURANT.replace("    key: {customer: string}\n", "    key: {customer: string}\n    sensitive: [item]\n")
     path.write_text(marked + "    where: orders.item <> 'oysters for Ann'\n")
-    found = lineage.of_view(load(path), "bills")
+    found = lineage.view_lineage(load(path), "bills")
     assert "oysters" not in str(found)
-    assert [it.how for it in found.columns["item"]] == [None]
-    assert [it.how for it in found.columns["amount"]] == ["orders.quantity * menu.price"] * 2
+    assert [it.expression for it in found.columns["item"]] == [None]
+    assert [it.expression for it in found.columns["amount"]] == ["orders.quantity * menu.price"] * 2
 
 
 def test_what_lies_in_an_object_store_is_named_as_openlineage_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_WAREHOUSE", "s3a://bucket/w")
-    assert lineage._delta("restaurant.bills") == ("s3://bucket", "w/restaurant/bills")
+    assert lineage._delta_dataset("restaurant.bills") == ("s3://bucket", "w/restaurant/bills")
     monkeypatch.setenv("HINDCAST_WAREHOUSE", "/a place/w")
-    assert lineage._delta("restaurant.bills") == ("file", "/a place/w/restaurant/bills")
+    assert lineage._delta_dataset("restaurant.bills") == ("file", "/a place/w/restaurant/bills")
 
 
 TASKS = """

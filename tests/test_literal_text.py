@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from hindcast import read
-from hindcast.questions import Question
-from hindcast.session import SETTINGS, defaults_file, sized
-from hindcast.settings import settings
+from hindcast.bitemporal.predicates import Question
+from hindcast.common.session import SPARK_SETTINGS, fit_to_rows, format_defaults_file
+from hindcast.common.settings import read_settings
+from hindcast.query import read
 from pipelines import T0, pipeline
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def test_a_name_in_braces_is_put_in_nobodys_place(spark: SparkSession, broker: s
 
 def test_every_session_takes_text_literally(spark: SparkSession) -> None:
     """What every JVM is started with, the shared server's and spark-submit's, and what a step says of its session."""
-    assert SETTINGS[SUBSTITUTE] == "false"
+    assert SPARK_SETTINGS[SUBSTITUTE] == "false"
     for small in (False, True):
-        assert f"{SUBSTITUTE} false" in defaults_file(settings(), small=small).splitlines()
+        assert f"{SUBSTITUTE} false" in format_defaults_file(read_settings(), small=small).splitlines()
     other = spark.newSession()
     assert other.conf.get(SUBSTITUTE) == "false"
     other.conf.set(SUBSTITUTE, "true")
-    with sized(other, 10**9):
+    with fit_to_rows(other, 10**9):
         assert other.sql(f"SELECT '{PATH}'").collect() == [(PATH,)]
 
 
@@ -112,7 +112,7 @@ def test_sparks_parts_in_docker_are_started_with_these_settings() -> None:
 
 
 def test_moments_of_a_question_are_not_cut(spark: SparkSession) -> None:
-    from hindcast.questions import spark as for_spark
+    from hindcast.bitemporal.predicates import translate_to_spark as for_spark
 
     text = "it's ${a} and ${env:PATH}$"
     condition = for_spark("x = 'it''s ${a} and ${env:PATH}$' AND at <= TIMESTAMPTZ '2026-01-01 00:00:00+00:00'")

@@ -17,7 +17,7 @@ import pytest
 
 import oracle
 import replays
-from hindcast import cli
+from hindcast.cli import main
 from pipelines import Pipeline
 from scenarios import (
     BASE,
@@ -176,7 +176,7 @@ def compared(p: Pipeline, name: str, run: oracle.Run, capsys: pytest.CaptureFixt
     """The exit code of `hindcast compare`, and what it prints."""
     capsys.readouterr()
     with p.here():
-        code = cli.main(["compare", f"{p.name}.{replays.view(name)}", "--topic", f"{run.prefix}output"])
+        code = main.main(["compare", f"{p.name}.{replays.view(name)}", "--topic", f"{run.prefix}output"])
     out, err = capsys.readouterr()
     assert err == ""
     return code, out

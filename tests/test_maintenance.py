@@ -17,16 +17,18 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 
 from crashes import watched
-from hindcast import cli, clock, read
-from hindcast.delta import tables
-from hindcast.delta.tables import Table
-from hindcast.planning import journal
-from hindcast.planning.journal import Run
-from hindcast.questions import Question
-from hindcast.settings import Settings, settings
-from hindcast.upkeep import maintenance
-from hindcast.upkeep.maintenance import depth, maintain, retention
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.bitemporal.predicates import Question
+from hindcast.cli import main
+from hindcast.common import clock
+from hindcast.common.settings import Settings, read_settings
+from hindcast.ops import maintenance
+from hindcast.ops.maintenance import file_retention, maintain_tables, overlap_depth
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
+from hindcast.query import read
+from hindcast.store import tables
+from hindcast.store.tables import Table
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -79,10 +81,12 @@ def answers(p: Pipeline) -> dict[str, Any]:
 
 
 def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(not it.steps for it in maintain(no_spark, settings(), here.contract).tables), "there is too little"
-    monkeypatch.setattr(maintenance, "MANY", 2)
+    assert all(not it.steps for it in maintain_tables(no_spark, read_settings(), here.contract).tables), (
+        "there is too little"
+    )
+    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
     before = here.versions()
-    told = {it.table: it for it in maintain(no_spark, settings(), here.contract, dry_run=True).tables}
+    told = {it.table: it for it in maintain_tables(no_spark, read_settings(), here.contract, dry_run=True).tables}
     assert told["logs/menu"].steps == ["compact 2 files"]
     assert told["runs"].steps == ["compact 6 files"]
     assert told["menu"].files == (len(DeltaTable(here.table("menu").path).file_uris()),) * 2
@@ -92,23 +96,25 @@ def test_what_would_be_done_is_told_without_spark(here: Pipeline, monkeypatch: p
 def test_files_become_few_and_no_answer_changes(
     here: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(maintenance, "MANY", 2)
+    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
     before, old = answers(here), DeltaTable(here.table("menu").path).version()
-    noted = {name: tables.notes(here.table(name)) for name in NAMES}
-    assert cli.main(["maintain", here.name, "--format", "json"]) == 0
+    noted = {name: tables.read_notes(here.table(name)) for name in NAMES}
+    assert main.main(["maintain", here.name, "--format", "json"]) == 0
     told = {it["table"]: it for it in json.loads(capsys.readouterr().out)["tables"]}
     assert told["logs/menu"]["files"] == [2, 1]
     assert told["runs"]["files"] == [6, 1]
     assert answers(here) == before
-    assert {name: tables.notes(here.table(name)) for name in NAMES} == noted
+    assert {name: tables.read_notes(here.table(name)) for name in NAMES} == noted
     log = Table(here.warehouse, here.name, "logs/menu", "log")
     newest = DeltaTable(log.path).history(1)[0]
     assert (newest["operation"], json.loads(newest["userMetadata"])["run"]) == ("OPTIMIZE", 2), "notes are kept alive"
     assert DeltaTable(here.table("menu").path, version=old).to_pyarrow_table().num_rows == len(here.history("menu"))
-    assert verify(here.warehouse, here.contract).findings == []
-    assert cli.main(["maintain", here.name]) == 0
+    assert verify_tables(here.warehouse, here.contract).findings == []
+    assert main.main(["maintain", here.name]) == 0
     assert "versions of the last 7 days can be read" in capsys.readouterr().out
-    assert all(not it.steps for it in maintain(no_spark, settings(), here.contract).tables), "nothing is left to do"
+    assert all(not it.steps for it in maintain_tables(no_spark, read_settings(), here.contract).tables), (
+        "nothing is left to do"
+    )
 
 
 def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline) -> None:
@@ -120,16 +126,16 @@ def test_what_no_version_needs_is_removed_without_a_commit(here: Pipeline) -> No
     os.utime(left, times=(0, time.time() - 8 * 86_400))
     os.utime(fresh, times=(0, time.time() - 6 * 86_400))
     rows, version = here.history("orders"), DeltaTable(table.path).version()
-    done = maintenance._maintained(own(here), table, 7, 7 * DAY, dry_run=False)
+    done = maintenance._maintain_table(own(here), table, 7, 7 * DAY, dry_run=False)
     assert done.steps == ["vacuum 1 file"]
     assert done.disk[0] > done.disk[1]
     assert (left.exists(), fresh.exists()) == (False, True)
     assert (here.history("orders"), DeltaTable(table.path).version()) == (rows, version)
-    done = maintenance._maintained(own(here), table, 5, 5 * DAY, dry_run=False)
+    done = maintenance._maintain_table(own(here), table, 5, 5 * DAY, dry_run=False)
     assert done.steps == ["promise versions of 5 days", "vacuum 1 file"]
     assert not fresh.exists()
     assert here.history("orders") == rows
-    assert maintenance._promise(DeltaTable(table.path), 5) == ""
+    assert maintenance._missing_properties(DeltaTable(table.path), 5) == ""
 
 
 @pytest.mark.parametrize(
@@ -147,10 +153,10 @@ def test_delta_is_told_for_how_long_versions_are_promised(
 ) -> None:
     configuration = {f"delta.{name}": text for name, text in there.items()}
     made = DeltaTable.create(str(tmp_path), Schema([Field("n", "long")]), configuration=configuration)
-    assert maintenance._promise(made, days) == ", ".join(f"'delta.{text}'" for text in lacking)
+    assert maintenance._missing_properties(made, days) == ", ".join(f"'delta.{text}'" for text in lacking)
 
 
-def span(least: int, most: int, size: int = maintenance.SMALL) -> dict[str, Any]:
+def span(least: int, most: int, size: int = maintenance.SMALL_FILE_BYTES) -> dict[str, Any]:
     return {"min.validFrom": least, "max.validFrom": most, "size_bytes": size}
 
 
@@ -166,10 +172,11 @@ def span(least: int, most: int, size: int = maintenance.SMALL) -> dict[str, Any]
     ],
 )
 def test_how_much_files_overlap(files: list[dict[str, Any]], expected: float) -> None:
-    assert depth(files, "validFrom") == expected
+    assert overlap_depth(files, "validFrom") == expected
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     table = here.table("bills")
     spark = own(here)()
@@ -181,14 +188,14 @@ def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pyte
             "append"
         ).save(table.path)
     before = sorted(map(str, spark.read.format("delta").load(table.path).collect()))
-    monkeypatch.setattr(maintenance, "SMALL", 1_000)
-    monkeypatch.setattr(maintenance, "LARGE", 8_000)
-    [done] = [it for it in maintain(own(here), settings(), here.contract).tables if it.table == "bills"]
+    monkeypatch.setattr(maintenance, "SMALL_FILE_BYTES", 1_000)
+    monkeypatch.setattr(maintenance, "LARGE_FILE_BYTES", 8_000)
+    [done] = [it for it in maintain_tables(own(here), read_settings(), here.contract).tables if it.table == "bills"]
     assert [step.split(" files ")[1] for step in done.steps] == ["of past rows by timestamp"]
     added = [file for file in _added(table) if file["size_bytes"] >= 1_000]
-    assert depth(added, "timestamp") <= 1
+    assert overlap_depth(added, "timestamp") <= 1
     assert sorted(map(str, spark.read.format("delta").load(table.path).collect())) == before
-    [again] = [it for it in maintain(no_spark, settings(), here.contract).tables if it.table == "bills"]
+    [again] = [it for it in maintain_tables(no_spark, read_settings(), here.contract).tables if it.table == "bills"]
     assert again.steps == []
 
 
@@ -201,33 +208,33 @@ def _added(table: Table) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def set_to_two_days(tmp_path: Path) -> Settings:
-    return settings({"HINDCAST_WAREHOUSE": str(tmp_path), "HINDCAST_TIME_TRAVEL": "2"})
+    return read_settings({"HINDCAST_WAREHOUSE": str(tmp_path), "HINDCAST_TIME_TRAVEL": "2"})
 
 
-def enter(now: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, str, timedelta]) -> None:
+def enter(settings: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[int, str, timedelta]) -> None:
     """Entries of the journal, each so long ago."""
     for number, state, ago in entries:
         moment = datetime.now(UTC) - ago
         monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
-        journal.write(now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
+        journal.append_entry(settings.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
 
 
 def test_files_are_kept_as_long_as_is_set(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert retention(set_to_two_days, "p") == 2 * DAY
+    assert file_retention(set_to_two_days, "p") == 2 * DAY
     enter(set_to_two_days, monkeypatch, (1, "planned", 9 * HOUR), (1, "completed", 2 * HOUR))
-    assert retention(set_to_two_days, "p") == 2 * DAY
-    assert retention(settings({"HINDCAST_WAREHOUSE": set_to_two_days.warehouse}), "p") == 7 * DAY
+    assert file_retention(set_to_two_days, "p") == 2 * DAY
+    assert file_retention(read_settings({"HINDCAST_WAREHOUSE": set_to_two_days.warehouse}), "p") == 7 * DAY
 
 
 def test_but_twice_what_the_longest_run_has_taken(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(set_to_two_days, monkeypatch, (1, "planned", 30 * DAY), (1, "completed", 28 * DAY))
     enter(set_to_two_days, monkeypatch, (2, "planned", 9 * DAY), (2, "completed", 9 * DAY))
-    assert round(retention(set_to_two_days, "p") / DAY, 3) == 4
+    assert round(file_retention(set_to_two_days, "p") / DAY, 3) == 4
 
 
 def test_one_that_is_under_way_still_counts(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(set_to_two_days, monkeypatch, (1, "planned", 5 * DAY), (1, "stopped", 4 * DAY))
-    assert round(retention(set_to_two_days, "p") / DAY, 3) == 10
+    assert round(file_retention(set_to_two_days, "p") / DAY, 3) == 10
 
 
 def test_old_reports_are_removed_if_that_is_set(
@@ -240,10 +247,10 @@ def test_old_reports_are_removed_if_that_is_set(
             (folder / f"run-{number}.{ending}").write_text("{}")
             os.utime(folder / f"run-{number}.{ending}", times=(0, time.time() - days * 86_400))
     monkeypatch.setenv("HINDCAST_REPORTS", str(tmp_path / "reports"))
-    assert maintain(no_spark, settings(), here.contract).reports == 0, "they are kept unless it is set"
+    assert maintain_tables(no_spark, read_settings(), here.contract).reports == 0, "they are kept unless it is set"
     monkeypatch.setenv("HINDCAST_KEEP_REPORTS", "30")
-    assert maintain(no_spark, settings(), here.contract, dry_run=True).reports == 1
-    assert maintain(no_spark, settings(), here.contract).reports == 1
+    assert maintain_tables(no_spark, read_settings(), here.contract, dry_run=True).reports == 1
+    assert maintain_tables(no_spark, read_settings(), here.contract).reports == 1
     assert sorted(path.name for path in folder.iterdir()) == ["run-2.html", "run-2.json"]
 
 
@@ -252,15 +259,15 @@ def test_runs_go_on_while_tables_are_maintained(
     spark: SparkSession, broker: str, tmp_path: Path, restaurant: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each commit of the second run maintenance begins beside it; after it, all else that it finds is done."""
-    monkeypatch.setattr(maintenance, "MANY", 1)
+    monkeypatch.setattr(maintenance, "MIN_FILES", 1)
     with pipeline(spark, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         alongside: list[threading.Thread] = []
-        done: list[maintenance.Maintained] = []
+        done: list[maintenance.MaintenanceReport] = []
         failed: list[Exception] = []
 
         def work() -> None:
             try:
-                done.append(maintain(own(p), settings(), p.contract))
+                done.append(maintain_tables(own(p), read_settings(), p.contract))
             except Exception as error:  # noqa: BLE001  # told below
                 failed.append(error)
 
@@ -281,4 +288,4 @@ def test_runs_go_on_while_tables_are_maintained(
         assert any(it.steps for told in done for it in told.tables)
         assert {n: p.history(n) for n in NAMES} == {n: restaurant.history(n) for n in NAMES}
         assert p.states() == [(n, "completed") for n in (1, 2, 3)]
-        assert verify(p.warehouse, p.contract, spark=lambda: spark).findings == []
+        assert verify_tables(p.warehouse, p.contract, spark=lambda: spark).findings == []

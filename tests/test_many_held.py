@@ -15,23 +15,23 @@ import pytest
 from deltalake import write_deltalake
 from fastapi.testclient import TestClient
 
-from hindcast import cli
-from hindcast.contracts import find
-from hindcast.delta import making
-from hindcast.pages.access import Access
-from hindcast.pages.app import made
-from hindcast.quality import approval, holds
-from hindcast.replay import logs
-from hindcast.scheduling import steps
-from hindcast.settings import Settings
-from hindcast.upkeep.verifying import refused
+from hindcast.airflow import tasks
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.cli import main
+from hindcast.common.settings import Settings
+from hindcast.contract import find
+from hindcast.ingest import topic_log
+from hindcast.ops.verify import quarantine_checks
+from hindcast.quality import approval, hold_store
+from hindcast.store import table_creation
 from warehouses import RUNS, shop
 
 MANY = 100_000
 
 
 @pytest.fixture(scope="module")
-def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The warehouse `shop`, of whose prices so many keys are held, and so many records refused."""
     with shop(tmp_path_factory.mktemp("shop")) as found:
         numbers = range(MANY)
@@ -46,9 +46,11 @@ def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             "row": rows,
         }
         held |= {"entry": ["held"] * MANY, "change": ["open"] * MANY, "since": [0] * MANY, "digest": list(numbers)}
-        failing = making.ensure(holds.table(found.warehouse, "shop"), holds.SCHEMA)
-        write_deltalake(failing, fill(held, making.arrow_schema(holds.SCHEMA)), mode="append")
-        quarantine = making.ensure(logs.quarantine(found.warehouse, "shop"), refused.SCHEMA)
+        failing = table_creation.ensure_table(hold_store.failing_table(found.warehouse, "shop"), hold_store.SCHEMA)
+        write_deltalake(failing, fill(held, table_creation.arrow_schema(hold_store.SCHEMA)), mode="append")
+        quarantine = table_creation.ensure_table(
+            topic_log.quarantine_table(found.warehouse, "shop"), quarantine_checks.SCHEMA
+        )
         was = {**place, "run": held["run"], "timestamp": held["at"], "fate": ["malformed"] * MANY}
         was |= {"key": [b"i%d" % n for n in numbers], "value": [b"{"] * MANY, "reason": ["no JSON"] * MANY}
         write_deltalake(quarantine, fill(was, pa.schema(quarantine.schema().to_arrow())), mode="append")
@@ -67,58 +69,58 @@ def quick(seconds: float) -> Iterator[None]:
     assert time.process_time() - start < seconds
 
 
-@pytest.mark.usefixtures("now")
+@pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize("line", ["failing shop", "failing shop --held", "quarantine shop", "quarantine shop --all"])
 def test_a_list_shows_the_first_thousand_rows_and_says_how_many_there_are(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with quick(15):
-        assert cli.main(line.split()) == 0
+        assert main.main(line.split()) == 0
     shown = capsys.readouterr()
     assert shown.out.endswith("(1,000 rows)\n")
     assert shown.err == "hindcast: 1,000 of 100,000 rows are shown; --limit 0 shows all\n"
     assert len(shown.out) < 300_000
 
 
-@pytest.mark.usefixtures("now")
+@pytest.mark.usefixtures("settings")
 def test_as_many_rows_are_shown_as_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with quick(15):
-        assert cli.main(["failing", "shop", "--held", "--limit", "2"]) == 0
+        assert main.main(["failing", "shop", "--held", "--limit", "2"]) == 0
     assert capsys.readouterr().out.endswith("(2 rows)\n")
     with quick(15):
-        assert cli.main(["quarantine", "shop", "--format", "json", "--limit", "3"]) == 0
+        assert main.main(["quarantine", "shop", "--format", "json", "--limit", "3"]) == 0
     assert [row["key"] for row in json.loads(capsys.readouterr().out)] == ["i0", "i1", "i2"]
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("now")
+@pytest.mark.usefixtures("settings")
 def test_programs_are_given_all(capsys: pytest.CaptureFixture[str]) -> None:
     with quick(30):
-        assert cli.main(["quarantine", "shop", "--format", "json"]) == 0
+        assert main.main(["quarantine", "shop", "--format", "json"]) == 0
     shown = capsys.readouterr()
     assert (len(json.loads(shown.out)), shown.err) == (MANY, "")
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("now")
+@pytest.mark.usefixtures("settings")
 def test_pages_and_what_a_person_is_asked_are_short() -> None:
-    web = TestClient(made(Access(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
+    web = TestClient(build_app(PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))))  # noqa: ARG005
     with quick(15):
         answers = [web.get(page) for page in ("/quality/shop", "/ledger/shop", "/machine/shop?table=prices")]
-        asked = steps.held("shop")
+        asked = tasks.held("shop")
     assert {(answer.status_code, len(answer.text) < 100_000) for answer in answers} == {(200, True)}
     assert "and 99,800 more keys: hindcast failing shop --held" in asked["text"]
     assert len(json.dumps(asked)) < 80_000
 
 
 @pytest.mark.long
-def test_keys_are_found_counted_and_rejected(now: Settings) -> None:
-    contract = find(now.schemas, "shop")
+def test_keys_are_found_counted_and_rejected(settings: Settings) -> None:
+    contract = find(settings.schemas, "shop")
     with quick(30):
-        counts = holds.counts(now.warehouse, "shop", 1, 0)
-        some = holds.named(now.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
-        every = approval.choose_keys(now.warehouse, contract, datetime.now(UTC), "[]")
-        rejected = holds.reject(now.warehouse, "shop", every, "ann", datetime.now(UTC))
+        counts = hold_store.count_held(settings.warehouse, "shop", 1, 0)
+        some = hold_store.find_held_keys(settings.warehouse, "shop", "prices", [f"i{n}" for n in range(50)])
+        every = approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]")
+        rejected = hold_store.reject_keys(settings.warehouse, "shop", every, "ann", datetime.now(UTC))
     assert counts["prices"]["keys"] == len(every["prices"]) == len(rejected["prices"]) == MANY
     assert len(some) == 50
-    assert approval.choose_keys(now.warehouse, contract, datetime.now(UTC), "[]") == {}
+    assert approval.choose_keys(settings.warehouse, contract, datetime.now(UTC), "[]") == {}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
 from hindcast.quality import expectations
-from hindcast.session import SMALL, temporarily
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ SUITE: list[tuple[str, dict[str, Any]]] = [
 @pytest.fixture(scope="module")
 def validate(spark: SparkSession) -> Iterator[Validate]:
     """What Great Expectations says of rows, expectation by expectation, and the metrics that it resolved."""
-    gx = expectations.imported()
+    gx = expectations.import_gx()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     source = context.data_sources.add_spark("metrics", persist=False)
@@ -125,7 +125,7 @@ def validate(spark: SparkSession) -> Iterator[Validate]:
             result["exception_info"] = "raised_exception': True" in str(result["exception_info"])
         return told, {key: value for key, value in kept.items() if isinstance(value, int | float | str | list | None)}
 
-    with temporarily(spark, SMALL):
+    with override_conf(spark, SMALL_STEP_SETTINGS):
         yield validated
 
 
@@ -144,7 +144,7 @@ def alone(engine: Any) -> Iterator[dict[Any, Any]]:
 def bundled(rows: int | None) -> Any:
     from hindcast.quality import metrics
 
-    return lambda engine: metrics.bundled(engine, rows)
+    return lambda engine: metrics.bundle_metrics(engine, rows)
 
 
 @pytest.mark.filterwarnings("ignore:The condition_parser", "ignore:Passing a string to the row_condition")

@@ -11,8 +11,6 @@ def test_the_text_that_a_wrong_reading_changes_is_in_its_module() -> None:
     lost = [
         f"{it.module}: {it.reading}"
         for it, most in (*once, *((it, 99) for it in (*mutations.MUTATIONS, *mutations.OF_KERNELS)))
-        if not 1
-        <= (trials.JOBS / f"{it.module.replace('.', '/')}.py").read_text(encoding="utf-8").count(it.right)
-        <= most
+        if not 1 <= trials.source_of(it.module).read_text(encoding="utf-8").count(it.right) <= most
     ]
     assert not lost

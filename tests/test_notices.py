@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from hindcast.delta.folder import Folder
-from hindcast.errors import BusyError
-from hindcast.planning import journal, notices
-from hindcast.planning.journal import Run
-from hindcast.settings import Settings, settings
-from hindcast.upkeep import maintenance
-from hindcast.upkeep.forgetting import forget, records
-from hindcast.upkeep.forgetting.purge import live
+from hindcast.common.errors import BusyError
+from hindcast.common.settings import Settings, read_settings
+from hindcast.ops import maintenance
+from hindcast.ops.erase import forget, records
+from hindcast.ops.erase.purge import list_live_files
+from hindcast.plan import journal, notices
+from hindcast.plan.journal import Run
+from hindcast.store.folder import WarehouseFolder
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell, until, wrong
 
 if TYPE_CHECKING:
@@ -27,76 +27,77 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A pipeline `p` whose first run has ended; notices that are taken for dead ones' soon."""
     monkeypatch.setattr(notices, "BEAT", 0.05)
-    monkeypatch.setattr(notices, "DEAD", 1.0)
+    monkeypatch.setattr(notices, "DEAD_AFTER", 1.0)
     monkeypatch.setattr(notices, "_PAUSE", 0.02)
-    found = settings({"HINDCAST_WAREHOUSE": str(tmp_path)})
+    found = read_settings({"HINDCAST_WAREHOUSE": str(tmp_path)})
     enter(found, 1, "planned")
     enter(found, 1, "completed")
     return found
 
 
-def enter(now: Settings, number: int, state: str, **plan: Any) -> None:
+def enter(settings: Settings, number: int, state: str, **plan: Any) -> None:
     moment = datetime(2026, 1, number, tzinfo=UTC)
-    journal.write(
-        now.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p", **plan}, {"pipeline": "p", **plan})
+    journal.append_entry(
+        settings.warehouse,
+        Run(number, f"run {number}", moment, state, {"pipeline": "p", **plan}, {"pipeline": "p", **plan}),
     )
 
 
-def posted_files(now: Settings) -> list[str]:
-    return [file.path for file in Folder(f"{now.warehouse}/p").files("_notices")]
+def posted_files(settings: Settings) -> list[str]:
+    return [file.path for file in WarehouseFolder(f"{settings.warehouse}/p").list_files("_notices")]
 
 
 def test_a_forgetting_waits_for_those_who_have_posted_a_notice(
-    now: Settings, capsys: pytest.CaptureFixture[str]
+    settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended: list[str] = []
 
     def wait() -> None:
-        notices.wait_for_others(now.warehouse, "p")
+        notices.wait_for_others(settings.warehouse, "p")
         ended.append("waited")
 
     waiting = threading.Thread(target=wait)
-    with notices.post_notice(now.warehouse, "p", "maintenance"):
+    with notices.post_notice(settings.warehouse, "p", "maintenance"):
         waiting.start()
         time.sleep(1.5)  # longer than a notice of a dead process is heeded
         ended.append("posted")
     waiting.join(10)
     assert ended == ["posted", "waited"]
-    assert capsys.readouterr().err == "hindcast: p: waiting until maintenance stops, which goes on beside\n"
-    assert posted_files(now) == []
+    assert capsys.readouterr().err == "hindcast: p: waiting for maintenance, which is still running\n"
+    assert posted_files(settings) == []
 
 
-def test_the_notice_of_a_process_that_died_is_taken_away(now: Settings) -> None:
-    Folder(f"{now.warehouse}/p").write("_notices/dead.json", b'{"what": "maintenance", "beat": "1"}')
+def test_the_notice_of_a_process_that_died_is_taken_away(settings: Settings) -> None:
+    WarehouseFolder(f"{settings.warehouse}/p").write("_notices/dead.json", b'{"what": "maintenance", "beat": "1"}')
     started = time.monotonic()
-    notices.wait_for_others(now.warehouse, "p")
+    notices.wait_for_others(settings.warehouse, "p")
     assert 1.0 < time.monotonic() - started < 5
-    assert posted_files(now) == []
+    assert posted_files(settings) == []
 
 
-def test_nobody_rewrites_files_while_something_is_forgotten(now: Settings) -> None:
-    enter(now, 2, "planned", forgets={"topic": "t", "sha256": "0"})
+def test_nobody_rewrites_files_while_something_is_forgotten(settings: Settings) -> None:
+    enter(settings, 2, "planned", forgets={"topic": "t", "sha256": "0"})
     with (
         pytest.raises(BusyError, match=r"maintenance stops here: run 2 \(run 2\) forgets something"),
-        notices.post_notice(now.warehouse, "p", "maintenance"),
+        notices.post_notice(settings.warehouse, "p", "maintenance"),
     ):
         raise AssertionError("nothing may be done here")
-    assert posted_files(now) == []
-    enter(now, 2, "stopped", forgets={"topic": "t", "sha256": "0"})
+    assert posted_files(settings) == []
+    enter(settings, 2, "stopped", forgets={"topic": "t", "sha256": "0"})
     with pytest.raises(BusyError):
-        notices.refuse_forgetting(now.warehouse, "p", "maintenance")
-    enter(now, 2, "completed", forgets={"topic": "t", "sha256": "0"})
-    with notices.post_notice(now.warehouse, "p", "maintenance"):
-        assert len(posted_files(now)) == 1
+        notices.refuse_forgetting(settings.warehouse, "p", "maintenance")
+    enter(settings, 2, "completed", forgets={"topic": "t", "sha256": "0"})
+    with notices.post_notice(settings.warehouse, "p", "maintenance"):
+        assert len(posted_files(settings)) == 1
 
 
 @pytest.fixture
 def shop(spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     """The restaurant after two runs, tables of it in several files, which maintenance joins."""
-    monkeypatch.setattr(maintenance, "MANY", 2)
+    monkeypatch.setattr(maintenance, "MIN_FILES", 2)
     with pipeline(spark, broker, tmp_path) as p:
         again = {**CORRECTION, "orders": [("candace", {"item": "soup", "quantity": 1}, 6)]}
         for brought in (SEED, again):
@@ -107,12 +108,12 @@ def shop(spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.M
 
 def lost_files(p: Pipeline) -> list[str]:
     """The files that tables of a pipeline name and that are not there."""
-    found = Folder(f"{p.warehouse}/{p.name}")
-    there = {file.path for file in found.files()}
+    found = WarehouseFolder(f"{p.warehouse}/{p.name}")
+    there = {file.path for file in found.list_files()}
     return [
         path
         for name in found.tables
-        for path in (f"{name}/{it}" for it in live(DeltaTable(f"{p.warehouse}/{p.name}/{name}")))
+        for path in (f"{name}/{it}" for it in list_live_files(DeltaTable(f"{p.warehouse}/{p.name}/{name}")))
         if path not in there
     ]
 
@@ -122,7 +123,7 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
     shop: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stands before its first commit when the forgetting begins; then it makes that commit, and stops."""
-    spark, real = shop.spark, maintenance._committed
+    spark, real = shop.spark, maintenance._run_statement
     assert spark is not None
     begun, go_on, done = threading.Event(), threading.Event(), list[str]()
     failed: list[Exception] = []
@@ -135,18 +136,18 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
         finally:
             done.append("maintenance has committed")
 
-    monkeypatch.setattr(maintenance, "_committed", committed)
+    monkeypatch.setattr(maintenance, "_run_statement", committed)
 
     def maintain() -> None:
         try:
-            maintenance.maintain(spark.newSession, settings(), shop.contract)
+            maintenance.maintain_tables(spark.newSession, read_settings(), shop.contract)
         except Exception as error:  # noqa: BLE001  # looked at below
             failed.append(error)
 
     beside = threading.Thread(target=maintain)
     beside.start()
     assert begun.wait(300)
-    what = records.asked(shop.contract, "orders", "candace", ())
+    what = records.parse_request(shop.contract, "orders", "candace", ())
 
     def wait_for_others(warehouse: str, name: str) -> None:
         threading.Timer(2, go_on.set).start()
@@ -155,7 +156,7 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
 
     waits = notices.wait_for_others
     monkeypatch.setattr(notices, "wait_for_others", wait_for_others)
-    told = forget.forget(spark, shop.contract, what)
+    told = forget.forget_records(spark, shop.contract, what)
     beside.join(600)
     assert done == ["maintenance has committed", "the forgetting goes on"]
     assert [type(error) for error in failed] == [BusyError]
@@ -164,7 +165,7 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
     assert not [path for path in Path(shop.warehouse).rglob("*") if path.is_file() and b"candace" in path.read_bytes()]
     assert {row[0] for row in shop.believed("bills")} == {"anna", "bob"}
     assert wrong(shop) == []
-    assert any(it.steps for it in maintenance.maintain(spark.newSession, settings(), shop.contract).tables)
+    assert any(it.steps for it in maintenance.maintain_tables(spark.newSession, read_settings(), shop.contract).tables)
     assert wrong(shop) == []
 
 
@@ -178,7 +179,7 @@ def test_a_key_is_forgotten_while_maintenance_is_begun_again_and_again(shop: Pip
         session = spark.newSession()
         while not ended.is_set():
             try:
-                maintenance.maintain(lambda: session, settings(), shop.contract)
+                maintenance.maintain_tables(lambda: session, read_settings(), shop.contract)
                 kinds.append("done")
             except Exception as error:  # noqa: BLE001  # looked at below
                 kinds.append(type(error).__name__)
@@ -187,7 +188,9 @@ def test_a_key_is_forgotten_while_maintenance_is_begun_again_and_again(shop: Pip
     beside = threading.Thread(target=maintain)
     beside.start()
     try:
-        told = forget.forget(spark, shop.contract, records.asked(shop.contract, "orders", "candace", ()))
+        told = forget.forget_records(
+            spark, shop.contract, records.parse_request(shop.contract, "orders", "candace", ())
+        )
         until(lambda: kinds[-1:] == ["done"], 600)
     finally:
         ended.set()

@@ -10,8 +10,8 @@ import pytest
 
 import receivers
 from browser import running
-from hindcast.demo import restaurant
 from hindcast.kafka import produce
+from hindcast_demo import restaurant
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,10 +28,10 @@ def test_a_run_in_airflow_is_told_by_its_logs_by_statsd_and_by_openlineage(
         for option, value in {"ON": "True", "PORT": str(port), "INFLUXDB_ENABLED": "True"}.items():
             monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{option}", value)
         with running(tmp_path, ROOT / "schemas" / "restaurant.yaml", HINDCAST_SPARK=how) as (now, web):
-            first = restaurant.first()
-            produce.create(now.kafka, *first)
+            first = restaurant.first_records()
+            produce.create_topics(now.kafka, *first)
             for topic, records in first.items():
-                produce.send(now.kafka, topic, records)
+                produce.send_records(now.kafka, topic, records)
             web.unpause("restaurant")
             run = web.wait("restaurant")
             told = web._call(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import cli
-from hindcast.contracts import Contract, find, read_all
-from hindcast.errors import ContractError
-from hindcast.pages import catalog
+from hindcast.airflow.pages import catalog
+from hindcast.cli import main
+from hindcast.common.errors import ContractError
+from hindcast.contract import Contract, find, try_load_all
 from test_contracts import GOOD
 from test_dags import parsed
 from warehouses import shop
@@ -38,7 +38,7 @@ def test_a_file_name_that_is_not_utf8_takes_no_dag_down(schemas: Path) -> None:
     dags = parsed(schemas)["dags"]
     assert json.dumps(dags, ensure_ascii=False).encode()  # as the processor gets them
     assert "restaurant" in dags
-    assert r"caf\xe9.yaml:1: holds no contract" in dags["caf_"]["doc"]
+    assert r"caf\xe9.yaml:1: contains no contract" in dags["caf_"]["doc"]
 
 
 def test_control_characters_of_a_file_name_do_not_reach_the_terminal(
@@ -48,14 +48,14 @@ def test_control_characters_of_a_file_name_do_not_reach_the_terminal(
     write(schemas, b"b\nhindcast: all fine.yaml", "x")
     write(schemas, b"caf\xe9.yaml", "x")
     write(schemas, b"d\xe2\x80\xae.yaml", GOOD)
-    assert cli.main(["check"]) == 1
+    assert main.main(["check"]) == 1
     told = capsys.readouterr()
     assert r"a\x1b[31mRED.yaml: 2 topics" in told.out
     lines = told.err.splitlines()
     assert [line.partition("/schemas/")[2] for line in lines if line.startswith("hindcast: ")] == [
-        r"b\nhindcast: all fine.yaml:1: holds no contract",
-        r"caf\xe9.yaml:1: holds no contract",
-        rf"d\u202e.yaml:1: pipeline 'restaurant' is also the name in {schemas}/a\x1b[31mRED.yaml",
+        r"b\nhindcast: all fine.yaml:1: contains no contract",
+        r"caf\xe9.yaml:1: contains no contract",
+        rf"d\u202e.yaml:1: pipeline 'restaurant' is already used in {schemas}/a\x1b[31mRED.yaml",
     ]
 
 
@@ -63,15 +63,15 @@ def test_of_yml_beside_yaml_every_reader_takes_yaml(schemas: Path, capsys: pytes
     write(schemas, b"a.yaml", PAY.format(topic="first"))
     write(schemas, b"pay.yaml", PAY.format(topic="right"))
     write(schemas, b"pay.yml", PAY.format(topic="wrong"))
-    found = {path.name: it for path, it in read_all(schemas).items()}
+    found = {path.name: it for path, it in try_load_all(schemas).items()}
     assert [name for name, it in found.items() if isinstance(it, Contract)] == ["pay.yaml"]
-    assert [*find(schemas, "pay").topics, *catalog.known()[0]["pay"].topics] == ["right", "right"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts()[0]["pay"].topics] == ["right", "right"]
     assert "replay.right" in parsed(schemas)["dags"]["pay"]["tasks"]
     for files in ([], sorted(map(str, schemas.iterdir()), reverse=True)):
-        assert cli.main(["check", *files]) == 1
+        assert main.main(["check", *files]) == 1
         assert "pay.yaml: 1 topic, 0 views, fine" in capsys.readouterr().out
     (schemas / "pay.yaml").unlink()
-    assert [*find(schemas, "pay").topics, *catalog.known()[0]["pay"].topics] == ["wrong", "wrong"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts()[0]["pay"].topics] == ["wrong", "wrong"]
 
 
 LONG = "x" * 300
@@ -93,14 +93,14 @@ def test_arguments_that_can_name_no_pipeline_are_refused(
             "shop.\udc80": r"'shop.\x80' is not UTF-8 text",
         }.items():
             capsys.readouterr()
-            assert cli.main([*command.split(), name]) in (1, 2)
+            assert main.main([*command.split(), name]) in (1, 2)
             assert found in capsys.readouterr().err
 
 
 def test_a_table_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with shop(tmp_path):
         for option in ([], ["--held"]):
-            assert cli.main(["failing", "shop", "--table", "\udc80", *option]) == 1
+            assert main.main(["failing", "shop", "--table", "\udc80", *option]) == 1
             assert r"'\x80' is not UTF-8 text" in capsys.readouterr().err
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from hindcast.building import last_seen, preview
-from hindcast.contracts import Contract
-from hindcast.contracts.load import _Loader
-from hindcast.delta.tables import opened
-from hindcast.errors import AskedError
-from hindcast.planning import journal, planner
-from hindcast.planning.journal import Run
-from hindcast.planning.plans import Plan
+from hindcast.common.errors import RequestError
+from hindcast.contract import Contract
+from hindcast.contract.load import _Loader
+from hindcast.plan import journal, planner
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import Plan
+from hindcast.runs import incremental_state, preview
+from hindcast.store.tables import open_table
 from pipelines import RESTAURANT, T0, Pipeline, pipeline
 from test_inputs import TIPS
 
@@ -52,12 +52,12 @@ def late(p: Pipeline) -> None:
 def test_one_topic_is_brought_and_what_is_made_of_it_and_the_next_run_brings_the_rest(
     spark: SparkSession, broker: str, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", few)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", few)
     with pipeline(spark, broker, tmp_path, WIDER) as p:
         first(p)
         p.run("first")
         late(p)
-        seen = preview.preview(spark, p.name, only="menu")["tables"]
+        seen = preview.preview_run(spark, p.name, only="menu")["tables"]
         assert (list(seen), seen["bills"]["corrected"]) == (["menu", "bills", "spent"], 1)
         before = p.versions()
         told = p.run("second", only="menu", reason="a wrong price")
@@ -88,7 +88,7 @@ def test_a_view_alone_is_derived_whole_and_compared(spark: SparkSession, broker:
         first(p)
         p.run("first")
         then = p.believed("spent")
-        spent = opened(p.table("spent"))
+        spent = open_table(p.table("spent"))
         assert spent is not None
         spent.delete()
         late(p)
@@ -114,13 +114,13 @@ def test_inputs_stay_as_they_were_known_but_the_one_that_is_asked_for(
         p.run("third", only="dishes")
         assert [row[1] for row in p.believed("tipped")] == [0.9, 0.9]
         assert p.believed("dear") == [("curry", 9.0, 2, None)]
-        pins = [Plan.from_json(run.plan).pins["dishes"] for run in journal.runs(p.warehouse, p.name)]
-        moments = [run.known_at for run in journal.runs(other.warehouse, other.name)]
+        pins = [Plan.from_json(run.plan).as_of_system_times["dishes"] for run in journal.read_runs(p.warehouse, p.name)]
+        moments = [run.known_at for run in journal.read_runs(other.warehouse, other.name)]
         assert pins == [moments[0], moments[0], moments[1]]
 
 
 @pytest.mark.parametrize(
-    ("only", "past", "found", "mend"),
+    ("only", "past", "found", "fix"),
     [
         ("meno", [], "there is no table 'meno'", "did you mean 'menu'?"),
         ("menu", [], "the first run is about all tables", "without `only`"),
@@ -130,25 +130,25 @@ def test_inputs_stay_as_they_were_known_but_the_one_that_is_asked_for(
     ],
 )
 def test_what_concerns_all_tables_is_not_done_for_one(
-    only: str, past: list[tuple[str, str]], found: str, mend: str
+    only: str, past: list[tuple[str, str]], found: str, fix: str
 ) -> None:
     contract = parsed(WIDER)
     runs = [
         Run(n, f"run-{n}", T0, state, {"contract": contract.hash if hash_ == "same" else "c0ffee"}, {})
         for n, (state, hash_) in enumerate(past, 1)
     ]
-    with pytest.raises(AskedError) as refused:
-        planner.proposed("nowhere", "nobody", contract, "one", None, runs, only)
+    with pytest.raises(RequestError) as refused:
+        planner.propose_plan("nowhere", "nobody", contract, "one", None, runs, only)
     assert found in refused.value.found
-    assert mend in refused.value.mend
+    assert fix in refused.value.fix
 
 
 def test_what_is_below_a_table() -> None:
     gate = "expect_foreign_keys_to_be_found: {column: item, table: dishes}"
     contract = parsed(TIPS.replace("percent: int}", f"percent: int}}\n    expect: [{{{gate}}}]"))
-    assert contract.below("tips") == {"tips", "tipped"}
-    assert contract.below("dishes") == {"dishes", "tips", "tipped", "dear"}
-    assert contract.below("tipped") == {"tipped"}
+    assert contract.list_tables_below("tips") == {"tips", "tipped"}
+    assert contract.list_tables_below("dishes") == {"dishes", "tips", "tipped", "dear"}
+    assert contract.list_tables_below("tipped") == {"tipped"}
 
 
 def parsed(text: str) -> Contract:

@@ -15,12 +15,12 @@ import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
-from hindcast.contracts import find
-from hindcast.delta import tables
-from hindcast.pages import VIEWS, drawing, histories, machine, offsets
-from hindcast.pages.access import Access
-from hindcast.pages.app import made
-from hindcast.settings import Settings
+from hindcast.airflow.pages import VIEWS, drawing, key_history, ledger_page, time_machine
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.settings import Settings
+from hindcast.contract import find
+from hindcast.store import tables
 from warehouses import HOSTILE, RUNS, T0, at, shop, version, write
 
 GUEST = """
@@ -36,7 +36,7 @@ views:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with shop(tmp_path_factory.mktemp("shop"), GUEST) as found:
         yield found
 
@@ -48,7 +48,9 @@ def client(*readable: str) -> TestClient:
         if dag_id.partition("__")[0] not in {*readable, "nope"}:
             raise HTTPException(403)
 
-    return TestClient(made(Access(lambda: None, pipeline, lambda: frozenset(readable))), raise_server_exceptions=False)
+    return TestClient(
+        build_app(PageAccess(lambda: None, pipeline, lambda: frozenset(readable))), raise_server_exceptions=False
+    )
 
 
 @pytest.fixture
@@ -95,8 +97,8 @@ def test_every_route_asks_whether_the_user_may_see_it() -> None:
     def readable() -> frozenset[str]:
         return frozenset()
 
-    asked = Access(lambda: None, lambda: None, readable)
-    for route in made(asked).routes:
+    asked = PageAccess(lambda: None, lambda: None, readable)
+    for route in build_app(asked).routes:
         calls = [it.call for it in route.dependant.dependencies]  # type: ignore[attr-defined]  # there is no other kind
         assert asked.website in calls, route
         assert (asked.pipeline in calls) == ("{dag_id}" in route.path), route  # type: ignore[attr-defined]
@@ -133,7 +135,10 @@ def test_unknown_names_are_told_without_those_that_may_not_be_read() -> None:
 
 
 def test_to_load_the_plugin_imports_nothing_that_pages_need() -> None:
-    probe = "import sys, hindcast.pages; print(sorted({'fastapi', 'duckdb', 'pyspark', 'jinja2'} & set(sys.modules)))"
+    probe = (
+        "import sys, hindcast.airflow.pages; print(sorted({'fastapi', 'duckdb', 'pyspark', 'jinja2'} & "
+        "set(sys.modules)))"
+    )
     told = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
     assert told.stdout == "[]\n"
 
@@ -150,8 +155,8 @@ def test_quality_tells_the_verdict_of_the_last_run_and_where_its_report_is(web: 
     assert [run["run"] for run in twin(web, "/quality/shop")["runs"]] == [2, 1]
 
 
-def test_reports_and_data_docs_come_with_a_policy_of_their_own(web: TestClient, now: Settings) -> None:
-    docs = now.reports / "shop" / "run-1" / "index.html"
+def test_reports_and_data_docs_come_with_a_policy_of_their_own(web: TestClient, settings: Settings) -> None:
+    docs = settings.reports / "shop" / "run-1" / "index.html"
     docs.parent.mkdir()
     docs.write_text("<script>alert(1)</script>")
     assert twin(web, "/quality/shop")["runs"][1]["dataDocs"] == "run-1/index.html"
@@ -179,10 +184,10 @@ def test_reports_and_data_docs_come_with_a_policy_of_their_own(web: TestClient, 
         "out",
     ],
 )
-def test_no_page_escapes_the_reports_of_its_pipeline(web: TestClient, now: Settings, name: str) -> None:
-    link = now.reports / "shop" / "out"
+def test_no_page_escapes_the_reports_of_its_pipeline(web: TestClient, settings: Settings, name: str) -> None:
+    link = settings.reports / "shop" / "out"
     if not link.exists():
-        link.symlink_to(now.schemas / "shop.yaml")
+        link.symlink_to(settings.schemas / "shop.yaml")
     assert web.get(f"/reports/shop/{name}").status_code == 404
 
 
@@ -281,15 +286,17 @@ def test_sensitive_columns_are_hidden_and_sensitive_keys_are_not_asked_by(web: T
     assert web.get("/keys/shop.json", params={"table": "secrets", "beginning": "s"}).status_code == 400
 
 
-def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(now: Settings) -> None:
-    contract = find(now.schemas, "guest")
-    from hindcast.pages.why import explain
+def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Settings) -> None:
+    contract = find(settings.schemas, "guest")
+    from hindcast.airflow.pages.explain import explain_row
 
     row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
-    told = explain(now.warehouse, contract, "answers", row, RUNS[1], {"guest"})
+    told = explain_row(settings.warehouse, contract, "answers", row, RUNS[1], {"guest"})
     assert told["parts"][1]["rows"] is None
     assert "you may not read that pipeline" in told["text"]
-    assert explain(now.warehouse, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
+    assert (
+        explain_row(settings.warehouse, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,16 +307,16 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(now: Setting
         ("soundex(orders.item)", "This page cannot tell"),
     ],
 )
-def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(now: Settings, on: str, words: str) -> None:
-    from hindcast.pages.why import explain
+def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(settings: Settings, on: str, words: str) -> None:
+    from hindcast.airflow.pages.explain import explain_row
 
-    contract = find(now.schemas, "shop")
+    contract = find(settings.schemas, "shop")
     join = contract.views["bills"].join
     assert join is not None
     view = contract.views["bills"].model_copy(update={"join": join.model_copy(update={"on": on})})
     other = contract.model_copy(update={"views": {**contract.views, "bills": view}})
     row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
-    told = explain(now.warehouse, other, "bills", row, RUNS[1], {"shop"})
+    told = explain_row(settings.warehouse, other, "bills", row, RUNS[1], {"shop"})
     assert words in told["text"]
 
 
@@ -320,29 +327,34 @@ def test_some_keys_that_begin_so(web: TestClient) -> None:
     assert (keys(""), keys("na"), keys("x'--")) == ([HOSTILE, "naan"], ["naan"], [])
 
 
-def test_of_a_huge_history_the_rectangles_near_the_crosshair_are_drawn(now: Settings, tmp_path: Path) -> None:
-    contract = find(now.schemas, "shop")
+def test_of_a_huge_history_the_rectangles_near_the_crosshair_are_drawn(settings: Settings, tmp_path: Path) -> None:
+    contract = find(settings.schemas, "shop")
     with shop(tmp_path) as other:
         many = [
             version(1, None, n, n + 1, item="busy", price=n % 7, note="", _partition=0, _offset=n)
             for n in range(100_000)
         ]
         write(other, contract, "prices", many)
-        told = machine.page(
-            other, contract, ["shop"], machine.Asked("prices", "busy", at(50_000.5).isoformat(), comparedWith="run:1")
+        told = time_machine.build_page(
+            other,
+            contract,
+            ["shop"],
+            time_machine.MachineRequest("prices", "busy", at(50_000.5).isoformat(), comparedWith="run:1"),
         )
-    assert (told["plane"]["total"], len(told["plane"]["rectangles"])) == (100_000, machine.DRAWN)
+    assert (told["plane"]["total"], len(told["plane"]["rectangles"])) == (100_000, time_machine.MAX_RECTANGLES)
     assert values(told["answer"]["rows"]) == [["busy", "6.00", ""]]  # 50,000 mod 7
     offsets_drawn = [row["records"][0]["offset"] for row in told["plane"]["rectangles"]]
     assert (min(offsets_drawn), max(offsets_drawn)) == (49_850, 50_149) or abs(sum(offsets_drawn) / 300 - 50_000) < 2
 
 
-def test_a_history_is_read_once_for_each_version_of_its_table(now: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    contract = find(now.schemas, "shop")
-    table = tables.located(now.warehouse, contract, "visits")
-    first = histories.history(table, ["dave"])
-    monkeypatch.setattr(histories.read, "of_key", None)
-    assert histories.history(table, ["dave"]).rows is first.rows
+def test_a_history_is_read_once_for_each_version_of_its_table(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contract = find(settings.schemas, "shop")
+    table = tables.locate_table(settings.warehouse, contract, "visits")
+    first = key_history.read_history(table, ["dave"])
+    monkeypatch.setattr(key_history.read, "read_key_rows", None)
+    assert key_history.read_history(table, ["dave"]).rows is first.rows
 
 
 # Ledger
@@ -360,8 +372,8 @@ def test_the_ledger_has_the_offsets_and_fates_of_each_run(web: TestClient) -> No
     assert "2 shop.prices 0 2 to 2 1 accepted" in text(web, "/ledger/shop")
 
 
-def pieces(*told: tuple[int, int] | None) -> list[list[offsets.Piece]]:
-    return [[] if it is None else [offsets.Piece(0, *it, {"accepted": it[1] - it[0]})] for it in told]
+def pieces(*told: tuple[int, int] | None) -> list[list[ledger_page.RunOffsets]]:
+    return [[] if it is None else [ledger_page.RunOffsets(0, *it, {"accepted": it[1] - it[0]})] for it in told]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +386,7 @@ def pieces(*told: tuple[int, int] | None) -> list[list[offsets.Piece]]:
     ],
 )
 def test_offsets_that_no_run_replayed_are_a_gap(told: list[Any], missing: list[Any]) -> None:
-    assert offsets.gaps(pieces(*told)) == missing
+    assert ledger_page.find_gaps(pieces(*told)) == missing
 
 
 def test_the_graph_leads_from_topics_to_views_and_to_who_reads_them(web: TestClient) -> None:
@@ -410,15 +422,15 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
         ("/quality/shop", {"before": "x"}, 400, "before: Input should be a valid integer"),
         ("/machine/shop", {"table": "price"}, 404, "did you mean 'prices'?"),
         ("/machine/shop", {"table": "../secrets"}, 404, "no table"),
-        ("/machine/shop", {"table": "prices", "key": "curry"}, 404, "nothing was ever believed about this key"),
+        ("/machine/shop", {"table": "prices", "key": "curry"}, 404, "the table never had a row of this key"),
         ("/machine/shop", {"table": "people", "key": "x"}, 400, "'x' is no value of the key column id"),
-        ("/machine/shop", {"table": "prices", "key": "naan", "asOf": "soon"}, 400, "'soon' is not a moment"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "asOf": "soon"}, 400, "'soon' is not a valid timestamp"),
         ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "run:9"}, 404, "no run '9'"),
         ("/machine/shop", {"table": "prices", "key": "naan", "knownAt": "2999-01-01"}, 400, "is not known yet"),
         ("/machine/shop", {"table": "prices", "key": "naan", "scale": "x"}, 400, "scale"),
-        ("/machine/shop", {"table": "prices", "key": "naan", "comparedWith": "run:2"}, 400, "two known-ats are one"),
+        ("/machine/shop", {"table": "prices", "key": "naan", "comparedWith": "run:2"}, 400, "are the same moment"),
         ("/machine/guest", {"key": "q"}, 400, "no run has been completed yet"),
-        ("/dag/shop/run/none/report", {}, 404, "'none' has planned nothing"),
+        ("/dag/shop/run/none/report", {}, 404, "'none' has no plan yet"),
         ("/static/app.py", {}, 404, "no file"),
     ],
 )  # fmt: skip
@@ -430,7 +442,7 @@ def test_what_cannot_be_asked_is_told_as_a_page(
 
 def test_an_error_has_a_twin_too(web: TestClient) -> None:
     answer = web.get("/machine/shop.json", params={"table": "prices", "key": "curry"})
-    assert (answer.status_code, answer.json()["error"]["found"]) == (404, "nothing was ever believed about this key")
+    assert (answer.status_code, answer.json()["error"]["found"]) == (404, "the table never had a row of this key")
 
 
 def test_text_of_topics_stays_text(web: TestClient) -> None:
@@ -447,20 +459,20 @@ def test_text_of_topics_stays_text(web: TestClient) -> None:
 
 
 def test_a_small_plot_has_its_last_value_on_the_right() -> None:
-    assert drawing.spark([1, 3]) == {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
-    assert drawing.spark([5])["path"].endswith("h0")
-    assert drawing.spark([1e308, -1e308])["y"] == 22
+    assert drawing.sparkline([1, 3]) == {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
+    assert drawing.sparkline([5])["path"].endswith("h0")
+    assert drawing.sparkline([1e308, -1e308])["y"] == 22
 
 
 @pytest.mark.parametrize("even", [True, False])
 def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
     moments = [at(0), at(1), at(100), at(10_000)]
-    axis = drawing.axis(moments, even=even)
+    axis = drawing.build_axis(moments, even=even)
     places = [axis.place(moment) for moment in (at(-10_000_000), *moments, at(10_000_000), None)]
     assert places == sorted(places)
     assert places[0] == 0
     assert places[-1] == 1
-    assert drawing.axis([at(0)], even=even).place(at(0)) == pytest.approx(drawing.SIDE)
+    assert drawing.build_axis([at(0)], even=even).place(at(0)) == pytest.approx(drawing.SIDE_ROOM)
 
 
 @pytest.mark.parametrize(
@@ -473,4 +485,4 @@ def test_moments_keep_their_order_on_an_axis(even: bool) -> None:
     ],
 )
 def test_a_moment_is_as_short_as_it_can_be(moment: Any, words: str) -> None:
-    assert drawing.label(moment) == words
+    assert drawing.format_moment(moment) == words

@@ -15,11 +15,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from browser import chromium, picture, shown, waited
-from hindcast.local import airflow, ports, process
-from hindcast.local.api import Airflow
-from hindcast.pages.access import Access
-from hindcast.pages.app import made
-from hindcast.settings import Settings, settings
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.settings import Settings, read_settings
+from hindcast_local import airflow, ports, process
+from hindcast_local.api import AirflowClient
 from warehouses import shop
 
 
@@ -32,26 +32,26 @@ class Up(NamedTuple):
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """An API server alone, in front of the warehouse `shop`; nobody has told it of a DAG."""
     with shop(tmp_path_factory.mktemp("shop")) as there:
-        wanted = {"HINDCAST_AIRFLOW_PORT": str(ports.free()), "HINDCAST_USERS": "admin:admin"}
-        now = settings({**there.environment, **wanted})
-        airflow.migrate(now)
-        since, started = datetime.now(UTC), airflow.start(now, "airflow-api-server")
+        wanted = {"HINDCAST_AIRFLOW_PORT": str(ports.find_free_port()), "HINDCAST_USERS": "admin:admin"}
+        settings = read_settings({**there.environment, **wanted})
+        airflow.migrate_database(settings)
+        since, started = datetime.now(UTC), airflow.start_part(settings, "airflow-api-server")
         try:
-            airflow.wait(started, since)
-            web = airflow.api(now)
-            yield Up(now, token(web))
+            airflow.wait_for_part(started, since)
+            web = airflow.api(settings)
+            yield Up(settings, token(web))
         finally:
-            process.stop([started])
+            process.stop_processes([started])
 
 
-def token(web: Airflow) -> str:
+def token(web: AirflowClient) -> str:
     return web._token
 
 
 def asked(up: Up, address: str, *, token: str | None = None, cookie: str | None = None) -> int:
     """The status of the answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {"Cookie": f"_token={cookie}"} if cookie else {}
-    request = urllib.request.Request(f"{airflow.url(up.now)}/hindcast{address}", headers=headers)  # noqa: S310  # ours
+    request = urllib.request.Request(f"{airflow.base_url(up.now)}/hindcast{address}", headers=headers)  # noqa: S310  # ours
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             return int(answer.status)
@@ -65,7 +65,7 @@ def addresses() -> list[str]:
     def readable() -> frozenset[str]:
         return frozenset()
 
-    routes = made(Access(lambda: None, lambda: None, readable)).routes
+    routes = build_app(PageAccess(lambda: None, lambda: None, readable)).routes
     words = {"dag_id": "shop", "run_id": "manual__1", "name:path": "run-1.html", "name": "page.css", "page": "quality"}
     paths = [route.path for route in routes]  # type: ignore[attr-defined]  # there is no other kind
     return [re.sub(r"{([a-z_:]+)}", lambda found: words[found[1]], path) for path in paths]
@@ -84,7 +84,7 @@ def test_no_page_is_read_without_a_login_and_every_page_with_one(up: Up) -> None
 
 @pytest.mark.long
 def test_airflow_lists_the_views_and_loads_the_plugin_without_an_error(up: Up) -> None:
-    web = Airflow(airflow.url(up.now), ("admin", airflow.passwords(up.now)["admin"]))
+    web = AirflowClient(airflow.base_url(up.now), ("admin", airflow.ensure_passwords(up.now)["admin"]))
     plugins = {it["name"]: it for it in web._call("GET", "/api/v2/plugins")["plugins"]}
     assert {view["destination"] for view in plugins["hindcast_pages"]["external_views"]} == {
         *("nav", "dag", "dag_run", "task_instance")
@@ -96,12 +96,12 @@ def test_airflow_lists_the_views_and_loads_the_plugin_without_an_error(up: Up) -
 @pytest.mark.long
 def test_the_pages_are_shown_in_airflows_ui(up: Up, tmp_path: Path) -> None:
     with chromium(tmp_path) as browser:
-        browser.get(airflow.url(up.now))
+        browser.get(airflow.base_url(up.now))
         shown(browser, "//input[@name='username']").send_keys("admin")
-        shown(browser, "//input[@name='password']").send_keys(airflow.passwords(up.now)["admin"])
+        shown(browser, "//input[@name='password']").send_keys(airflow.ensure_passwords(up.now)["admin"])
         shown(browser, "//button[@type='submit']").click()
         waited(browser, lambda b: "/auth/login" not in b.current_url)
-        browser.get(f"{airflow.url(up.now)}/plugin/hindcast-quality")
+        browser.get(f"{airflow.base_url(up.now)}/plugin/hindcast-quality")
         browser.switch_to.frame(shown(browser, "//iframe"))
         assert shown(browser, "//h1").text == "Quality"
         browser.execute_script("location.pathname = '/hindcast/machine/shop'")

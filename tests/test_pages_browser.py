@@ -14,12 +14,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from browser import chromium, shown, waited
-from hindcast.local import ports
-from hindcast.pages import PREFIX
-from hindcast.pages.access import Access
-from hindcast.pages.app import made
-from hindcast.reports import page
-from hindcast.settings import settings
+from hindcast.airflow.pages import PREFIX
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.settings import read_settings
+from hindcast.report import page
+from hindcast_local import ports
 from warehouses import HOSTILE, at, shop
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def readable() -> frozenset[str]:
         return frozenset({"shop"})
 
-    pages = made(Access(lambda: None, lambda: None, readable))
-    port = ports.free()
+    pages = build_app(PageAccess(lambda: None, lambda: None, readable))
+    port = ports.find_free_port()
     config = uvicorn.Config(Starlette(routes=[Mount(PREFIX, pages)]), ports.HOST, port, log_level="warning", ws="none")
     server = uvicorn.Server(config)
     with shop(tmp_path_factory.mktemp("shop")):
@@ -141,7 +141,7 @@ def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> 
 
 
 def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:
-    page.write(settings().reports, report_with_a_gate())
+    page.write_page(read_settings().reports, report_with_a_gate())
     browser.get_log("browser")
     for address in (
         "/quality",

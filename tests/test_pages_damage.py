@@ -15,26 +15,26 @@ import pytest
 from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
-from hindcast.contracts import find
-from hindcast.planning import journal
-from hindcast.planning.journal import Run
-from hindcast.reports import page
-from hindcast.settings import Settings
+from hindcast.common.settings import Settings
+from hindcast.contract import find
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
+from hindcast.report import page
 from test_pages import GUEST, client, text, twin
 from test_read_only import heed_rights
 from warehouses import HOSTILE, RUNS, plan, report, shop
 
 
 @pytest.fixture(scope="module", autouse=True)
-def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """`shop` is whole; `guest` has one run, which was stopped, and its report."""
     with shop(tmp_path_factory.mktemp("shop"), GUEST) as found:
         contract = find(found.schemas, "guest")
         planned = plan(contract, 1)
         run = Run(1, "manual__1", RUNS[0], "planned", planned, planned)
-        journal.write(found.warehouse, run)
-        journal.write(found.warehouse, replace(run, state="stopped", detail={"found": f"bad {HOSTILE}"}))
-        page.write(found.reports, report(contract, 1, state="stopped"))
+        journal.append_entry(found.warehouse, run)
+        journal.append_entry(found.warehouse, replace(run, state="stopped", detail={"found": f"bad {HOSTILE}"}))
+        page.write_page(found.reports, report(contract, 1, state="stopped"))
         yield found
 
 
@@ -66,10 +66,10 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=list(DAMAGED))
 def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
-    web: TestClient, now: Settings, content: bytes
+    web: TestClient, settings: Settings, content: bytes
 ) -> None:
     whole = line_of(web, "shop")
-    path = now.reports / "guest" / "run-1.json"
+    path = settings.reports / "guest" / "run-1.json"
     before = path.read_bytes()
     path.write_bytes(content)
     try:
@@ -86,18 +86,18 @@ def test_a_damaged_report_counts_as_none_and_is_told_in_its_pipelines_line(
     assert line_of(web, "guest")["problems"] == []
 
 
-def journal_files(now: Settings) -> dict[str, Path]:
+def journal_files(settings: Settings) -> dict[str, Path]:
     """Return a file of each kind that the journal of `guest` is read from."""
-    table = DeltaTable(journal.table(now.warehouse, "guest").path)
-    folder = Path(journal.table(now.warehouse, "guest").path)
+    table = DeltaTable(journal.runs_table(settings.warehouse, "guest").path)
+    folder = Path(journal.runs_table(settings.warehouse, "guest").path)
     return {"log": max((folder / "_delta_log").glob("*.json")), "data": folder / Path(table.file_uris()[0]).name}
 
 
 @pytest.mark.parametrize("kind", ["log", "data"])
-def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, now: Settings, kind: str) -> None:
+def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, settings: Settings, kind: str) -> None:
     whole = line_of(web, "shop")
-    folder = Path(journal.table(now.warehouse, "guest").path)
-    path = journal_files(now)[kind]
+    folder = Path(journal.runs_table(settings.warehouse, "guest").path)
+    path = journal_files(settings)[kind]
     before = path.read_bytes()
     path.write_bytes(before[:20])
     try:
@@ -112,33 +112,33 @@ def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, now: S
     assert "cannot be read" in problem["found"]
 
 
-def test_a_plan_in_the_journal_that_is_none_is_told_in_its_pipelines_line(web: TestClient, now: Settings) -> None:
+def test_a_plan_in_the_journal_that_is_none_is_told_in_its_pipelines_line(web: TestClient, settings: Settings) -> None:
     whole = line_of(web, "shop")
-    kept = journal.history(now.warehouse, "guest", 1)
+    kept = journal.read_run_history(settings.warehouse, "guest", 1)
     malformed = replace(kept[0], detail={"x": 1})
-    journal.replace(now.warehouse, "guest", [malformed])
+    journal.replace_entries(settings.warehouse, "guest", [malformed])
     try:
         (problem,) = line_of(web, "guest")["problems"]
         assert line_of(web, "shop") == whole
     finally:
-        journal.replace(now.warehouse, "guest", kept)
+        journal.replace_entries(settings.warehouse, "guest", kept)
     assert problem["found"] == "the runs cannot be shown: KeyError: 'pipeline'"
     assert problem["mend"] == "hindcast verify guest --quick says what is wrong with the journal"
 
 
-def test_a_report_is_replaced_whole_or_not_at_all(now: Settings, tmp_path: Path) -> None:
-    contract = find(now.schemas, "guest")
-    path = page.write(tmp_path, report(contract, 1))
+def test_a_report_is_replaced_whole_or_not_at_all(settings: Settings, tmp_path: Path) -> None:
+    contract = find(settings.schemas, "guest")
+    path = page.write_page(tmp_path, report(contract, 1))
     read_before = path.open(encoding="utf-8"), path.with_suffix(".json").open(encoding="utf-8")
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    page.write(tmp_path, report(contract, 1, state="stopped", reason="x" * 100_000))
+    page.write_page(tmp_path, report(contract, 1, state="stopped", reason="x" * 100_000))
     for file in read_before:
         with file:
             assert file.read().encode() == before[Path(file.name).name], "who has opened it reads all of the old one"
     assert sorted(file.name for file in path.parent.iterdir()) == ["run-1.html", "run-1.json"]
     after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with pytest.raises(UnicodeEncodeError):
-        page._replace(path, "half of it, then \ud800")
+        page._replace_file(path, "half of it, then \ud800")
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == after
 
 
@@ -163,15 +163,19 @@ for path in map(Path, sys.argv[1:]):
 """Close each path for its owner, ask for the pages, and say what they answer; open it again."""
 
 
-def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestClient, now: Settings) -> None:
+def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestClient, settings: Settings) -> None:
     whole = line_of(web, "shop")
-    reports, tables = now.reports / "guest", Path(now.warehouse) / "guest"
-    data = journal_files(now)["data"]
+    reports, tables = settings.reports / "guest", Path(settings.warehouse) / "guest"
+    data = journal_files(settings)["data"]
     paths = [reports, reports / "run-1.json", reports / "run-1.html", tables, tables / "runs", data]
     log = tables / "runs" / "_delta_log"
     done = subprocess.run(
         [sys.executable, "-c", CLOSED, *map(str, [*paths, log])],
-        env={**os.environ, **now.environment, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        env={
+            **os.environ,
+            **settings.environment,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        },
         preexec_fn=heed_rights,  # it calls the kernel, and nothing of Python's threads
         capture_output=True,
         text=True,
@@ -206,8 +210,8 @@ def test_what_the_server_may_not_read_is_told_in_its_pipelines_line(web: TestCli
     }
 
 
-def test_a_broken_contract_is_shown_to_who_may_read_its_dag(now: Settings) -> None:
-    broken = [now.schemas / "my pipeline.yaml", now.schemas / "shop.yml"]
+def test_a_broken_contract_is_shown_to_who_may_read_its_dag(settings: Settings) -> None:
+    broken = [settings.schemas / "my pipeline.yaml", settings.schemas / "shop.yml"]
     for path in broken:
         path.write_text("x", encoding="utf-8")
     try:

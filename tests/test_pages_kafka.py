@@ -13,11 +13,11 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 from fastapi.testclient import TestClient
 
-from hindcast import read
-from hindcast.contracts import Contract, load
-from hindcast.delta import emitted, tables
-from hindcast.delta.tables import Table
-from hindcast.settings import Settings
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, load
+from hindcast.query import read
+from hindcast.store import emitted_log, tables
+from hindcast.store.tables import Table
 from test_pages import client, text, twin
 from warehouses import HOSTILE, RUNS, T0, at, complete, place, row, shop, version, write
 
@@ -111,7 +111,7 @@ LOG: dict[str, list[tuple[int, float, float | None, str]]] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     with shop(tmp_path_factory.mktemp("live"), LIVE) as found:
         contract = load(found.schemas / "live.yaml")
         for run in (1, 2):
@@ -119,14 +119,14 @@ def now(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         for name, rows in ROWS.items():
             write(found, contract, name, rows)
         for name, rows in EMITTED.items():
-            log = emitted.log(found.warehouse, contract, name)
+            log = emitted_log.emitted_table(found.warehouse, contract, name)
             for run in (1, 2):
                 new = [it for it in rows if it["_run"] == run]
                 waits = {"upto": (T0.timestamp() + run) * 1000, "waitsFor": ["prices", 1]}
                 note = {"run": run, "epoch": run, **(waits if name == "bills" else {"upto": -1, "waitsFor": None})}
                 _append(log, pa.Table.from_pylist(new or rows).slice(0, len(new)), note)
         for name, told in LOG.items():
-            log = tables.log(found.warehouse, contract.pipeline, name)
+            log = tables.log_table(found.warehouse, contract.pipeline, name)
             moments = [{"timestamp": at(when), "streamTime": None if t is None else at(t)} for _, when, t, _ in told]
             rows = [
                 {"partition": 0, "offset": offset, **moment, "fate": fate, "run": 1}
@@ -216,10 +216,10 @@ def test_why_of_a_kafka_view_is_the_record_that_made_it_emit(
     assert (told.startswith(f"It was emitted in {words}"), found) == (True, parts), told
 
 
-def test_of_a_pair_the_one_that_came_by_both_events(now: Settings) -> None:
-    contract = load(now.schemas / "live.yaml")
-    log = emitted.log(now.warehouse, contract, "met")
-    causes = [emitted.cause(log, "pairs", it) for it in ROWS["met"]]
+def test_of_a_pair_the_one_that_came_by_both_events(settings: Settings) -> None:
+    contract = load(settings.schemas / "live.yaml")
+    log = emitted_log.emitted_table(settings.warehouse, contract, "met")
+    causes = [emitted_log.find_cause(log, "pairs", it) for it in ROWS["met"]]
     assert [(it.run, it.topic, it.cause_offset) for it in causes if it] == [(1, "orders", 1), (2, "visits", 7)]
 
 
@@ -240,12 +240,12 @@ def test_that_the_cause_was_late_is_told(web: TestClient) -> None:
     assert told.endswith("dated 2026-01-01 00:01, was processed; it was late.")
 
 
-def test_a_row_from_before_the_kafka_reading_is_told_as_it_was_derived(now: Settings) -> None:
-    contract = load(now.schemas / "live.yaml")
-    from hindcast.pages.why import explain
+def test_a_row_from_before_the_kafka_reading_is_told_as_it_was_derived(settings: Settings) -> None:
+    contract = load(settings.schemas / "live.yaml")
+    from hindcast.airflow.pages.explain import explain_row
 
     old = {**ROWS["bills"][0], "systemFrom": RUNS[0] - timedelta(days=1)}
-    told = explain(now.warehouse, contract, "bills", old, RUNS[1], {"live"})
+    told = explain_row(settings.warehouse, contract, "bills", old, RUNS[1], {"live"})
     assert told["text"].startswith("One event of orders looked up prices")
 
 
@@ -275,24 +275,28 @@ def test_every_page_is_there_and_tells_the_reading(web: TestClient) -> None:
     assert "windows, kafka" in text(web, "/ledger/live")
 
 
-def test_what_a_run_has_emitted_is_counted_and_how_far_a_view_that_waits_has_come(now: Settings) -> None:
-    contract: Contract = load(now.schemas / "live.yaml")
-    log = emitted.log(now.warehouse, contract, "daily")
-    assert [emitted.counted(log, run) for run in (1, 2, 3)] == [
+def test_what_a_run_has_emitted_is_counted_and_how_far_a_view_that_waits_has_come(settings: Settings) -> None:
+    contract: Contract = load(settings.schemas / "live.yaml")
+    log = emitted_log.emitted_table(settings.warehouse, contract, "daily")
+    assert [emitted_log.count_records(log, run) for run in (1, 2, 3)] == [
         {"records": 1, "tombstones": 0},
         {"records": 3, "tombstones": 1},
         {"records": 0, "tombstones": 0},
     ]
-    waits = emitted.log(now.warehouse, contract, "bills")
-    assert emitted.noted(waits, 0) is None
-    assert [emitted.settled(contract, note) for run in (1, 5) if (note := emitted.noted(waits, run))] == [
+    waits = emitted_log.emitted_table(settings.warehouse, contract, "bills")
+    assert emitted_log.read_last_note(waits, 0) is None
+    assert [
+        emitted_log.describe_progress(contract, note)
+        for run in (1, 5)
+        if (note := emitted_log.read_last_note(waits, run))
+    ] == [
         {"upTo": (T0 + timedelta(seconds=run)).isoformat(), "waitsFor": {"topic": "shop.prices", "partition": 1}}
         for run in (1, 2)
     ]
 
 
-def test_tables_of_kafka_views_are_asked_as_any_other(now: Settings) -> None:
-    contract = load(now.schemas / "live.yaml")
-    (window,) = read.query(now.warehouse, contract, "daily").to_pylist()
+def test_tables_of_kafka_views_are_asked_as_any_other(settings: Settings) -> None:
+    contract = load(settings.schemas / "live.yaml")
+    (window,) = read.query(settings.warehouse, contract, "daily").to_pylist()
     assert (window["n"], window["windowClosed"]) == (2, False)
-    assert read.query(now.warehouse, contract, "met").num_rows == 2
+    assert read.query(settings.warehouse, contract, "met").num_rows == 2

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import runs
-from hindcast.delta import tables
+from hindcast.airflow.pages import ledger_page
+from hindcast.common.settings import read_settings
+from hindcast.ingest import ledger
 from hindcast.kafka import produce, topics
-from hindcast.kafka.topics import Cluster, Offsets
-from hindcast.pages import offsets
-from hindcast.planning import journal, plans
-from hindcast.replay import ledger
-from hindcast.settings import settings
+from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.plan import journal, plans
+from hindcast.runs import run_steps
+from hindcast.store import tables
 from pipelines import Pipeline, at, pipeline
 
 if TYPE_CHECKING:
@@ -37,16 +37,18 @@ def test_a_plan_asks_for_many_partitions_as_often_as_for_one(broker: str, monkey
     ask = Cluster._ask
 
     def counted(cluster: Cluster, question: Any, topic: str) -> Any:
-        asked.extend([topic] * (question != cluster._come))
+        asked.extend([topic] * (question != cluster._poll_messages))
         return ask(cluster, question, topic)
 
     monkeypatch.setattr(Cluster, "_ask", counted)
     for name, partitions in (("partitions.one", 1), ("partitions.many", MANY)):
-        produce.create(broker, name, partitions=partitions)
-        produce.send(broker, name, [produce.Record(b"%d" % n, b"{}", at(n % 2 * 10)) for n in range(220)])
+        produce.create_topics(broker, name, partitions=partitions)
+        produce.send_records(
+            broker, name, [produce.ProducerRecord(b"%d" % n, b"{}", at(n % 2 * 10)) for n in range(220)]
+        )
         with Cluster(broker) as cluster:
-            held = cluster.available(name)
-            bound = cluster.reaching(name, at(5), at(20))
+            held = cluster.read_offset_ranges(name)
+            bound = cluster.find_offsets_for_time(name, at(5), at(20))
         assert sum(r.end - r.start for r in held.values()) == 220
         assert held.keys() == bound.keys() == set(range(partitions))
         assert all(bound[p] is None for p, r in held.items() if r.end == r.start)
@@ -60,43 +62,47 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
 ) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT, partitions=MANY) as p, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CHUNK", "15")
-        patch.setattr(offsets, "PARTITIONS", 10)
+        patch.setattr(ledger_page, "MAX_PARTITIONS", 10)
         p.send("prices", *((f"item{n}", {"price": n}, n) for n in range(24)), ("item1", {"price": 0}, -5))
         report = p.run("first")
         assert len(p.believed("prices")) == 25
         assert report["topics"]["prices"]["late"] == 1
-        pieces = ledger.pieces(tables.log(p.warehouse, p.name, "prices"))
+        pieces = ledger.read_ingested_ranges(tables.log_table(p.warehouse, p.name, "prices"))
         assert {(it.partition, it.start, it.end) for it in pieces} == taken(p, 2)
-        rows = ledger.fates(p.warehouse, p.name).to_pylist()
+        rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
         assert len(rows) == len(pieces)
         assert sum(row["accepted"] for row in rows) == 25
-        (shown,) = offsets.page(settings(), p.contract, ["prices"])["topics"]
+        (shown,) = ledger_page.build_page(read_settings(), p.contract, ["prices"])["topics"]
         assert (len(shown["rows"]), shown["partitions"]) == (10, len({it.partition for it in pieces}))
 
         p.send("prices", *((f"item{n}", {"price": n}, n + 200) for n in range(0, 24, 2)))
-        new = taken(p, runs.plan(p.name, "second"))
+        new = taken(p, run_steps.plan_run(p.name, "second"))
         assert len(new) <= 12
         assert new.isdisjoint(taken(p, 2))
-        read = topics.records(spark, broker, p.kafka("prices"), {partition: Offsets(*its) for partition, *its in new})
+        read = topics.read_records(
+            spark, broker, p.kafka("prices"), {partition: OffsetRange(*its) for partition, *its in new}
+        )
         assert read.rdd.getNumPartitions() == min(8, len(new))
 
 
 def taken(p: Pipeline, number: int) -> set[tuple[int, int, int]]:
     """Partition, start and end of what a run has planned to read."""
-    (run,) = (run for run in journal.runs(p.warehouse, p.name) if run.number == number)
+    (run,) = (run for run in journal.read_runs(p.warehouse, p.name) if run.number == number)
     parts = plans.Plan.from_json(run.plan).topics["prices"].parts
     return {(partition, *its) for part in parts for partition, its in part.items()}
 
 
 def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession, broker: str) -> None:
-    produce.create(broker, "partitions.shared", partitions=10)
-    produce.send(broker, "partitions.shared", [produce.Record(b"%d" % n, b"{}", at(n)) for n in range(50)])
+    produce.create_topics(broker, "partitions.shared", partitions=10)
+    produce.send_records(
+        broker, "partitions.shared", [produce.ProducerRecord(b"%d" % n, b"{}", at(n)) for n in range(50)]
+    )
     with Cluster(broker) as cluster:
-        held = cluster.available("partitions.shared")
-    read = topics.records(spark, broker, "partitions.shared", held)
+        held = cluster.read_offset_ranges("partitions.shared")
+    read = topics.read_records(spark, broker, "partitions.shared", held)
     assert read.rdd.getNumPartitions() == 8
     assert sorted((row["partition"], row["offset"]) for row in read.collect()) == [
         (p, offset) for p, r in held.items() for offset in range(*r)
     ]
-    large = {0: Offsets(0, 4_000_000)}  # only planned
-    assert topics.records(spark, broker, "partitions.shared", large).rdd.getNumPartitions() == 40
+    large = {0: OffsetRange(0, 4_000_000)}  # only planned
+    assert topics.read_records(spark, broker, "partitions.shared", large).rdd.getNumPartitions() == 40

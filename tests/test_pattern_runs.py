@@ -10,21 +10,23 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from hindcast import runs
-from hindcast.errors import QueryError, RecordError, TopicError
-from hindcast.kafka import members, produce
-from hindcast.kafka.members import Member
-from hindcast.kafka.topics import Cluster, Offsets, millis
-from hindcast.pages import offsets
-from hindcast.pages.why import explain
-from hindcast.planning import journal, planner, plans
-from hindcast.replay import ledger, quarantine, requeue
-from hindcast.settings import settings
-from hindcast.upkeep import rebuild
+from hindcast.airflow.pages import ledger_page
+from hindcast.airflow.pages.explain import explain_row
+from hindcast.common.errors import QueryError, RecordError, TopicError
+from hindcast.common.settings import read_settings
+from hindcast.ingest import ledger, quarantine, requeue
+from hindcast.kafka import produce, topic_patterns
+from hindcast.kafka.topic_patterns import MemberPartition
+from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, planner, plans
+from hindcast.runs import run_steps
 from pipelines import Pipeline, at, pipeline, tuples, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 SALES = """
 pipeline: sales
@@ -49,14 +51,14 @@ RECORD = SALES.replace("max_malformed: 1", "on_gap: record")
 def made(p: Pipeline, **partitions: int) -> None:
     """Topics `sales-<name>` with so many partitions."""
     for name, count in partitions.items():
-        produce.create(p.servers, p.kafka(f"sales-{name}"), partitions=count)
+        produce.create_topics(p.servers, p.kafka(f"sales-{name}"), partitions=count)
 
 
 def deleted(p: Pipeline, topic: str) -> None:
     name, admin = p.kafka(topic), AdminClient({"bootstrap.servers": p.servers, "log_level": 0})
     admin.delete_topics([name])[name].result(20)
     with Cluster(p.servers) as cluster:
-        until(lambda: name not in cluster.topics())
+        until(lambda: name not in cluster.list_topics())
 
 
 def in_transaction(p: Pipeline, topic: str, end: int) -> None:
@@ -67,12 +69,12 @@ def in_transaction(p: Pipeline, topic: str, end: int) -> None:
     producer.produce(p.kafka(topic), b'{"amount": 1}', b"sure", timestamp=millis(at(20)))
     producer.commit_transaction(20)
     with Cluster(p.servers) as cluster:
-        until(lambda: cluster.available(p.kafka(topic))[0].end == end)
+        until(lambda: cluster.read_offset_ranges(p.kafka(topic))[0].end == end)
 
 
-def share(p: Pipeline) -> plans.Share:
+def share(p: Pipeline) -> plans.TopicPlan:
     """What the last plan takes."""
-    return plans.Plan.from_json(journal.runs(p.warehouse, p.name)[-1].plan).topics["sales"]
+    return plans.Plan.from_json(journal.read_runs(p.warehouse, p.name)[-1].plan).topics["sales"]
 
 
 def named(p: Pipeline) -> list[tuple[int, str, int]]:
@@ -89,7 +91,7 @@ def believed(p: Pipeline) -> dict[str, int]:
 def test_all_topics_of_a_pattern_are_one_table(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, SALES) as p:
         made(p, us=1, eu=2)
-        produce.create(broker, p.kafka("presales-eu"), p.kafka("sales"))
+        produce.create_topics(broker, p.kafka("presales-eu"), p.kafka("sales"))
         p.send("presales-eu", ("never", {"amount": 99}, 0))
         p.send("sales-eu", *((f"eu{n}", {"amount": n}, n) for n in range(20)))
         p.send("sales-us", ("us0", {"amount": 10}, 0), ("eu3", {"amount": 33}, 30))
@@ -131,47 +133,47 @@ def test_all_topics_of_a_pattern_are_one_table(spark: SparkSession, broker: str,
 
 
 def the_place_in_kafka_is_told(p: Pipeline, asia: str) -> None:
-    rows = ledger.fates(p.warehouse, p.name).to_pylist()
+    rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
     assert [(r["member"], r["first"], r["last"], r["malformed"]) for r in rows if r["partition"] == 3] == [
         (asia, 0, 2, 1)
     ]
-    (refused,) = quarantine.listed(p.warehouse, p.contract, "sales").to_pylist()
+    (refused,) = quarantine.list_refused(p.warehouse, p.contract, "sales").to_pylist()
     assert (refused["topic"], refused["partition"], refused["offset"]) == (p.kafka("sales-asia"), 0, 1)
-    page = offsets.page(settings(), p.contract, ["sales"])["topics"][0]
+    page = ledger_page.build_page(read_settings(), p.contract, ["sales"])["topics"][0]
     assert [(row["topic"], row["number"]) for row in page["rows"]] == [
         (p.kafka(topic), partition) for _, topic, partition in named(p)
     ]
     (row,) = (row for row in p.raw("sales") if row["sale"] == "us1")
-    known = journal.completed(p.warehouse, p.name)[-1].known_at
-    told = explain(p.warehouse, p.contract, "sales", row, known, ["sales"])["text"]
+    known = journal.read_completed_runs(p.warehouse, p.name)[-1].known_at
+    told = explain_row(p.warehouse, p.contract, "sales", row, known, ["sales"])["text"]
     assert told == f"It is the record of {p.kafka('sales-us')}, partition 0, offset 2."
 
 
 def a_lost_journal_is_made_again(p: Pipeline) -> None:
     before = share(p).members
     shutil.rmtree(Path(p.warehouse) / p.name / "runs")
-    rebuild.rebuild(p.warehouse, p.contract)
+    journal_rebuild.rebuild_journal(p.warehouse, p.contract)
     assert share(p).members == before
     p.run("after it")
     assert share(p).members == before
-    assert sum(share(p).planned.values()) == 0
+    assert sum(share(p).planned_counts.values()) == 0
 
 
 def a_refused_record_is_requeued_by_its_place_in_kafka(p: Pipeline, spark: SparkSession) -> None:
     p.write(SALES.replace("bytes: 60", "bytes: 600"))
     asia, none = ({"topic": p.kafka(f"sales-{name}"), "partition": 0} for name in ("asia", "us"))
-    assert requeue.waiting(p.warehouse, p.contract, requeue.selection(p.contract, **none)) == {}
-    with pytest.raises(QueryError, match="a partition is one of a topic, and sales is a pattern of topics"):
-        requeue.selection(p.contract, topic="sales", partition=0)
+    assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract, **none)) == {}
+    with pytest.raises(QueryError, match="--partition needs one topic, but sales is a pattern of topics"):
+        requeue.build_request(p.contract, topic="sales", partition=0)
     with pytest.raises(QueryError, match="no topic 'elsewhere'"):
-        requeue.selection(p.contract, topic="elsewhere")
-    asked = requeue.selection(p.contract, **asia, offsets=[1])
-    assert requeue.waiting(p.warehouse, p.contract, asked) == {"sales": 1}
-    told = runs.requeue(spark, p.name, "requeue", asked)
+        requeue.build_request(p.contract, topic="elsewhere")
+    asked = requeue.build_request(p.contract, **asia, offsets=[1])
+    assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"sales": 1}
+    told = run_steps.run_requeue(spark, p.name, "requeue", asked)
     assert told["topics"]["sales"]["requeued"] == {"accepted": 1}
     assert believed(p)["asia1"] == 51
-    assert quarantine.listed(p.warehouse, p.contract).to_pylist() == []
-    (was,) = quarantine.listed(p.warehouse, p.contract, everything=True).to_pylist()
+    assert quarantine.list_refused(p.warehouse, p.contract).to_pylist() == []
+    (was,) = quarantine.list_refused(p.warehouse, p.contract, everything=True).to_pylist()
     assert (was["topic"], was["offset"], was["now"]) == (p.kafka("sales-asia"), 1, "requeued")
 
 
@@ -185,23 +187,23 @@ def test_a_topic_that_is_deleted_stops_the_run_until_the_contract_goes_on_withou
         p.send("sales-us", ("us0", {"amount": 2}, 0))
         p.run("first")
         p.send("sales-us", ("us0", {"amount": 3}, 1))
-        runs.plan(p.name, "second")
+        run_steps.plan_run(p.name, "second")
         deleted(p, "sales-us")  # with a record that was planned
         p.send("sales-eu", ("eu0", {"amount": 4}, 2))
         with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: their topic was deleted") as refused:
             p.run("second")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"
-        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by a test")
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "by a test")
         with pytest.raises(TopicError, match="its topic was deleted; 1 is the next offset that was to be") as refused:
             p.run("third")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0"
-        assert "topics.sales.on_gap: record" in refused.value.mend
+        assert "topics.sales.on_gap: record" in refused.value.fix
         p.write(RECORD)
         p.run("third")
         assert believed(p) == {"eu0": 4, "us0": 2}
         assert share(p).ranges == {0: (1, 2), 1: (1, 1)}
         made(p, us=1)
-        with pytest.raises(TopicError, match="was deleted and made anew since run") as refused:
+        with pytest.raises(TopicError, match="was deleted and recreated since run") as refused:
             p.run("fourth")
         assert refused.value.where == f"topic {p.kafka('sales-us')}"
 
@@ -212,7 +214,7 @@ def test_what_a_deleted_topic_had_in_a_plan_is_gone(spark: SparkSession, broker:
         made(p, eu=1, us=2)
         p.send("sales-eu", ("eu0", {"amount": 1}, 0))
         p.send("sales-us", *((f"us{n}", {"amount": n}, 0) for n in range(9)))
-        runs.plan(p.name, "first")
+        run_steps.plan_run(p.name, "first")
         deleted(p, "sales-us")
         told = p.run("first")
         counts = [part["fates"] for part in told["topics"]["sales"]["partitions"]]
@@ -230,7 +232,7 @@ def test_offsets_without_a_record_are_judged_by_their_own_topics_compaction(
 ) -> None:
     with pipeline(spark, broker, tmp_path, RECORD) as p:
         made(p, eu=1)
-        produce.create(broker, p.kafka("sales-us"), config={"cleanup.policy": "compact"})
+        produce.create_topics(broker, p.kafka("sales-us"), config={"cleanup.policy": "compact"})
         in_transaction(p, "sales-eu", end=2)
         in_transaction(p, "sales-us", end=2)
         told = p.run("first")
@@ -245,7 +247,7 @@ def test_an_error_names_the_topic_and_partition_in_kafka(spark: SparkSession, br
     with pipeline(spark, broker, tmp_path, SALES) as p:
         made(p, eu=3, us=1)
         p.send("sales-us", ("us0", b"no", 0), ("us1", b"no", 0))
-        with pytest.raises(RecordError, match="2 of the run's records do not decode, 1 may") as refused:
+        with pytest.raises(RecordError, match="2 of the run's records do not decode, and the limit is 1") as refused:
             p.run("first")
         assert refused.value.where == f"topic {p.kafka('sales-us')}, partition 0, offset 0, key us0"
 
@@ -254,9 +256,9 @@ def test_a_pattern_that_matches_nothing(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, SALES.replace("sales-.*", "sails-.*")) as p:
         made(p, eu=1)
         with pytest.raises(TopicError, match="the pattern matches no topic") as refused:
-            runs.plan(p.name, "first")
+            run_steps.plan_run(p.name, "first")
         assert refused.value.where == f"{broker}, pattern {p.kafka('sails-.*')}"
-        assert refused.value.mend.startswith(f"did you mean '{p.kafka('sales-eu')}'?")
+        assert refused.value.fix.startswith(f"did you mean '{p.kafka('sales-eu')}'?")
 
 
 def test_a_topic_that_two_patterns_match(broker: str, tmp_path: Path) -> None:
@@ -264,21 +266,21 @@ def test_a_topic_that_two_patterns_match(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, SALES.replace("views:", other)) as p:
         p.write(SALES.replace("views:", other.replace(".*-eu", "sales-eu|ours")))
         made(p, us=1)
-        produce.create(broker, p.kafka("sales-eu"))
+        produce.create_topics(broker, p.kafka("sales-eu"))
         with pytest.raises(TopicError, match=r"the patterns of topics\.sales and topics\.eu both match it") as refused:
-            runs.plan(p.name, "first")
+            run_steps.plan_run(p.name, "first")
         assert refused.value.where == f"sales, topic {p.kafka('sales-eu')}"
 
 
-SEEN = {0: Member("sales-eu", 0, "id"), 1: Member("sales-us", 0, "id")}
+SEEN = {0: MemberPartition("sales-eu", 0, "id"), 1: MemberPartition("sales-us", 0, "id")}
 
 
 def test_places_of_members() -> None:
-    assert members.place("sales", {}, 3) == "topic sales, partition 3"
-    assert members.place("sales-.*", SEEN, 1) == "topic sales-us, partition 0"
-    assert members.several({}, [1, 2]) == "partition 1, 2"
-    assert members.several(SEEN, [0, 1]) == "partition 0 of sales-eu and partition 0 of sales-us"
-    assert [members.number(SEEN, "sales-us", 0), members.number({}, "sales", 7)] == [1, 7]
+    assert topic_patterns.describe_partition("sales", {}, 3) == "topic sales, partition 3"
+    assert topic_patterns.describe_partition("sales-.*", SEEN, 1) == "topic sales-us, partition 0"
+    assert topic_patterns.describe_partitions({}, [1, 2]) == "partition 1, 2"
+    assert topic_patterns.describe_partitions(SEEN, [0, 1]) == "partition 0 of sales-eu and partition 0 of sales-us"
+    assert [topic_patterns.log_partition(SEEN, "sales-us", 0), topic_patterns.log_partition({}, "sales", 7)] == [1, 7]
 
 
 @pytest.mark.parametrize(
@@ -290,23 +292,23 @@ def test_places_of_members() -> None:
     ],
 )
 def test_a_log_is_of_what_the_contract_says(
-    broker: str, tmp_path: Path, pattern: str | None, known: members.Members, found: str
+    broker: str, tmp_path: Path, pattern: str | None, known: topic_patterns.MemberPartitions, found: str
 ) -> None:
     p = Pipeline(None, broker, tmp_path, SALES)
     topic = p.contract.topics["sales"].model_copy(update={"pattern": pattern})
     contract = p.contract.model_copy(update={"topics": {"sales": topic}})
     with Cluster(broker) as cluster, pytest.raises(TopicError) as refused:
-        members.seen(cluster, contract, "sales", known)
+        topic_patterns.find_members(cluster, contract, "sales", known)
     assert (refused.value.found, refused.value.where) == (found, "sales, topics.sales")
 
 
 def test_one_that_was_made_anew_with_fewer_partitions_is_told_as_made_anew(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, SALES) as p, Cluster(broker) as cluster:
         made(p, eu=1)
-        known = {n: Member(p.kafka("sales-eu"), n, "of the old one, which had two") for n in (0, 1)}
-        source = members.source(cluster, known, run=7)
-        assert source.available("") == {0: Offsets(0, 0)}
-        with pytest.raises(TopicError, match="was deleted and made anew since run 7") as refused:
+        known = {n: MemberPartition(p.kafka("sales-eu"), n, "of the old one, which had two") for n in (0, 1)}
+        source = topic_patterns.offset_source(cluster, known, run=7)
+        assert source.read_offset_ranges("") == {0: OffsetRange(0, 0)}
+        with pytest.raises(TopicError, match="was deleted and recreated since run 7") as refused:
             source.topic_id("")
         assert refused.value.where == f"topic {p.kafka('sales-eu')}"
 
@@ -352,7 +354,7 @@ def test_anchors_ends_chunks_and_fates_are_those_of_each_member(
             {"accepted": 6, "time_skew": 1},
         ]
         assert [row[1:3] for row in p.believed("sums") if row[-1] is None] == [(23, 23)]
-        (refused,) = quarantine.listed(p.warehouse, p.contract).to_pylist()
+        (refused,) = quarantine.list_refused(p.warehouse, p.contract).to_pylist()
         assert (refused["topic"], refused["partition"], refused["offset"]) == (p.kafka("sales-us"), 0, 10)
 
         in_transaction(p, "sales-us", end=14)

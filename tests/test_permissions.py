@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from hindcast.local import airflow, ports, process
-from hindcast.settings import Settings, settings
+from hindcast.common.settings import Settings, read_settings
+from hindcast_local import airflow, ports, process
 from warehouses import SHOP, shop
 
 OTHER = SHOP.replace("pipeline: shop", "pipeline: bank")
@@ -51,7 +51,7 @@ class Server:
 
     def _ask(self, address: str, token: str | None, body: bytes | None = None) -> tuple[int, Any]:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        request = urllib.request.Request(airflow.url(self.now) + address, body, headers)  # noqa: S310  # ours
+        request = urllib.request.Request(airflow.base_url(self.now) + address, body, headers)  # noqa: S310  # ours
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 text = answer.read().decode()
@@ -67,11 +67,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet", "--python", sys.executable]
     subprocess.run([*uv, "--target", str(beside), "apache-airflow-providers-fab"], check=True, timeout=300)
     with shop(folder, OTHER) as there:
-        now = settings({**there.environment, "HINDCAST_AIRFLOW_PORT": str(ports.free())})
+        settings = read_settings({**there.environment, "HINDCAST_AIRFLOW_PORT": str(ports.find_free_port())})
         manager = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
         own = {"AIRFLOW__CORE__AUTH_MANAGER": manager, "PYTHONPATH": str(beside)}
-        environ = {**os.environ, **airflow.environment(now), **own}
-        made = Server(now, environ)
+        environ = {**os.environ, **airflow.build_environment(settings), **own}
+        made = Server(settings, environ)
         Path(environ["AIRFLOW_HOME"]).mkdir(parents=True, exist_ok=True)
         made.command("db", "migrate")
         made.command("dags", "reserialize")
@@ -86,12 +86,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         since = datetime.now(UTC)
         command = [str(Path(sys.executable).with_name("airflow")), "api-server"]
         log = folder / "api-server.log"
-        started = process.start("airflow-api-server", airflow.url(now), command, log=log, env=environ, cwd=folder)
+        started = process.start_process(
+            "airflow-api-server", airflow.base_url(settings), command, log=log, env=environ, cwd=folder
+        )
         try:
-            airflow.wait(started, since)
+            airflow.wait_for_part(started, since)
             yield made
         finally:
-            process.stop([started])
+            process.stop_processes([started])
 
 
 @pytest.mark.long

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from hindcast.delta import pinning, tables
-from hindcast.delta.tables import Table
-from hindcast.errors import BusyError
+from hindcast.common.errors import BusyError
+from hindcast.store import pinning, tables
+from hindcast.store.tables import Table
 
 KINDS = ("logs/menu", "menu", "bills")
 
@@ -20,7 +20,7 @@ def commit(folder: Path, name: str, run: int) -> None:
     """A commit of a run to a table, as another process makes it."""
     table = Table(str(folder), "shop", name, "log")
     note = CommitProperties(
-        app_transactions=[Transaction(table.app(), run)], custom_metadata={"userMetadata": f'{{"run": {run}}}'}
+        app_transactions=[Transaction(table.app_id(), run)], custom_metadata={"userMetadata": f'{{"run": {run}}}'}
     )
     rows = pa.table({"run": [run]})
     write_deltalake(
@@ -36,7 +36,7 @@ def commit(folder: Path, name: str, run: int) -> None:
 def read(folder: Path, name: str) -> tuple[int, list[int], int]:
     """The last run that has published a table, all that noted something, newest first, and how many rows there are."""
     table = Table(str(folder), "shop", name, "log")
-    return tables.published(table), list(tables.notes(table)), tables.size(table)
+    return tables.read_last_run(table), list(tables.read_notes(table)), tables.count_rows(table)
 
 
 def test_what_was_pinned_is_read_as_it_was_and_afterwards_as_it_is(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_notes_are_bounded_by_the_commits_before_the_pin(tmp_path: Path) -> None
     with pinning.pin_versions(lambda: read(tmp_path, "menu")):
         for run in (4, 5):
             commit(tmp_path, "menu", run)
-        assert list(tables.notes(Table(str(tmp_path), "shop", "menu", "log"), limit=2)) == [3, 2]
+        assert list(tables.read_notes(Table(str(tmp_path), "shop", "menu", "log"), limit=2)) == [3, 2]
 
 
 @pytest.mark.parametrize("amid", range(1, 4))
@@ -80,13 +80,13 @@ def test_all_are_pinned_as_they_were_at_one_moment(tmp_path: Path, amid: int) ->
 
 
 def test_where_commits_never_end_the_reader_is_told_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "PATIENCE", 0.0)
+    monkeypatch.setattr(pinning, "PATIENCE_SECONDS", 0.0)
     runs = iter(range(1, 9))
 
     def open_tables() -> None:
         read(tmp_path, "menu")
         commit(tmp_path, "menu", next(runs))
 
-    with pytest.raises(BusyError, match="committed to all the time"), pinning.pin_versions(open_tables):
+    with pytest.raises(BusyError, match="committed to the tables without a pause"), pinning.pin_versions(open_tables):
         pytest.fail("nothing was pinned")
-    assert tables.PINNED.get() is None
+    assert tables.PINNED_TABLES.get() is None

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hindcast.errors import TopicError
-from hindcast.kafka.members import Member
-from hindcast.kafka.topics import Offsets, bounded, continued
-from hindcast.planning.planner import anchored
-from hindcast.planning.plans import Plan, Share
+from hindcast.common.errors import TopicError
+from hindcast.kafka.topic_patterns import MemberPartition
+from hindcast.kafka.topics import OffsetRange, bound_ranges, refuse_lost_offsets
+from hindcast.plan.planner import find_start_offsets
+from hindcast.plan.plans import Plan, TopicPlan
 
 
 @pytest.mark.parametrize(
@@ -32,37 +32,37 @@ def test_the_range_of_a_run(
     rule: str, available: tuple[int, int], claimed: int | None, bound: int | None, expected: tuple[int, int]
 ) -> None:
     start = available[0] if claimed is None else claimed
-    assert bounded({0: Offsets(*available)}, {0: start}, {0: bound}) == {0: expected}, rule
+    assert bound_ranges({0: OffsetRange(*available)}, {0: start}, {0: bound}) == {0: expected}, rule
 
 
 def test_partitions_are_bounded_each_for_itself() -> None:
-    available = {0: Offsets(0, 9), 1: Offsets(2, 5), 2: Offsets(0, 3)}
-    assert bounded(available, {0: 4, 1: 2, 2: 0}, {0: 6, 1: None}) == {0: (4, 6), 1: (2, 5), 2: (0, 3)}
+    available = {0: OffsetRange(0, 9), 1: OffsetRange(2, 5), 2: OffsetRange(0, 3)}
+    assert bound_ranges(available, {0: 4, 1: 2, 2: 0}, {0: 6, 1: None}) == {0: (4, 6), 1: (2, 5), 2: (0, 3)}
 
 
 def test_what_comes_next_is_there() -> None:
-    continued("menu", {0: 3, 1: 9}, {0: Offsets(3, 9), 1: Offsets(0, 9), 2: Offsets(5, 6)})
+    refuse_lost_offsets("menu", {0: 3, 1: 9}, {0: OffsetRange(3, 9), 1: OffsetRange(0, 9), 2: OffsetRange(5, 6)})
 
 
 @pytest.mark.parametrize(
     ("available", "found"),
     [
-        ({0: Offsets(0, 2)}, "offsets up to 2 were replayed, the partition ends at 1"),
-        ({1: Offsets(0, 9)}, "was replayed before and is not there any more"),
+        ({0: OffsetRange(0, 2)}, "offsets up to 2 were replayed, but the partition ends at 1"),
+        ({1: OffsetRange(0, 9)}, "was replayed before and no longer exists"),
     ],
 )
-def test_a_topic_has_less_than_was_replayed(available: dict[int, Offsets], found: str) -> None:
+def test_a_topic_has_less_than_was_replayed(available: dict[int, OffsetRange], found: str) -> None:
     with pytest.raises(TopicError) as caught:
-        continued("menu", {0: 3}, available)
+        refuse_lost_offsets("menu", {0: 3}, available)
     assert (caught.value.found, caught.value.where) == (found, "topic menu, partition 0")
-    assert "another pipeline: name" in caught.value.mend
+    assert "another pipeline: name" in caught.value.fix
 
 
 SOME, OTHER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 
 
-def claimed(anchor: int, since: datetime | None = None) -> Share:
-    return Share("id", 0, 1, {0: anchor}, {0: Offsets(anchor, 8)}, {}, since)
+def claimed(anchor: int, since: datetime | None = None) -> TopicPlan:
+    return TopicPlan("id", 0, 1, {0: anchor}, {0: OffsetRange(anchor, 8)}, {}, since)
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def claimed(anchor: int, since: datetime | None = None) -> Share:
 def test_the_anchor_of_a_partition(
     rule: str,
     held: dict[int, tuple[int, int]],
-    before: Share | None,
+    before: TopicPlan | None,
     since: datetime | None,
     reached: dict[int, int | None],
     expected: dict[int, int],
 ) -> None:
-    assert anchored({p: Offsets(*r) for p, r in held.items()}, before, since, reached) == expected, rule
+    assert find_start_offsets({p: OffsetRange(*r) for p, r in held.items()}, before, since, reached) == expected, rule
 
 
 @pytest.mark.parametrize("end", [None, datetime(2026, 1, 2, tzinfo=UTC)])
 def test_a_plan_is_read_back_as_it_was_stored(end: datetime | None) -> None:
     known_at = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
-    of_many = {0: Member("menu-eu", 0, "id1"), 10: Member("menu-us", 3, "id2")}
-    menu = Share("", 2, 3, {0: 0, 10: 5}, {0: Offsets(0, 3), 10: Offsets(5, 5)}, {}, members=of_many)
-    orders = Share("id2", 0, 0, {0: 1}, {0: Offsets(7, 9)}, {0: Offsets(1, 4)}, end)
+    of_many = {0: MemberPartition("menu-eu", 0, "id1"), 10: MemberPartition("menu-us", 3, "id2")}
+    menu = TopicPlan("", 2, 3, {0: 0, 10: 5}, {0: OffsetRange(0, 3), 10: OffsetRange(5, 5)}, {}, members=of_many)
+    orders = TopicPlan("id2", 0, 0, {0: 1}, {0: OffsetRange(7, 9)}, {0: OffsetRange(1, 4)}, end)
     plan = Plan("restaurant", 7, "manual__1", known_at, end, "c0ffee", {"menu": menu, "orders": orders})
     assert orders.parts == [{0: (1, 4)}, {0: (7, 9)}]
-    assert orders.planned == {0: 5}
+    assert orders.planned_counts == {0: 5}
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan

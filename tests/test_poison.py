@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import functions as F
 
 import fuzz
-from hindcast.contracts import Topic
-from hindcast.errors import RecordError
+from hindcast.common.errors import RecordError
+from hindcast.contract import Topic
 from hindcast.formats import limits
-from hindcast.formats.decode import decode
-from hindcast.kafka.topics import HEADERS
-from hindcast.planning import plans
-from hindcast.replay import logs, quarantine
-from hindcast.reports import report
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import quarantine, topic_log
+from hindcast.kafka.topics import HEADERS_SCHEMA
+from hindcast.plan import plans
+from hindcast.report import report
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ CASES: dict[bytes, Any] = {
 def decoded(spark: SparkSession, topic: Topic, records: list[tuple[bytes | None, bytes | None]]) -> list[Any]:
     rows = [(n, NOON, *record) for n, record in enumerate(records)]
     sent = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary").coalesce(1)
-    return sorted(decode(sent, topic, NOON).collect(), key=lambda row: int(row.n))
+    return sorted(decode_records(sent, topic, NOON).collect(), key=lambda row: int(row.n))
 
 
 def plain(value: Any) -> Any:
@@ -267,7 +267,9 @@ def test_a_record_has_at_most_so_many_bytes(spark: SparkSession) -> None:
     ]
     schema = "n int, timestamp timestamp, key binary, value binary, headers array<struct<key: string, value: binary>>"
     records = spark.createDataFrame(rows, schema)
-    found = limits.within(records, topic, lambda some: decode(some, topic, NOON)).sort("n").collect()
+    found = (
+        limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON)).sort("n").collect()
+    )
     assert [row.fate for row in found] == [
         *[None, "malformed", None, "malformed", "malformed", "malformed", "no_timestamp", None]
     ]
@@ -281,7 +283,9 @@ def test_what_is_too_large_is_so_whatever_its_valid_time(spark: SparkSession) ->
     topic = Topic.model_validate(told | {"valid_time": "cast(day AS timestamp)"})
     rows = [(n, NOON, b"2026-01-01", value) for n, value in enumerate([b'{"n": 1}', b'{"n": 1, "text": "x"}'])]
     records = spark.createDataFrame(rows, "n int, timestamp timestamp, key binary, value binary")
-    found = limits.within(records, topic, lambda some: decode(some, topic, NOON)).sort("n").collect()
+    found = (
+        limits.decode_within_limit(records, topic, lambda some: decode_records(some, topic, NOON)).sort("n").collect()
+    )
     assert [row.fate for row in found] == [None, "malformed"]
     assert found[1].reason == "oversized: 31 bytes, 20 may be"
 
@@ -291,7 +295,7 @@ def test_how_many_may_be_malformed() -> None:
     cases = {(3, 10): 3, ("1%", 250): 2, ("0.5%", 199): 0, ("0.5%", 200): 1, ("100%", 7): 7, ("0%", 7): 0}
     for (allowed, records), most in cases.items():
         topic = Topic.model_validate(told | {"max_malformed": allowed})
-        assert limits.malformed(topic, records) == most, (allowed, records)
+        assert limits.malformed_limit(topic, records) == most, (allowed, records)
     for wrong in (-1, "101%", "1", "many", "-1%", 1.5):
         with pytest.raises(ValueError, match="max_malformed"):
             Topic.model_validate(told | {"max_malformed": wrong})
@@ -301,28 +305,30 @@ def test_a_share_is_one_of_the_whole_run(spark: SparkSession) -> None:
     """Of a run's two commits of 4 and 6 records."""
     told = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
     rows = [(0, n, "malformed" if n == 0 else "accepted", "no", b"k", b"v", None) for n in range(10)]
-    schema = f"partition int, offset long, fate string, reason string, key binary, value binary, {HEADERS}"
+    schema = f"partition int, offset long, fate string, reason string, key binary, value binary, {HEADERS_SCHEMA}"
     first, second = (spark.createDataFrame(some, schema) for some in (rows[:4], rows[4:]))
 
     def account(share: str, commit: DataFrame, before: Counter[str], to_come: int) -> dict[int, int]:
         topic = Topic.model_validate(told | {"max_malformed": share})
-        return logs.account(commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing")[0]
+        return topic_log.count_records(
+            commit, "partition {}".format, topic, "max_malformed", before, to_come, "nothing"
+        )[0]
 
     before = Counter[str]()
     assert account("10%", first, before, to_come=6) == {0: 4}
     assert account("10%", second, before, to_come=0) == {0: 6}
     assert before == {"records": 10, "refused": 1, "malformed": 1}
-    with pytest.raises(RecordError, match="1 of the run's records do not decode, 0 may"):
+    with pytest.raises(RecordError, match="1 of the run's records do not decode, and the limit is 0"):
         account("9%", first, Counter(), to_come=6)
     with pytest.raises(RecordError) as refused:
         account("9%", first.withColumn("key", F.lit(None).cast("binary")), Counter(), to_come=6)
     assert refused.value.where == "partition 0, offset 0, no key"
-    assert refused.value.mend == (
-        "mend the columns in the contract, or let them pass into quarantine with max_malformed: 1; nothing"
+    assert refused.value.fix == (
+        "fix the columns in the contract, or let them into quarantine with max_malformed: 1; nothing"
     )
     with pytest.raises(RecordError) as refused:
         account("9%", first.withColumn("reason", F.lit("op t: the table was truncated")), Counter(), to_come=6)
-    assert refused.value.mend == "let them pass into quarantine with max_malformed: 1; nothing"
+    assert refused.value.fix == "let them into quarantine with max_malformed: 1; nothing"
     with pytest.raises(RecordError) as refused:
         account(
             "9%", first.withColumn("reason", F.lit("no number: 1\nhindcast: all is well" + "x" * 9999)), Counter(), 6
@@ -358,7 +364,7 @@ def test_a_run_takes_all_of_them(spark: SparkSession, broker: str, tmp_path: Pat
             p.run("one")
         assert p.versions() == before == dict.fromkeys(before)
         assert p.states() == [(1, "stopped")]
-        told = report.of(p.warehouse, p.contract, plans.current(p.warehouse, p.name, 1))
+        told = report.read_report(p.warehouse, p.contract, plans.read_active_run(p.warehouse, p.name, 1))
         assert (told["state"], "nothing was written" in told["found"]) == ("stopped", True)
 
         p.write(CONTRACT.replace("ALLOWED", "90%"))
@@ -373,7 +379,7 @@ def test_a_run_takes_all_of_them(spark: SparkSession, broker: str, tmp_path: Pat
         assert [log[n + 1]["value"] for n in range(len(few))] == few, "the log keeps the bytes"
         refused = {row["offset"]: row["value"] for row in p.raw("quarantine")}
         assert refused == {n: row["value"] for n, row in log.items() if row["fate"] != "accepted"}
-        assert len(quarantine.listed(p.warehouse, p.contract)) == len(refused)
+        assert len(quarantine.list_refused(p.warehouse, p.contract)) == len(refused)
         there = {row[0]: row[2] for row in p.believed("events")}
         assert (there["good"], there["k" * 600_000], there["headers"], there["last"]) == (1, 2, 3, 4)
         assert "large" not in there

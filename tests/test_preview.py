@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.building import preview
-from hindcast.building.tally import AGES
-from hindcast.delta import listing
-from hindcast.errors import ContractError, RecordError, TableError
+from hindcast.common.errors import ContractError, RecordError, TableError
+from hindcast.runs import preview
+from hindcast.runs.change_statistics import AGES
+from hindcast.store import file_listing
 from pipelines import CORRECTION, RESTAURANT, SEED, Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 
 def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_path: Path) -> None:
@@ -25,7 +27,7 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
 
         tell(p, CORRECTION)
         versions, states = p.versions(), p.states()
-        second = preview.preview(spark, p.name)
+        second = preview.preview_run(spark, p.name)
         assert (p.versions(), p.states()) == (versions, states)
         done = p.run()
         for name, table in done["tables"].items():
@@ -37,7 +39,7 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
             ("close", "candace", "24.00"),
             ("open", "candace", "27.00"),
         ]
-        told = preview.text(second)
+        told = preview.format_preview(second)
         assert "1 past answer would change" in told
         assert "bills: 1 row to open, 1 to close" in told
         assert "nothing was written" in told
@@ -48,21 +50,22 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
 def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A preview that has read the first topic when a run publishes all that is new, and reads all else afterwards."""
     assert p.spark is not None
-    compare, done = preview._difference, list[dict[str, Any]]()
+    compare, done = preview._describe_difference, list[dict[str, Any]]()
 
     def run_first(*given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if not done:
             done.append(Context().run(p.run))  # as another process would: it pins nothing
         return compare(*given)
 
-    patch.setattr(preview, "_difference", run_first)
-    found = preview.preview(p.spark, p.name)
+    patch.setattr(preview, "_describe_difference", run_first)
+    found = preview.preview_run(p.spark, p.name)
     patch.undo()
     assert done[0]["state"] == "completed"
     return found
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_run_beside_a_preview_changes_nothing_of_it(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +73,7 @@ def test_a_run_beside_a_preview_changes_nothing_of_it(
         tell(p, SEED)
         p.run()
         tell(p, {**CORRECTION, "orders": [("eve", {"item": "soup", "quantity": 1}, 6)]})
-        alone = preview.preview(spark, p.name)
+        alone = preview.preview_run(spark, p.name)
         beside = preview_beside_a_run(p, monkeypatch)
         assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
         assert [table["opened"] for table in beside["tables"].values()] == [2, 1, 2]
@@ -138,6 +141,7 @@ views:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -157,7 +161,7 @@ def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
         for sent in rounds:
             for topic, records in sent.items():
                 p.send(topic, *records)
-            told = preview.preview(spark, p.name)
+            told = preview.preview_run(spark, p.name)
             done = p.run()
             for name, table in done["tables"].items():
                 of = told["tables"][name]
@@ -167,7 +171,7 @@ def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
                 assert of["held"] == table.get("held", {"keys": 0})["keys"], name
                 assert [v["outcome"] for v in of["gates"]] == [v["outcome"] for v in table["gates"]], name
             kept.append({name: of["held"] for name, of in told["tables"].items() if of["held"]})
-            assert preview.text(told).count("held back: what changes of") == len(kept[-1])
+            assert preview.format_preview(told).count("held back: their changes are") == len(kept[-1])
         assert kept == [{"menu": 1}, {"menu": 1, "bills": 1}]
 
 
@@ -194,12 +198,12 @@ def test_a_run_beside_a_preview_of_large_tables_holds_and_kafka_views_changes_no
 ) -> None:
     """Tables that Spark reads by Delta's own log; what is held, and mended by the run; what a kafka view keeps."""
     with pytest.MonkeyPatch.context() as large, pipeline(spark, broker, tmp_path, LARGE) as p:
-        large.setattr(listing, "_FILES", 0)
+        large.setattr(file_listing, "_MAX_FILES", 0)
         tell(p, {"menu": [("curry", {"price": 8}, 0), ("naan", {"price": 0}, 0)], "orders": []})
         p.run()
         orders = [("ann", {"item": "curry", "quantity": 1}, 1), ("bob", {"item": "naan", "quantity": 40}, 5)]
         tell(p, {"menu": [("naan", {"price": 3}, 4), ("tea", {"price": -1}, 0)], "orders": orders})
-        alone = preview.preview(spark, p.name)
+        alone = preview.preview_run(spark, p.name)
         beside = preview_beside_a_run(p, monkeypatch)
         assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
         assert [table["held"] for table in beside["tables"].values()] == [2, 0, 0]
@@ -212,30 +216,30 @@ def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path)
         tell(p, SEED)
         p.run()
         p.send("menu", ("naan", b"{", 9), ("curry", {"price": 9}, 9), ("soup", b"[", 9))
-        stopped = preview.preview(spark, p.name)
+        stopped = preview.preview_run(spark, p.name)
         assert stopped["topics"]["menu"]["fates"] == {"accepted": 1, "malformed": 2}
         assert stopped["tables"]["menu"]["opened"] == 2
-        told = preview.text(stopped)
+        told = preview.format_preview(stopped)
         assert "menu: 3 offsets: 1 accepted, 2 malformed\nthe run would stop: topic" in told
-        assert "2 of the run's records do not decode, 0 may; the first: the value is not a JSON object" in told
+        assert "2 of the run's records do not decode, and the limit is 0; the first: the value is not a JSON" in told
         strict = RESTAURANT.replace(
             '{price: "decimal(8,2)"}', '{price: "decimal(8,2)", note: string}\n    json: strict'
         )
         p.write(strict)
-        with pytest.raises(RecordError, match=r"decoded before and does not now: .* offset \d+: ") as refused:
-            preview.preview(spark, p.name)
-        assert "or read them with json: typed: strict takes no record that lacks a column" in refused.value.mend
+        with pytest.raises(RecordError, match=r"a record of the log no longer decodes: .* offset \d+: ") as refused:
+            preview.preview_run(spark, p.name)
+        assert "or read them with json: typed: strict takes no record that lacks a column" in refused.value.fix
 
         p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
         with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):
-            preview.preview(spark, p.name)
+            preview.preview_run(spark, p.name)
 
 
 @pytest.mark.long
 def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)
-        first = preview.preview(spark, p.name)
+        first = preview.preview_run(spark, p.name)
         assert first["tables"]["bills"] | {"gates": []} == {
             "opened": 3,
             "closed": 0,
@@ -251,11 +255,11 @@ def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession,
         p.run()
 
         p.write(RESTAURANT.replace("select:", "where: quantity > 1\n    select:"))
-        told = preview.preview(spark, p.name)
-        assert "run 2:\n  views.bills.where added: quantity > 1\nmenu: 0 offsets" in preview.text(told)
+        told = preview.preview_run(spark, p.name)
+        assert "run 2:\n  views.bills.where added: quantity > 1\nmenu: 0 offsets" in preview.format_preview(told)
         changed = told["tables"]
         assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
 
         p.write(RESTAURANT.replace("amount: quantity * price", "amount: cast(quantity * price AS string)"))
         with pytest.raises(TableError, match=r"amount changed from decimal\(19,2\) to string"):
-            preview.preview(spark, p.name)
+            preview.preview_run(spark, p.name)

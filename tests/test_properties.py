@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import histories
-from hindcast.conformance import Outcome, Vector, outcomes
-from hindcast.conformance.printing import failure
-from hindcast.conformance.vectors import Shape, understand
+from hindcast_conformance import Outcome, Vector, run_vectors
+from hindcast_conformance.formatting import format_failure
+from hindcast_conformance.vectors import OperationShape, parse_operation
 
 SEED = int(os.environ.get("HINDCAST_SEED", "1"))
 
@@ -47,16 +47,16 @@ def worked(spark: SparkSession, seed: int, count: int, arrivals: int, *, few: bo
         and (not few or shape(case) in shapes)
     ]
     again = [histories.vector(f"{case.name} again", case.operation, log) for case, log in (*cut, *moved)]
-    done = outcomes(spark, [*cases, *(case for case, _ in moved), *again])
+    done = run_vectors(spark, [*cases, *(case for case, _ in moved), *again])
     first = [*done[: len(cut)], *done[len(cases) : len(cases) + len(moved)]]
     return Done(done[: len(cases)], list(zip(first, done[len(cases) + len(moved) :], strict=True)))
 
 
-def shape(case: Vector) -> Shape:
-    return understand(case).shape
+def shape(case: Vector) -> OperationShape:
+    return parse_operation(case).shape
 
 
-def commonest(cases: Sequence[Vector]) -> set[Shape]:
+def commonest(cases: Sequence[Vector]) -> set[OperationShape]:
     """Of each operation the shape that most of its histories have."""
     shapes = defaultdict(list)
     for case in cases:
@@ -105,7 +105,7 @@ def right(spark: SparkSession, done: Sequence[Outcome]) -> None:
 def alike(pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
     print(f"HINDCAST_SEED={SEED}")
     for one, other in pairs:
-        assert believed(one) == believed(other), f"{failure(one)}\n{failure(other)}"
+        assert believed(one) == believed(other), f"{format_failure(one)}\n{format_failure(other)}"
 
 
 def tiled(outcome: Outcome) -> None:
@@ -136,7 +136,7 @@ def _shown(spark: SparkSession, wrong: Outcome) -> Any:
     if wrong.state == "declined":
         return wrong.computed
     vector: Vector = wrong.vector
-    return f"HINDCAST_SEED={SEED}, history {vector.name}{failure(histories.shrunk(spark, vector))}"
+    return f"HINDCAST_SEED={SEED}, history {vector.name}{format_failure(histories.shrunk(spark, vector))}"
 
 
 def _meet(one: dict[str, Any], other: dict[str, Any], axis: str) -> bool:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hindcast.contracts import Expectation
-from hindcast.contracts.queries import projected, refuse_condition, refuse_query, unknown, where
-from hindcast.quality.expectations import configured
+from hindcast.contract import Expectation
+from hindcast.contract.queries import (
+    find_condition_problem,
+    find_query_problem,
+    find_unknown_column,
+    list_projected_columns,
+    wrap_condition,
+)
+from hindcast.quality.expectations import configure_gate
 
 COLUMNS = ["id", "price", "note", "tags", "place", "validFrom"]
 
@@ -26,14 +32,14 @@ LACKING = [
     ("SELECT * FROM _batch WHERE exists(tags, tag -> tag > cost)", "cost"),
     ("SELECT * FROM _batch WHERE systemTo IS NULL", "systemTo"),
     ("SELECT * FROM _batch WHERE `cost` > 0;", "cost"),
-    (where("cost > 0"), "cost"),
-    (where("price > 0 -- and cost"), None),
+    (wrap_condition("cost > 0"), "cost"),
+    (wrap_condition("price > 0 -- and cost"), None),
 ]
 
 
 @pytest.mark.parametrize(("query", "column"), LACKING)
 def test_a_column_that_is_certainly_not_there_is_found(query: str, column: str | None) -> None:
-    assert unknown(query, COLUMNS) == column
+    assert find_unknown_column(query, COLUMNS) == column
 
 
 TAKEN = [
@@ -73,14 +79,14 @@ TAKEN = [
     "SELECT 1; SELECT cost FROM _batch",
     "not SQL",
     "",
-    where("id > 1) OR (price IN (1, 2)"),
-    where("price >"),
+    wrap_condition("id > 1) OR (price IN (1, 2)"),
+    wrap_condition("price >"),
 ]
 
 
 @pytest.mark.parametrize("query", TAKEN)
 def test_what_spark_might_take_is_not_refused(query: str) -> None:
-    assert unknown(query, COLUMNS) is None
+    assert find_unknown_column(query, COLUMNS) is None
 
 
 @pytest.mark.parametrize(
@@ -99,12 +105,12 @@ def test_what_spark_might_take_is_not_refused(query: str) -> None:
     ],
 )
 def test_the_columns_that_a_query_gives_are_told_where_it_names_each(query: str, columns: list[str] | None) -> None:
-    assert projected(query) == columns
+    assert list_projected_columns(query) == columns
 
 
 REACHING = {
     "k IN (SELECT TRANSFORM(k) USING 'tee /tmp/x' AS (y string) FROM t) AND price !< 0": "starts a program",
-    "exists(SELECT 1 FROM text.`/etc/passwd` WHERE value LIKE 'root:x%') AND price !> 0": "is no condition",
+    "exists(SELECT 1 FROM text.`/etc/passwd` WHERE value LIKE 'root:x%') AND price !> 0": "is not a condition",
     "`reflect`('java.lang.System', 'getProperty', 'user.name') <> ''": "calls Java by 'reflect'",
     "java_method /* a comment */ ('a', 'b') = 'x'": "calls Java by 'java_method'",
     "exists(SELECT * FROM `org.apache.spark.sql.execution.datasources.text.TextFileFormat`.`a.md`)": "by their path",
@@ -113,32 +119,32 @@ REACHING = {
     "exists(SELECT * FROM STREAM(text.`/etc/passwd`))": "reads files by their path, stream",
     "exists(SELECT * FROM `stream` (csv.readme) AS s)": "reads files by their path, stream",
     "exists(SELECT * FROM shown(TABLE(text.`/etc/passwd`)))": "reads files by their path, table",
-    "xpath_string(note, 'a') = 'x'": "fetches what a document names, by 'xpath_string'",
+    "xpath_string(note, 'a') = 'x'": "fetches what a document names, with 'xpath_string'",
     "from_protobuf(note, 'A', '/etc/x') IS NULL": "reads files by their path, from_protobuf",
     "from_xml(note, 'a int', map('rowValidationXSDPath', '/x')) IS NULL": "may read files",
     "from_xml(note, 'a int', place) IS NULL": "may read files",
     "exists(SELECT * FROM identifier('text.' || note))": "IDENTIFIER",
-    "price >>> 1 = 0": "is no condition",
+    "price >>> 1 = 0": "is not a condition",
     "exists(SELECT * FROM `c\u017fv`.schemas)": "reads files by their path",
-    "date(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is no condition",
-    "struct(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is no condition",
+    "date(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is not a condition",
+    "struct(" * 29 + "price" + ")" * 29 + " AND price !< 0": "is not a condition",
 }
 
 
 def test_a_comment_hides_nothing_since_spark_gets_none() -> None:
     """Spark's comments go on over a line that ends in a backslash, sqlglot's do not."""
     kwargs = {"column": "price", "row_condition": "note <> 'a' -- \\\n || '\nOR price > 1 -- \\\n'\n"}
-    asked = configured(Expectation(type="expect_column_values_to_not_be_null", kwargs=kwargs), {}).kwargs
+    asked = configure_gate(Expectation(type="expect_column_values_to_not_be_null", kwargs=kwargs), {}).kwargs
     assert asked["row_condition"] == "note <> 'a' || '\nOR price > 1 -- \\\n'"
     query = {"unexpected_rows_query": "SELECT * /* a */ FROM {batch} -- \\\nWHERE price > 1"}
-    asked = configured(Expectation(type="unexpected_rows_expectation", kwargs=query), {}).kwargs
+    asked = configure_gate(Expectation(type="unexpected_rows_expectation", kwargs=query), {}).kwargs
     assert asked["unexpected_rows_query"] == "SELECT * FROM {batch} WHERE price > 1"
 
 
 @pytest.mark.parametrize("condition", REACHING)
 def test_what_reaches_beyond_tables_is_refused(condition: str) -> None:
-    assert REACHING[condition] in (refuse_condition(condition) or "")
-    assert refuse_query(where(condition))
+    assert REACHING[condition] in (find_condition_problem(condition) or "")
+    assert find_query_problem(wrap_condition(condition))
 
 
 @pytest.mark.parametrize(
@@ -153,4 +159,4 @@ def test_what_reaches_beyond_tables_is_refused(condition: str) -> None:
     ],
 )
 def test_a_condition_over_rows_and_tables_is_taken(condition: str) -> None:
-    assert refuse_condition(condition) is None
+    assert find_condition_problem(condition) is None

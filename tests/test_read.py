@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import read
-from hindcast.contracts import load
-from hindcast.delta.tables import Table
-from hindcast.errors import QueryError, TableError, UnknownError
-from hindcast.planning import journal
-from hindcast.questions import BEGINNING, Question
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
+from hindcast.common.errors import QueryError, TableError, UnknownError
+from hindcast.contract import load
+from hindcast.plan import journal
+from hindcast.query import read
+from hindcast.store.tables import Table
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def known(p: Pipeline, run: int) -> datetime:
-    return journal.runs(p.warehouse, p.name)[run - 1].known_at
+    return journal.read_runs(p.warehouse, p.name)[run - 1].known_at
 
 
 def ask(p: Pipeline, name: str, question: Question) -> pa.Table:
@@ -76,20 +76,20 @@ def test_a_data_file_that_is_broken_is_named_with_what_to_do(restaurant: Pipelin
         with pytest.raises(TableError, match=r"a data file cannot be read: .*\.parquet") as refused:
             read.query(warehouse, restaurant.contract, "menu", Question(as_of=at(3)))
         assert refused.value.where.endswith(f"/{restaurant.name}/{name}")
-        assert f"hindcast verify {restaurant.name} --quick" in refused.value.mend
+        assert f"hindcast verify {restaurant.name} --quick" in refused.value.fix
 
 
 def test_what_will_be_known_or_is_not_settled_is_refused(restaurant: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(QueryError, match="is not known yet") as caught:
         ask(restaurant, "menu", Question(known_at=datetime.now(UTC) + timedelta(hours=1)))
-    assert f"the last completed run is known at {known(restaurant, 3).isoformat()}" in caught.value.mend
+    assert f"the last completed run is known at {known(restaurant, 3).isoformat()}" in caught.value.fix
     shutil.copytree(restaurant.warehouse, tmp_path / "warehouse")
-    warehouse, last = str(tmp_path / "warehouse"), journal.runs(restaurant.warehouse, restaurant.name)[-1]
+    warehouse, last = str(tmp_path / "warehouse"), journal.read_runs(restaurant.warehouse, restaurant.name)[-1]
     under_way = replace(last, number=4, run_id="fourth", known_at=datetime.now(UTC), state="planned")
-    journal.write(warehouse, under_way)
+    journal.append_entry(warehouse, under_way)
     with pytest.raises(QueryError, match=r"run 4 \(fourth\) has not ended") as caught:
         read.query(warehouse, restaurant.contract, "menu", Question(known_at=datetime.now(UTC)))
-    assert caught.value.mend.startswith(f"ask as known before {under_way.known_at.isoformat()}")
+    assert caught.value.fix.startswith(f"use a known-at before {under_way.known_at.isoformat()}")
     # left out, it is the last completed run; and what was known before the one under way is settled
     for moment in (None, under_way.known_at - timedelta(microseconds=1)):
         assert read.query(warehouse, restaurant.contract, "menu", Question(known_at=moment)).num_rows == 2
@@ -108,19 +108,19 @@ SOUP = ("soup", 5, 0, None)
     ("question", "rows"),
     [
         # KIP-968: both ends included; a version is answered if it is valid at some moment between them
-        (Question(["curry"], from_time=BEGINNING), CURRY),
+        (Question(["curry"], from_time=FIRST_MOMENT), CURRY),
         (Question(["curry"], from_time=at(2)), CURRY[1:]),
         (Question(["curry"], to_time=at(1.999)), CURRY[:1]),
         (Question(["curry"], to_time=at(2)), CURRY[:2]),
         (Question(["curry"], from_time=at(3), to_time=at(3)), CURRY[1:2]),
         (Question(["curry"], from_time=at(1), to_time=at(4), order=["time-desc"]), CURRY[::-1]),
         # KIP-969: ranges of keys, both ends included
-        (Question(from_key=["d"], from_time=BEGINNING), [SOUP]),
+        (Question(from_key=["d"], from_time=FIRST_MOMENT), [SOUP]),
         (Question(to_key=["curry"], as_of=at(0)), CURRY[:1]),
         (Question(from_key=["curry"], to_key=["soup"], as_of=at(2)), [SOUP, CURRY[1]]),
         (Question(as_of=at(0), order=["key-desc"]), [SOUP, CURRY[0]]),
-        (Question(from_time=BEGINNING, order=["key", "time-desc"]), [*CURRY[::-1], SOUP]),
-        (Question(from_time=BEGINNING, order=["key-desc", "time"]), [SOUP, *CURRY]),
+        (Question(from_time=FIRST_MOMENT, order=["key", "time-desc"]), [*CURRY[::-1], SOUP]),
+        (Question(from_time=FIRST_MOMENT, order=["key-desc", "time"]), [SOUP, *CURRY]),
     ],
 )
 def test_versions_between_times_and_ranges_of_keys(
@@ -197,14 +197,14 @@ def test_run_3_is_a_moment_too(restaurant: Pipeline) -> None:
     assert of("2026-01-01") == T0
     assert of("2026-01-01T02:00:00+02:00") == T0
     assert of("2026-01-01 00:00:00.000001") == datetime(2026, 1, 1, 0, 0, 0, 1, UTC)
-    with pytest.raises(QueryError, match="is not a moment"):
+    with pytest.raises(QueryError, match="is not a valid timestamp"):
         of("0001-01-01T00:00:00+02:00")
     with pytest.raises(QueryError, match="no run '7'") as caught:
         of("run:7")
-    assert "known here: 1, 2, 3" in caught.value.mend
-    with pytest.raises(QueryError, match="'yesterday' is not a moment") as caught:
+    assert "known here: 1, 2, 3" in caught.value.fix
+    with pytest.raises(QueryError, match="'yesterday' is not a valid timestamp") as caught:
         of("yesterday")
-    assert "run:1" in caught.value.mend
+    assert "run:1" in caught.value.fix
 
 
 SEATS = Table("warehouse", "theatre", "seats", "versions", ("row", "seat"))
@@ -221,24 +221,24 @@ MENU = Table("warehouse", "restaurant", "menu", "versions", ("item",))
     ],
 )
 def test_keys_as_users_write_them(table: Table, written: str, key: list[Any]) -> None:
-    assert read.key_of(table, written) == key
+    assert read.parse_key(table, written) == key
 
 
 def test_bounds_of_keys_as_users_write_them() -> None:
-    assert read.bound_of(MENU, '{"item": 1}') == ['{"item": 1}']
-    assert read.bound_of(SEATS, "1") == ["1"]
-    assert read.bound_of(SEATS, '{"row": 1}') == [1]
-    assert read.bound_of(SEATS, '{"seat": "b", "row": 1}') == [1, "b"]
-    with pytest.raises(QueryError, match="is not a bound of the keys of seats") as caught:
-        read.bound_of(SEATS, '{"seat": "b"}')
-    assert "name the first columns of the key" in caught.value.mend
+    assert read.parse_key_bound(MENU, '{"item": 1}') == ['{"item": 1}']
+    assert read.parse_key_bound(SEATS, "1") == ["1"]
+    assert read.parse_key_bound(SEATS, '{"row": 1}') == [1]
+    assert read.parse_key_bound(SEATS, '{"seat": "b", "row": 1}') == [1, "b"]
+    with pytest.raises(QueryError, match="is not a bound for keys of seats") as caught:
+        read.parse_key_bound(SEATS, '{"seat": "b"}')
+    assert "write the leading columns of the key" in caught.value.fix
 
 
 @pytest.mark.parametrize("written", ["1b", "[1, 2]", '{"row": 1}', "3", '{"row": 1, "seat": "b", "colour": 2}'])
 def test_what_is_no_composite_key(written: str) -> None:
     with pytest.raises(QueryError, match="is not a key of seats") as caught:
-        read.key_of(SEATS, written)
-    assert caught.value.mend == 'write it as JSON: {"row": "...", "seat": "..."}'
+        read.parse_key(SEATS, written)
+    assert caught.value.fix == 'write it as JSON: {"row": "...", "seat": "..."}'
 
 
 THEATRE = """
@@ -257,8 +257,8 @@ def test_keys_of_several_columns_are_compared_by_their_types(tmp_path: Path, spa
     path.write_text(THEATRE, encoding="utf-8")
     contract, warehouse = load(path), str(tmp_path)
     run = journal.Run(1, "first", T0, "planned", {"pipeline": "theatre"}, {"pipeline": "theatre"})
-    journal.write(warehouse, run)
-    journal.write(warehouse, replace(run, state="completed"))
+    journal.append_entry(warehouse, run)
+    journal.append_entry(warehouse, replace(run, state="completed"))
     seats = [(row, seat, row == 1, T0, None, T0, None, 0, 0, "open") for row in (2, 9, 10) for seat in ("a", "b'\\")]
     names = [
         "row",
@@ -274,7 +274,7 @@ def test_keys_of_several_columns_are_compared_by_their_types(tmp_path: Path, spa
     ]
     moment = pa.timestamp("us", "UTC")
     types = [pa.int32(), pa.string(), pa.bool_(), *[moment] * 4, pa.int32(), pa.int64(), pa.string()]
-    table = read.locate(warehouse, contract, "seats")
+    table = read.locate_table(warehouse, contract, "seats")
     columns = [pa.array(column, type_) for column, type_ in zip(zip(*seats, strict=True), types, strict=True)]
     rows = pa.table(columns, names)
     write_deltalake(table.path, rows, name="theatre.seats", description=table.description)
@@ -304,10 +304,10 @@ def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> No
     warehouse, contract = restaurant.warehouse, restaurant.contract
     with pytest.raises(QueryError, match="no table 'bils'") as caught:
         read.query(warehouse, contract, "bils")
-    assert "did you mean 'bills'?" in caught.value.mend
+    assert "did you mean 'bills'?" in caught.value.fix
     with pytest.raises(QueryError, match="2 values for a key of 1 column") as caught:
         read.query(warehouse, contract, "menu", Question(["a", "b"]))
-    assert caught.value.mend == "give item"
+    assert caught.value.fix == "give item"
     with pytest.raises(QueryError, match="as of one moment and between two"):
         Question(as_of=at(1), to_time=at(2))
     assert Question(as_of=datetime(2026, 1, 1)).as_of == T0  # noqa: DTZ001  # a moment without a zone is UTC
@@ -315,10 +315,10 @@ def test_questions_without_an_answer(restaurant: Pipeline, tmp_path: Path) -> No
         Question(from_time=at(2), to_time=at(1))
     with pytest.raises(QueryError, match="rows cannot be ordered by 'tiem'") as caught:
         Question(order=["tiem"])
-    assert "did you mean 'time'?" in caught.value.mend
+    assert "did you mean 'time'?" in caught.value.fix
     with pytest.raises(QueryError, match="no run has been completed yet") as caught:
         read.query(str(tmp_path), contract, "menu")
-    assert caught.value.mend == "hindcast run restaurant"
+    assert caught.value.fix == "hindcast run restaurant"
 
 
 BELIEVED = "systemTo IS NULL"

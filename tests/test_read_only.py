@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.contracts import find
-from hindcast.planning import journal
-from hindcast.planning.journal import Run
+from hindcast.contract import find
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
 from pipelines import SEED, at, pipeline, tell
 from warehouses import RUNS, plan, shop
 
 COMMANDS = """
 import os, subprocess, sys
 from fastapi.testclient import TestClient
-from hindcast import cli
-from hindcast.commands import running
-from hindcast.pages.access import Access
-from hindcast.pages.app import made
-from hindcast.session import session
+from hindcast.cli.main import main
+from hindcast.cli.commands import running
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.routes import build_app
+from hindcast.common.session import open_session
 
-access = Access(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))
-pages = TestClient(made(access), raise_server_exceptions=False)
+access = PageAccess(lambda: None, lambda dag_id: None, lambda: frozenset(["shop"]))
+pages = TestClient(build_app(access), raise_server_exceptions=False)
 small = {"spark.master": "local[2]", "spark.driver.memory": "1g"}
-running.session_of = lambda _: session("read-only", small, small=True)
+running.session_of = lambda _: open_session("read-only", small, small=True)
 for line in sys.argv[1:]:
     print(f"$ {line}", flush=True)
     if line.startswith("chmod "):
@@ -39,7 +39,7 @@ for line in sys.argv[1:]:
     elif line.startswith("/"):
         print("answer", pages.get(line).status_code, flush=True)
     else:
-        print("exit", cli.main(line.split()), flush=True)
+        print("exit", main(line.split()), flush=True)
 """
 """Does each line: a command of ours, an address of the pages, or chmod; says how it ended."""
 
@@ -89,7 +89,7 @@ CANNOT = "this user cannot write here: the warehouse is read-only, or belongs to
 def test_questions_are_answered_and_what_would_write_says_why_it_cannot(tmp_path: Path) -> None:
     with shop(tmp_path) as now:
         open_run = plan(find(now.schemas, "shop"), 2) | {"run": 3, "runId": "third"}
-        journal.write(now.warehouse, Run(3, "third", RUNS[1], "planned", open_run, open_run))
+        journal.append_entry(now.warehouse, Run(3, "third", RUNS[1], "planned", open_run, open_run))
         before = list_files(Path(now.warehouse))
         said = dict(do_lines(["chmod -R a-w WAREHOUSE", *ANSWERED, *PAGES, *REFUSED, "doctor"], now.environment))
         said |= dict(do_lines(["chmod -R u+w WAREHOUSE"], now.environment))
@@ -100,9 +100,9 @@ def test_questions_are_answered_and_what_would_write_says_why_it_cannot(tmp_path
         **dict.fromkeys([*REFUSED, "doctor"], "exit 1"),
     }
     for line in REFUSED:
-        first, mend, _ = said[line].splitlines()
+        first, fix, _ = said[line].splitlines()
         assert first == f"hindcast: {now.warehouse}/shop/runs: {CANNOT}"
-        assert mend.startswith("  what to do: give this user, and the one that Spark runs as, the right to write")
+        assert fix.startswith("  what to do: give this user, and the one that Spark runs as, the right to write")
     assert f"{now.warehouse} cannot be written: Permission denied" in said["doctor"]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import reference
 import topologies
-from hindcast.conformance.topology import computed
-from hindcast.conformance.vectors import Vector
-from hindcast.emits.form import Form
+from hindcast.streams.spec import ProcessorSpec
+from hindcast_conformance.topology import compute_vector
+from hindcast_conformance.vectors import Vector
 from histories import history
 from test_emits_task import NONE, form, rows, run
 
@@ -47,7 +47,7 @@ def in_time(seed: str) -> tuple[Json, list[Json]] | None:
 def both(operation: Json, records: list[Json]) -> tuple[list[Json], list[Json]]:
     """The rows that `corrected` believes, and what `kafka` emits."""
     rows = reference.expected({**operation, "semantics": "corrected"}, records)["rows"]
-    expected = computed(Vector("drawn", "drawn", operation, tuple(records), {}))
+    expected = compute_vector(Vector("drawn", "drawn", operation, tuple(records), {}))
     return [row for row in rows if row["systemTo"] is None], expected["emitted"]
 
 
@@ -176,7 +176,7 @@ def test_partitions_do_not_know_of_each_other(family: str) -> None:
     assert compared > 5
 
 
-def told_apart(its: Form, given: list[Json]) -> dict[int, list[Json]]:
+def told_apart(its: ProcessorSpec, given: list[Json]) -> dict[int, list[Json]]:
     """What rows emit, by partition: all but where its causes stand among those of others."""
     emitted, _ = run(its, given, NONE)
     found: dict[int, list[Json]] = {0: [], 1: []}

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.contracts import Contract, load, shapes
-from hindcast.corrected import derive, plane, refresh
-from hindcast.corrected.islands import Source
-from hindcast.delta.tables import Table
-from hindcast.session import SMALL, temporarily
+from hindcast.bitemporal import derivation, incremental_views, plane
+from hindcast.bitemporal.affected_periods import ChangedInput
+from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
+from hindcast.contract import Contract, list_shapes, load
+from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Contract:
 
 @pytest.fixture(autouse=True)
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    with temporarily(spark, SMALL):
+    with override_conf(spark, SMALL_STEP_SETTINGS):
         yield
 
 
@@ -106,7 +106,7 @@ Case = dict[str, Any]
 
 def differences(spark: SparkSession, contract: Contract, view: str, seed: int, count: int) -> dict[int, Case]:
     """Of the cases in which the changed view is not the view of what changed: inputs, and what differs."""
-    known, it = shapes(contract), contract.views[view]
+    known, it = list_shapes(contract), contract.views[view]
     table = Table("", "shop", view, known[view].kind, tuple(known[view].key))
     dice = random.Random(f"{seed}/{view}")  # noqa: S311 - cases, not secrets
     drawn = {name: [_MADE[name](dice, case) for case in range(count)] for name in it.inputs}
@@ -120,18 +120,18 @@ def differences(spark: SparkSession, contract: Contract, view: str, seed: int, c
         }
         for side in (0, 1)
     )
-    was, wanted = (derive.view(contract, view, inputs) for inputs in (before, after))
+    was, wanted = (derivation.derive_view(contract, view, inputs) for inputs in (before, after))
     content = [name for name in was.columns if name not in table.identity and not name.startswith("_")]
     sources = {}
     for name in it.inputs:
         source = Table("", "shop", name, known[name].kind, tuple(known[name].key))
         own = [c for c in before[name].columns if c not in source.identity and not c.startswith("_")]
-        change = plane.changes(before[name], after[name], source.identity, own)
-        sources[name] = Source(change, lambda _, name=name: after[name])
-    found = refresh.view(contract, view, sources, lambda _: was)
+        change = plane.diff_rows(before[name], after[name], source.identity, own)
+        sources[name] = ChangedInput(change, lambda _, name=name: after[name])
+    found = incremental_views.refresh_view(contract, view, sources, lambda _: was)
     assert found is not None
     made = _applied(
-        was, plane.changes(found.believed, found.right, table.identity, content), [*table.identity, *content]
+        was, plane.diff_rows(found.current, found.derived, table.identity, content), [*table.identity, *content]
     )
     told = {"was": was, "wanted": wanted, "made": made}
     rows = {side: _by_case(part.select(*dict.fromkeys((*table.identity, *content)))) for side, part in told.items()}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hindcast.contracts import avro
-from hindcast.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
+from hindcast.common.errors import AccessError, HindcastError, RecordError, SettingsError, TopicError
+from hindcast.common.settings import read_settings
+from hindcast.contract import avro
 from hindcast.formats import registry
-from hindcast.settings import settings
 from registries import peer, register
 from secured import certificates
 from serving import Handler, serving
@@ -36,7 +36,7 @@ MAP = {
 
 
 def fetch(url: str, *ids: int) -> dict[int, str]:
-    return registry.fetch(settings({"HINDCAST_SCHEMA_REGISTRY": url}), ids, "topic t")
+    return registry.fetch_schemas(read_settings({"HINDCAST_SCHEMA_REGISTRY": url}), ids, "topic t")
 
 
 def test_a_schema_comes_with_all_that_it_refers_to() -> None:
@@ -48,17 +48,17 @@ def test_a_schema_comes_with_all_that_it_refers_to() -> None:
     assert found.keys() == {id_}, "one that is not there is left out"
     line = "struct<`from`: struct<`x`: float>, `to`: struct<`x`: float>>"
     told = f"struct<`lines`: array<{line}>, `marks`: map<string, struct<`x`: float>>>"
-    assert str(avro.written(json.loads(found[id_]))) == told
+    assert str(avro.parse_schema(json.loads(found[id_]))) == told
 
 
 def test_a_name_is_written_out_once() -> None:
     pair: Any = {"type": "record", "name": "P", "fields": [{"name": n, "type": "geo.Point"} for n in "ab"]}
-    first, second = registry.complete(pair, [POINT])["fields"]
+    first, second = registry.inline_references(pair, [POINT])["fields"]
     assert first["type"]["name"] == second["type"] == "geo.Point"
 
 
 def test_a_type_that_is_but_a_name_is_what_it_names() -> None:
-    completed = registry.complete({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
+    completed = registry.inline_references({"type": "array", "items": {"type": "geo.Point"}}, [POINT])
     assert completed == {"type": "array", "items": {**POINT, "name": "geo.Point"}}
 
 
@@ -72,7 +72,7 @@ def test_one_with_a_login_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(AccessError) as refused:  # which is not tried again
             fetch(url, id_)
     assert "refuses us (HTTP 401)" in str(refused.value)
-    assert "HINDCAST_SCHEMA_REGISTRY_PASSWORD" in refused.value.mend
+    assert "HINDCAST_SCHEMA_REGISTRY_PASSWORD" in refused.value.fix
     assert "wrong-one" not in str(refused.value)
 
 
@@ -89,7 +89,7 @@ LOGIN = {"USER": "ann", "PASSWORD": "s3cret-9"}
 
 
 def config(url: str, **told: str) -> dict[str, Any]:
-    return registry.config(url, {f"HINDCAST_SCHEMA_REGISTRY_{name}": value for name, value in told.items()})
+    return registry.client_config(url, {f"HINDCAST_SCHEMA_REGISTRY_{name}": value for name, value in told.items()})
 
 
 @pytest.mark.parametrize("url", [AWAY, HERE, "http://localhost:8081,http://[::1]:8082", f"{HERE},{AWAY}"])
@@ -98,7 +98,7 @@ def test_a_login_is_sent_by_tls_or_to_the_loopback(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told", "found", "mend"),
+    ("url", "told", "found", "fix"),
     [
         ("http://registry.example.org", LOGIN, "without TLS its password would go readable", "to an https:// address"),
         (f"{AWAY}, http://10.0.0.7:8081", LOGIN, "http://10.0.0.7:8081: HINDCAST_SCHEMA_REGISTRY_USER is set", "https"),
@@ -106,16 +106,16 @@ def test_a_login_is_sent_by_tls_or_to_the_loopback(url: str) -> None:
         (AWAY, {**LOGIN, "USER": "ann:x"}, "_USER has a ':', which ends the name", "_PASSWORD"),
         (HERE, {"CA": "/ca.pem"}, "_CA is set, and without TLS nothing would come of it", "leave"),
         (AWAY, {"CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_SCHEMA_REGISTRY_CA cannot be read: No such", "path"),
-        (AWAY, {"CA": json.__file__}, "HINDCAST_SCHEMA_REGISTRY_CA is no PEM file", "BEGIN CERTIFICATE"),
+        (AWAY, {"CA": json.__file__}, "HINDCAST_SCHEMA_REGISTRY_CA is not a PEM file", "BEGIN CERTIFICATE"),
         ("http://[half", {}, "HINDCAST_SCHEMA_REGISTRY has 'http://[half', which is no address", "https://host:port"),
         ("https://host:99999", {}, "which is no address", "https://host:port"),
         (f"{AWAY},host:8081", {}, "HINDCAST_SCHEMA_REGISTRY has 'host:8081'", "https://host:port"),
     ],
 )
-def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: str, mend: str) -> None:
+def test_what_makes_no_sense_is_refused(url: str, told: dict[str, str], found: str, fix: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(found)) as refused:
         config(url, **told)
-    assert mend in refused.value.mend
+    assert fix in refused.value.fix
     assert "s3cret-9" not in str(refused.value)
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_holds_no_certificate_is_told(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SettingsError, match="the certificates of whom we trust cannot be used") as refused:
         fetch(AWAY, 1)
     assert refused.value.where == str(tmp_path / "ca.pem")
-    assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.mend
+    assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.fix
 
 
 ECHO = b"<html>you sent Basic YW5uOnMzY3JldC05, that is ann:s3cret-9</html>"
@@ -167,7 +167,7 @@ def test_whatever_answers_it_is_told_what_to_do_and_no_secret(
     with serving(Other) as url, pytest.raises(error) as refused:
         fetch(url, 7)
     assert found in refused.value.found
-    assert refused.value.mend
+    assert refused.value.fix
     assert "topic t" in refused.value.where
     assert url in str(refused.value)
     assert "s3cret-9" not in str(refused.value)
@@ -213,14 +213,14 @@ def test_one_with_tls_is_read_if_its_authority_is_known(
             with pytest.raises(AccessError, match="certificate cannot be trusted") as refused:
                 fetch(address, 1)
             assert why in refused.value.found
-            assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.mend
+            assert "HINDCAST_SCHEMA_REGISTRY_CA" in refused.value.fix
     with serving(Point) as url, pytest.raises(AccessError, match="cannot be spoken to by TLS") as refused:
         fetch(url.replace("http:", "https:"), 1)
-    assert "http://" in refused.value.mend
+    assert "http://" in refused.value.fix
 
 
 @pytest.mark.parametrize(
-    ("url", "error", "found", "mend"),
+    ("url", "error", "found", "fix"),
     [
         ("", SettingsError, "topic t names schema 1, and there is no schema registry", "HINDCAST_SCHEMA_REGISTRY"),
         ("http://127.0.0.1:9", TopicError, "the schema registry does not answer", "start it"),
@@ -228,11 +228,11 @@ def test_one_with_tls_is_read_if_its_authority_is_known(
         ("http://ann:x@host", SettingsError, "not the URL of a schema registry without credentials", "_PASSWORD"),
     ],
 )
-def test_without_one_it_says_what_to_do(url: str, error: type[HindcastError], found: str, mend: str) -> None:
+def test_without_one_it_says_what_to_do(url: str, error: type[HindcastError], found: str, fix: str) -> None:
     with pytest.raises(error) as refused:
         fetch(url, 1)
     assert found in refused.value.found
-    assert mend in refused.value.mend
+    assert fix in refused.value.fix
     assert "ann" not in str(refused.value)
 
 

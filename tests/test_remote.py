@@ -17,26 +17,26 @@ import grpc
 import psutil
 import pytest
 
-from hindcast import listeners, remote
-from hindcast.errors import PlatformError
-from hindcast.local import airflow, ports, process, spark
-from hindcast.local.api import Airflow
-from hindcast.local.process import Process
-from hindcast.remote import TOKEN
-from hindcast.settings import Settings, settings
+from hindcast.common import port_owners, spark_connect
+from hindcast.common.errors import PlatformError
+from hindcast.common.settings import Settings, read_settings
+from hindcast.common.spark_connect import TOKEN_VARIABLE
+from hindcast_local import airflow, ports, process, spark
+from hindcast_local.api import AirflowClient
+from hindcast_local.process import Process
 
 NOBODY = 65534
 NO_LOOPBACK = "0.0.0.0"  # noqa: S104  # to clients: leads to this machine, and is not known as its loopback
 CLIENT = """
 import os, sys
-from hindcast import remote
-from hindcast.errors import PlatformError
+from hindcast.common import spark_connect
+from hindcast.common.errors import PlatformError
 from pyspark.sql.connect.session import SparkSession
 import encodings.idna, grpc, pyspark.sql.connect.client.core, pyspark.errors.exceptions.connect
 if sys.argv[2:]:
     os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 try:
-    spark = remote.connect(sys.argv[1], {"spark.app.name": "test"})
+    spark = spark_connect.connect_to_server(sys.argv[1], {"spark.app.name": "test"})
     print("counted", spark.range(3).count(), spark.conf.get("spark.connect.authenticate.token", "no such setting"))
 except PlatformError as error:
     print("refused:", error)
@@ -56,23 +56,25 @@ class Server(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    now = settings({"HINDCAST_VAR": str(tmp_path_factory.mktemp("var")), "HINDCAST_SPARK_PORT": str(ports.free())})
-    started = spark.start(now)
+    settings = read_settings(
+        {"HINDCAST_VAR": str(tmp_path_factory.mktemp("var")), "HINDCAST_SPARK_PORT": str(ports.find_free_port())}
+    )
+    started = spark.start_server(settings)
     try:
-        spark.wait(started, 300)
-        yield Server(now, started)
+        spark.wait_for_server(started, 300)
+        yield Server(settings, started)
     finally:
-        process.stop([started])
+        process.stop_processes([started])
 
 
-def read_token(now: Settings) -> str:
-    return spark.read_token(spark.token_file(now))
+def read_token(settings: Settings) -> str:
+    return spark_connect.read_token(spark_connect.token_path(settings))
 
 
 def client(url: str, token: str | None, uid: str = "") -> str:
     """What a client of its own process prints; with `uid` it is that user's when it connects."""
-    environment = {name: value for name, value in os.environ.items() if name not in (TOKEN, "SPARK_REMOTE")}
-    environment |= {TOKEN: token} if token is not None else {}
+    environment = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, "SPARK_REMOTE")}
+    environment |= {TOKEN_VARIABLE: token} if token is not None else {}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", CLIENT, url, *([uid] if uid else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -89,7 +91,7 @@ def test_who_has_the_token_is_served(server: Server, where: str) -> None:
 
 TASK = """
 from airflow.sdk import DAG
-from hindcast.scheduling.operators import SharedSpark
+from hindcast.airflow.operators import SharedSpark
 with DAG("counts"):
     task = SharedSpark(task_id="count", conn_id="hindcast_spark", python_callable=lambda spark: spark.range(3).count())
 print("counted", task.execute({}))
@@ -98,7 +100,7 @@ print("counted", task.execute({}))
 
 @pytest.mark.long
 def test_a_task_of_airflow_has_the_token_of_the_server_that_runs_now(server: Server) -> None:
-    environment = airflow.environment(server.now)
+    environment = airflow.build_environment(server.now)
     assert read_token(server.now) not in "".join(environment.values()), "else it was that of the server before"
     command = [sys.executable, "-c", TASK]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -111,7 +113,7 @@ def test_a_task_of_airflow_has_the_token_of_the_server_that_runs_now(server: Ser
 def test_another_user_of_this_machine_is_refused(server: Server, token: str | None) -> None:
     told = client(server.process.where, token, str(NOBODY))
     assert f"refused: {server.process.where}: the Spark Connect server does not accept our token" in told
-    assert f"set {TOKEN}" in told
+    assert f"set {TOKEN_VARIABLE}" in told
 
 
 @pytest.mark.long
@@ -166,18 +168,18 @@ def test_the_token_stands_in_no_command_line_and_in_no_other_file(server: Server
 
 
 def test_each_start_has_a_new_token_and_one_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    now = settings({"HINDCAST_VAR": str(tmp_path)})
-    path = spark.token_file(now)
-    with pytest.raises(PlatformError, match="the Spark Connect server's token is not there") as refused:
-        spark.read_token(path)
-    assert "`make up`" in refused.value.mend
-    servers = [spark._environment(now)[TOKEN] for _ in range(2)]
+    settings = read_settings({"HINDCAST_VAR": str(tmp_path)})
+    path = spark_connect.token_path(settings)
+    with pytest.raises(PlatformError, match="the Spark Connect server's token is missing") as refused:
+        spark_connect.read_token(path)
+    assert "`make up`" in refused.value.fix
+    servers = [spark._build_environment(settings)[TOKEN_VARIABLE] for _ in range(2)]
     assert len(set(servers)) == 2
-    assert (len(servers[1]), spark.read_token(path), path.stat().st_mode & 0o777) == (64, servers[1], 0o600)
+    assert (len(servers[1]), spark_connect.read_token(path), path.stat().st_mode & 0o777) == (64, servers[1], 0o600)
     assert [it.name for it in path.parent.iterdir()] == ["token"]
     path.chmod(0o644)
     with pytest.raises(PlatformError, match="other users can read the file of secrets"):
-        spark.read_token(path)
+        spark_connect.read_token(path)
 
 
 THIEF = """
@@ -232,9 +234,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the 
 def test_the_token_is_not_sent_to_another_user_who_has_the_port(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     with run_thief(monkeypatch, "stays") as (port, uid, thief):
         with pytest.raises(PlatformError, match=rf"port {port} is held by uid {uid}") as refused:
-            remote.connect(f"sc://{host}:{port}", {}, "secret")
+            spark_connect.connect_to_server(f"sc://{host}:{port}", {}, "secret")
         assert refused.value.where == f"sc://{host}:{port}"
-        assert "HINDCAST_SPARK_PORT" in refused.value.mend
+        assert "HINDCAST_SPARK_PORT" in refused.value.fix
         thief.kill()
         assert thief.communicate()[0] == ""
 
@@ -243,13 +245,13 @@ def test_the_token_is_not_sent_to_another_user_who_has_the_port(monkeypatch: pyt
 @pytest.mark.parametrize("how", ["stays", "leaves"])
 def test_a_session_does_not_send_it_to_one_who_takes_the_port_later(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     with run_thief(monkeypatch, how) as (port, uid, thief):
-        channels = remote._channels(f"sc://127.0.0.1:{port}", "secret")
+        channels = spark_connect._build_channels(f"sc://127.0.0.1:{port}", "secret")
         with channels.toChannel() as channel:
             call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
             with pytest.raises(grpc.RpcError, match=r"Getting metadata from plugin failed.*not by us"):
                 call(b"", timeout=20)
             with pytest.raises(PlatformError, match=f"by uid {uid}"):
-                call_again(remote._policy("sc://here", channels.refuse_foreign), 1)
+                call_again(spark_connect._build_retry_policy("sc://here", channels.refuse_foreign), 1)
         thief.kill()
         assert thief.communicate()[0] == ""
 
@@ -261,17 +263,17 @@ def test_airflows_password_is_not_sent_to_another_user_who_has_the_port(
     with run_thief(monkeypatch, "stays") as (port, uid, thief):
         url = f"http://{ports.HOST}:{port}"
         with pytest.raises(PlatformError, match=rf"port {port} is held by uid {uid}.*the password") as refused:
-            Airflow(url, ("admin", "secret"))
-        assert (refused.value.where, "HINDCAST_AIRFLOW_PORT" in refused.value.mend) == (url, True)
+            AirflowClient(url, ("admin", "secret"))
+        assert (refused.value.where, "HINDCAST_AIRFLOW_PORT" in refused.value.fix) == (url, True)
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
-        started = process.start(
+        started = process.start_process(
             "airflow-api-server", url, command, log=tmp_path / "log", env=dict(os.environ), cwd=tmp_path
         )
         try:
             with pytest.raises(PlatformError, match=f"held by uid {uid}"):
-                airflow.wait(started, datetime.now(UTC), 5)
+                airflow.wait_for_part(started, datetime.now(UTC), 5)
         finally:
-            process.stop([started])
+            process.stop_processes([started])
         thief.kill()
         assert thief.communicate()[0] == ""
 
@@ -280,12 +282,12 @@ def test_airflows_password_is_not_sent_to_another_user_who_has_the_port(
 def test_our_own_processes_and_roots_have_their_ports() -> None:
     with socket.create_server((ports.HOST, 0)) as listener:
         port = listener.getsockname()[1]
-        assert listeners.find_owners("localhost", port) == {os.geteuid()}
-        assert listeners.find_owners("127.0.0.9", port) == set()
-    assert listeners.find_owners(ports.HOST, port) == set()
+        assert port_owners.find_owners("localhost", port) == {os.geteuid()}
+        assert port_owners.find_owners("127.0.0.9", port) == set()
+    assert port_owners.find_owners(ports.HOST, port) == set()
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
         port = listener.getsockname()[1]
-        assert listeners.find_owners("127.0.0.9", port) == listeners.find_owners("::1", port) == {os.geteuid()}
+        assert port_owners.find_owners("127.0.0.9", port) == port_owners.find_owners("::1", port) == {os.geteuid()}
 
 
 class UnavailableError(grpc.RpcError):
@@ -309,14 +311,14 @@ def call_again(policy: Any, failures: int) -> int:
 
 
 def test_a_server_that_is_gone_is_reported_and_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "PATIENCE", 0.6)
-    url = f"sc://127.0.0.1:{ports.free()}"
+    monkeypatch.setattr(spark_connect, "PATIENCE_SECONDS", 0.6)
+    url = f"sc://127.0.0.1:{ports.find_free_port()}"
     with pytest.raises(PlatformError, match=r"has not answered for 0\.6 s") as refused:
-        remote.connect(url, {})
-    assert (refused.value.where, "hindcast up" in refused.value.mend) == (url, True)
+        spark_connect.connect_to_server(url, {})
+    assert (refused.value.where, "hindcast up" in refused.value.fix) == (url, True)
 
-    assert call_again(remote._policy(url), 1) == 2, "a server that is back in time is asked again"
-    policy = remote._policy(url)
+    assert call_again(spark_connect._build_retry_policy(url), 1) == 2, "a server that is back in time is asked again"
+    policy = spark_connect._build_retry_policy(url)
     with pytest.raises(PlatformError, match="has not answered"):
         call_again(policy, 100)
     before = time.monotonic()
@@ -327,9 +329,9 @@ def test_a_server_that_is_gone_is_reported_and_then_waited_for_no_more(monkeypat
 
 MIDST = """
 import sys, time
-from hindcast import remote
-from hindcast.errors import PlatformError
-spark = remote.connect(sys.argv[1], {"spark.app.name": "test"})
+from hindcast.common import spark_connect
+from hindcast.common.errors import PlatformError
+spark = spark_connect.connect_to_server(sys.argv[1], {"spark.app.name": "test"})
 print("counted", spark.range(3).count(), flush=True)
 sys.stdin.readline()
 before = time.monotonic()
@@ -342,13 +344,13 @@ except PlatformError as error:
 
 @pytest.mark.long
 def test_a_server_that_is_killed_is_reported_after_ten_seconds(tmp_path: Path) -> None:
-    now = settings({"HINDCAST_VAR": str(tmp_path), "HINDCAST_SPARK_PORT": str(ports.free())})
-    started = spark.start(now)
+    settings = read_settings({"HINDCAST_VAR": str(tmp_path), "HINDCAST_SPARK_PORT": str(ports.find_free_port())})
+    started = spark.start_server(settings)
     try:
-        spark.wait(started)
+        spark.wait_for_server(started)
         environment = {
             **os.environ,
-            TOKEN: spark.read_token(spark.token_file(now)),
+            TOKEN_VARIABLE: spark_connect.read_token(spark_connect.token_path(settings)),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         command = [sys.executable, "-c", MIDST, started.where]
@@ -357,10 +359,10 @@ def test_a_server_that_is_killed_is_reported_after_ten_seconds(tmp_path: Path) -
         ) as asking:
             assert asking.stdout
             assert asking.stdout.readline() == "counted 3\n"
-            process.stop([started])
+            process.stop_processes([started])
             told, _ = asking.communicate("\n", timeout=100)
         seconds = int(told.split()[1])
         assert 10 <= seconds < 30, told
         assert f"{started.where}: the Spark Connect server has not answered for 10 s" in told
     finally:
-        process.stop([started])
+        process.stop_processes([started])

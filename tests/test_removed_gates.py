@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import cli, runs
-from hindcast.errors import AskedError
-from hindcast.quality import holds
-from hindcast.reports import page, report
-from hindcast.scheduling import steps
+from hindcast.airflow import tasks
+from hindcast.cli import main
+from hindcast.common.errors import RequestError
+from hindcast.quality import hold_store
+from hindcast.report import page, report
+from hindcast.runs import run_steps
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def hold(p: Pipeline) -> tuple[str, ...]:
     """A first run, which holds the truffle; the answer of a person who approves it, as tasks of Airflow have it."""
     p.send("menu", ("curry", {"price": 8}, 0), ("truffle", {"price": 90}, 0))
     p.run()
-    shown = steps.held("shop")
+    shown = tasks.held("shop")
     assert shown["keys"] == [TRUFFLE]
     return "shop", "approved", shown["until"], "ann", json.dumps(shown["keys"])
 
@@ -60,11 +61,11 @@ def hold(p: Pipeline) -> tuple[str, ...]:
 def finish_release(p: Pipeline, approval: tuple[str, ...]) -> str:
     """Plan, release and report an approval as its tasks do; the report as text."""
     assert p.spark is not None
-    assert steps.plan_release(*approval).is_done
-    steps.release(*approval, spark=p.spark)
-    steps.finish_release("shop", "approved", Events())
+    assert tasks.plan_release(*approval).is_done
+    tasks.release(*approval, spark=p.spark)
+    tasks.finish_release("shop", "approved", Events())
     assert p.states()[-1][1] == "completed"
-    return report.text(runs.finish("shop", p.states()[-1][0]))
+    return report.format_report(run_steps.finish_run("shop", p.states()[-1][0]))
 
 
 def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
@@ -77,7 +78,7 @@ def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
         assert "views.dear.expect.expect_column_values_to_be_between removed" in said
         assert "no longer held: 1 released" in said
         assert p.believed("dear") == [("curry", 8, 0, None), ("truffle", 90, 0, None)]
-        assert not holds.held(p.warehouse, "shop").num_rows
+        assert not hold_store.read_held_rows(p.warehouse, "shop").num_rows
 
 
 def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
@@ -88,9 +89,9 @@ def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
         p.write(TOPICS + VIEW)
         told = p.run()
         assert told["tables"]["dear"]["noLongerHeld"] == {"mended": 1}
-        assert "no longer held: 1 mended" in page.html(told)
+        assert "no longer held: 1 mended" in page.render_page(told)
         assert "dear                 unchanged" in finish_release(p, approval)
-        assert f"{TRUFFLE}: is not held any more as it was shown; it is left as it is" in capsys.readouterr().out
+        assert f"{TRUFFLE}: is no longer held as it was shown; it is left unchanged" in capsys.readouterr().out
 
 
 def test_an_approval_ends_well_when_its_table_was_removed(
@@ -100,14 +101,14 @@ def test_an_approval_ends_well_when_its_table_was_removed(
         approval = hold(p)
         p.write(TOPICS)
         finish_release(p, approval)
-        assert f"{TRUFFLE}: its table is not in the contract any more; it is left as it is" in capsys.readouterr().out
+        assert f"{TRUFFLE}: its table is no longer in the contract; it is left unchanged" in capsys.readouterr().out
         # Nobody is asked about it again, and no command fails half-way.
-        assert cli.main(["release", "shop"]) == 1
-        assert "shop.dear: not in the contract; what is held of it is left as it is" in capsys.readouterr().err
-        assert cli.main(["release", "shop.dear"]) == 1
+        assert main.main(["release", "shop"]) == 1
+        assert "shop.dear: not in the contract; its held changes stay as they are" in capsys.readouterr().err
+        assert main.main(["release", "shop.dear"]) == 1
         assert "the contract has no table dear" in capsys.readouterr().err
-        with pytest.raises(AskedError, match="the contract has no table dear"):
-            runs.plan_release("shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start)
+        with pytest.raises(RequestError, match="the contract has no table dear"):
+            run_steps.plan_release("shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start)
         assert p.states()[-1] == (2, "completed")
         # It is derived anew when its table is back.
         p.write(TOPICS + VIEW)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from hindcast import functions, read
-from hindcast.contracts import load
-from hindcast.kafka.topics import Offsets
-from hindcast.planning import journal
-from hindcast.planning.plans import Plan, Share
-from hindcast.questions import Question
-from hindcast.reports import report
-from hindcast.reports.page import html
+from hindcast.bitemporal.predicates import Question
+from hindcast.contract import load
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.query import read, spark_functions
+from hindcast.report import report
+from hindcast.report.page import render_page
 from pipelines import T0, Pipeline, cloned, pipeline
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def of_run(p: Pipeline, number: int) -> dict[str, Any]:
-    return journal.runs(p.warehouse, p.name)[number - 1].detail
+    return journal.read_runs(p.warehouse, p.name)[number - 1].detail
 
 
 def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
@@ -54,7 +54,7 @@ def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
 
 def test_lines_for_people(restaurant: Pipeline) -> None:
     told = of_run(restaurant, 2)
-    assert report.text(told).splitlines() == [
+    assert report.format_report(told).splitlines() == [
         f"restaurant, run 2 (second), known at {told['knownAt']}",
         "",
         "  menu                          1 offsets: 1 accepted; 1 late",
@@ -92,17 +92,17 @@ def test_a_report_tells_what_has_changed_in_the_contract(restaurant: Pipeline, t
         told["views"]["bills"]["where"] = "quantity > 1"
         p.path.write_text(yaml.safe_dump(told), encoding="utf-8")
         done = p.run("fourth")
-    assert report.text(done).splitlines()[2:5] == [
+    assert report.format_report(done).splitlines()[2:5] == [
         "the contract was changed since run 3:",
         "  views.bills.where added: quantity > 1",
         "",
     ]
-    assert "views.bills.where added: quantity &gt; 1" in html(done)
+    assert "views.bills.where added: quantity &gt; 1" in render_page(done)
     assert ["contract" in of_run(p, number) for number in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize("views", [pytest.param(1, marks=pytest.mark.ci), 2])
 def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, tmp_path: Path, views: int) -> None:
     with pipeline(spark, broker, tmp_path, WINDOWED if views == 2 else WINDOWED.partition("  in_all:")[0]) as p:
         p.send("orders", ("anna", {"quantity": 1}, 1), ("anna", {"quantity": 2}, 6), (None, {"quantity": 3}, 7))
@@ -116,9 +116,9 @@ def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, 
         fourth = p.run()
         assert p.versions() == versions
         assert p.believed("by_five") == [("anna", 1, 0, 5), ("anna", 2, 5, 10), ("bob", 1, 5, 10)]
-        functions.register(spark, p.warehouse, p.contract)
+        spark_functions.register(spark, p.warehouse, p.contract)
         for run, closed in ((1, [False, False]), (2, [True, False, False])):
-            question = Question(known_at=journal.runs(p.warehouse, p.name)[run - 1].known_at)
+            question = Question(known_at=journal.read_runs(p.warehouse, p.name)[run - 1].known_at)
             rows = read.query(p.warehouse, p.contract, "by_five", question)
             assert rows["windowClosed"].to_pylist() == closed
             frame = read.frame(spark, p.warehouse, p.contract, "by_five", question)
@@ -136,7 +136,7 @@ def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, 
     ]
     assert [table["closedUpTo"][17:19] for table in tables] == ["04", "06", "06", "06"]
     assert [told["topics"]["orders"]["withoutValue"] for told in (first, second, third)] == [0, 1, 0]
-    lines = [report.text(told).splitlines() for told in (first, second, third)]
+    lines = [report.format_report(told).splitlines() for told in (first, second, third)]
     left_out = ["  by_five              2 rows opened; left out: 1 without a key"]
     left_out += ["  in_all               2 rows opened; left out: 1 without a key"]
     assert lines[0][5 : 5 + views] == left_out[:views]
@@ -163,10 +163,12 @@ def test_a_window_closes_when_every_partition_of_the_topic_has_gone_past_it(
         )
         + "  few: {stream: orders, where: quantity < 5}\n"
     )
-    share = Share("id", 0, 0, {}, {partition: Offsets(0, 9) for partition in (0, 1)}, {})
+    share = TopicPlan("id", 0, 0, {}, {partition: OffsetRange(0, 9) for partition in (0, 1)}, {})
     plan = Plan("windowed", 1, "first", T0, None, "hash", {"orders": share})
     note = {"leftOut": {"no_key": 0, "no_value": 0, "too_late": 2}, "streamTimes": times}
-    told = report.of_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", note, {"leftOut": {"too_late": 1}})
+    told = report.summarize_aggregate(
+        load(tmp_path / "windowed.yaml"), plan, "by_five", note, {"leftOut": {"too_late": 1}}
+    )
     assert (told["closedUpTo"], told["newlyLeftOut"]["too_late"]) == (closed, 1)
 
 
@@ -180,7 +182,7 @@ def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:
         "detail": "no",
     }
     told["tables"]["bills"]["gates"] = [gate, {**gate, "outcome": "passed", "detail": ""}]
-    lines = [" ".join(line.split()) for line in report.text(told).splitlines() if "expect_it" in line]
+    lines = [" ".join(line.split()) for line in report.format_report(told).splitlines() if "expect_it" in line]
     assert lines == ["failed expect_it(column='a') (warn): no", "passed expect_it(column='a')"]
 
 
@@ -205,10 +207,10 @@ def test_what_a_kafka_view_emitted_and_how_far_it_is_settled_in_words(table: dic
     topic = {"offsets": 0, "late": 0, "partitions": []}
     told = {"opened": 0, "closed": 0, "corrected": 0, "gates": [], **table}
     of_run = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {"t": topic}, "again": "hindcast run p"}
-    lines = report.text({**of_run, "tables": {"view": told}}).splitlines()
+    lines = report.format_report({**of_run, "tables": {"view": told}}).splitlines()
     assert f"  {'view':<20} {words}" in lines
-    shown = html({**of_run, "tables": {"view": told}})
-    assert all(note in shown for note in report.of_emitted(told))
+    shown = render_page({**of_run, "tables": {"view": told}})
+    assert all(note in shown for note in report.format_emission(told))
 
 
 def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
@@ -227,11 +229,11 @@ def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
         },
         "copied": {"opened": 3, "closed": 0, "corrected": 0, "gates": []},
     }
-    lines = [" ".join(line.split()) for line in report.text({**of_run, "tables": tables}).splitlines()]
+    lines = [" ".join(line.split()) for line in report.format_report({**of_run, "tables": tables}).splitlines()]
     assert "joined 4 rows opened by a kernel" in lines
     assert "counted 2 rows opened by a kernel; left out: 1 without a key" in lines
     assert "copied 3 rows opened" in lines
-    shown = " ".join(re.sub(r"<[^>]*>", " ", html({**of_run, "tables": tables})).split())
+    shown = " ".join(re.sub(r"<[^>]*>", " ", render_page({**of_run, "tables": tables})).split())
     assert "joined (4 opened by a kernel, 0 closed)" in shown
     assert "copied (3 opened, 0 closed)" in shown
     assert "counted opened by a kernel left out" in shown

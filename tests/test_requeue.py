@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast import runs
-from hindcast.building import last_seen
-from hindcast.cli import main
-from hindcast.delta import commits
-from hindcast.errors import AskedError, QueryError
-from hindcast.planning import journal, planner, plans
-from hindcast.replay import fates, ledger, quarantine, requeue
-from hindcast.reports import report
-from hindcast.upkeep import rebuild
+from hindcast.cli.main import main
+from hindcast.common.errors import QueryError, RequestError
+from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, planner, plans
+from hindcast.report import report
+from hindcast.runs import incremental_state, run_steps
+from hindcast.store import commits
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 MENU = """
 pipeline: requeues
@@ -77,13 +78,13 @@ def limited(bytes_: int, text: str = SHOP) -> str:
 
 def counts(p: Pipeline, run: int) -> list[dict[str, Any]]:
     names = ("run", "topic", "first", "last", "anew", *ledger.FATES)
-    rows = ledger.fates(p.warehouse, p.name).to_pylist()
+    rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
     return [{n: row[n] for n in names if row[n]} for row in rows if row["run"] == run]
 
 
 def sums(p: Pipeline) -> dict[str, int]:
     """How many records the ledger has of each fate in all."""
-    rows = ledger.fates(p.warehouse, p.name).to_pylist()
+    rows = ledger.read_ledger(p.warehouse, p.name).to_pylist()
     return {fate: n for fate in ledger.FATES if (n := sum(row[fate] or 0 for row in rows))}
 
 
@@ -92,12 +93,14 @@ def believed(p: Pipeline) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def refused(p: Pipeline, *, everything: bool = False) -> list[tuple[Any, ...]]:
-    rows = quarantine.listed(p.warehouse, p.contract, everything=everything).to_pylist()
+    rows = quarantine.list_refused(p.warehouse, p.contract, everything=everything).to_pylist()
     return [(row["topic"].rpartition(".")[2], row["offset"], row["fate"], row["now"]) for row in rows]
 
 
 def requeued(p: Pipeline, spark: SparkSession, **asked: Any) -> dict[str, Any]:
-    return runs.requeue(spark, p.name, f"requeue-{len(p.states())}", requeue.selection(p.contract, **asked))
+    return run_steps.run_requeue(
+        spark, p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
+    )
 
 
 def send(p: Pipeline) -> None:
@@ -124,7 +127,7 @@ def send(p: Pipeline) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("before_too", [False, True])
+@pytest.mark.parametrize("before_too", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_malformed_records_are_decoded_anew(
     spark: SparkSession,
     broker: str,
@@ -134,7 +137,7 @@ def test_malformed_records_are_decoded_anew(
     before_too: bool,
 ) -> None:
     """Before too: what a requeue does that takes nothing, and a run of the contract that takes more."""
-    monkeypatch.setattr(last_seen, "WHOLE", 0)  # by increments
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)  # by increments
     with pipeline(spark, broker, tmp_path, limited(60)) as p:
         send(p)
         p.run()
@@ -148,8 +151,8 @@ def test_malformed_records_are_decoded_anew(
             told = requeued(p, spark, topic="menu")
             assert told["topics"]["menu"]["requeued"] == {}
             assert told["topics"]["menu"]["still"]["records"] == 5
-            assert "5 still malformed" in report.text(told)
-            assert "offset 1: oversized: " in report.text(told)
+            assert "5 still malformed" in report.format_report(told)
+            assert "offset 1: oversized: " in report.format_report(told)
             changed = {name for name, version in p.versions().items() if version != before[name]}
             assert changed == {"fates/menu"}
 
@@ -158,13 +161,13 @@ def test_malformed_records_are_decoded_anew(
         if before_too:
             p.run()
         assert len(refused(p)) == 6
-        asked = requeue.selection(p.contract, reason="oversized")
-        assert requeue.waiting(p.warehouse, p.contract, asked) == {"menu": 4, "orders": 1}
-        looked = requeue.preview(spark, p.contract, asked, journal.runs(p.warehouse, p.name)[-1].known_at)
+        asked = requeue.build_request(p.contract, reason="oversized")
+        assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"menu": 4, "orders": 1}
+        looked = requeue.preview_requeue(spark, p.contract, asked, journal.read_runs(p.warehouse, p.name)[-1].known_at)
         assert looked["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
         became = [(it["offset"], it["fate"]) for it in looked["menu"]["first"]]
         assert became == [(1, "accepted"), (3, "accepted"), (5, "expired"), (6, "null_key")]
-        assert "\n      partition 0, offset 1: accepted\n" in requeue.text(looked["menu"])
+        assert "\n      partition 0, offset 1: accepted\n" in requeue.format_requeue(looked["menu"])
         told = requeued(p, spark, reason="oversized")
         assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
         assert told["topics"]["menu"]["offsets"] == 0
@@ -202,16 +205,16 @@ def test_malformed_records_are_decoded_anew(
         before = p.versions()
         p.run()
         assert p.versions() == before, "nothing is left to do"
-        with pytest.raises(AskedError):
+        with pytest.raises(RequestError):
             requeued(p, spark, reason="oversized")
         assert main(["requeue", p.name, "--reason", "oversized"]) == 0
         assert "nothing to requeue" in capsys.readouterr().out
         assert main(["quarantine", p.name]) == 0
         assert "null_key" in capsys.readouterr().out
-        known = {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)}
+        known = {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}
         (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
-        rebuild.rebuild(p.warehouse, p.contract)
-        assert {run.number: run.known_at for run in journal.runs(p.warehouse, p.name)}[last] == known[last]
+        journal_rebuild.rebuild_journal(p.warehouse, p.contract)
+        assert {run.number: run.known_at for run in journal.read_runs(p.warehouse, p.name)}[last] == known[last]
 
 
 @pytest.mark.long
@@ -242,31 +245,31 @@ def test_a_requeue_is_told_alike_by_increments(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A requeue that was given up after it has decided, and a run after it that brings records, by increments."""
-    monkeypatch.setattr(last_seen, "WHOLE", 0)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
     with pipeline(spark, broker, tmp_path, limited(60, ALL)) as p:
         send(p)
         p.run()
         p.write(limited(500, ALL))
         p.run()
-        number = planner.plan(
+        number = planner.ensure_plan(
             p.warehouse,
             broker,
             p.contract,
             "given up",
-            instead={"requeues": requeue.selection(p.contract, reason="oversized")},
+            instead={"requeues": requeue.build_request(p.contract, reason="oversized")},
         ).run
-        todo = plans.Plan.from_json(plans.current(p.warehouse, p.name, number).plan)
-        assert plans.Plan.from_json(todo.as_json()) == todo
+        plan = plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, number).plan)
+        assert plans.Plan.from_json(plan.as_json()) == plan
         for name in ("menu", "orders", "orders"):
-            fates.decide(spark, p.contract, todo, name)
+            fate_revisions.decide_fates(spark, p.contract, plan, name)
         assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
         p.send("menu", ("soup", {"price": 5}, 14))
         p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 26), ("finn", {"item": "curry", "quantity": 1}, 5))
         p.run()
         found = believed(p)
         assert ("bob", "curry", 20, 25) in [row[:4] for row in found["bills"]]
-        monkeypatch.setattr(last_seen, "WHOLE", 10_000)
+        monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 10_000)
         for name in ("menu", "orders"):
             told = p.run(only=name)
             assert {n: one["opened"] for n, one in told["tables"].items()} == dict.fromkeys(believed(p), 0)
@@ -289,9 +292,9 @@ def test_a_requeue_that_died_is_finished(
         send(p)
         p.run()
         p.write(limited(500, MENU))
-        asked = requeue.selection(p.contract)
+        asked = requeue.build_request(p.contract)
         with monkeypatch.context() as patch:
-            for function in ("append", "publish"):
+            for function in ("append_rows", "publish_change"):
                 real = getattr(commits, function)
 
                 def dying(rows: Any, table: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:
@@ -302,13 +305,13 @@ def test_a_requeue_that_died_is_finished(
 
                 patch.setattr(commits, function, dying)
             with pytest.raises(KeyboardInterrupt):
-                runs.requeue(spark, p.name, "dying", asked)
+                run_steps.run_requeue(spark, p.name, "dying", asked)
         if then == "retried":
-            told = runs.requeue(spark, p.name, "dying", asked)
+            told = run_steps.run_requeue(spark, p.name, "dying", asked)
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
-            planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
+            planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
             p.run()
             assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
         assert len(p.raw("fates/menu")) == 4
@@ -318,19 +321,19 @@ def test_a_requeue_that_died_is_finished(
 
 
 def test_what_a_requeue_is_asked_for() -> None:
-    from hindcast.contracts import Contract
+    from hindcast.contract import Contract
 
     topic = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
     one = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic}})
     two = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic, "b": topic}})
-    assert requeue.selection(two) == {"topics": ["a", "b"]}
-    assert requeue.selection(two, "b", "over", 0, [3, 1, 3]) == {
+    assert requeue.build_request(two) == {"topics": ["a", "b"]}
+    assert requeue.build_request(two, "b", "over", 0, [3, 1, 3]) == {
         "topics": ["b"],
         "reason": "over",
         "partition": 0,
         "offsets": [1, 3],
     }
-    assert requeue.selection(one, partition=0)["partition"] == 0
+    assert requeue.build_request(one, partition=0)["partition"] == 0
     for contract, asked in ((one, {"topic": "c"}), (one, {"offsets": [1]}), (two, {"partition": 1})):
         with pytest.raises(QueryError):
-            requeue.selection(contract, **asked)
+            requeue.build_request(contract, **asked)

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from hindcast import cli, functions, horizon, read, runs
-from hindcast.contracts.shapes import PERIODS
-from hindcast.delta import commits
-from hindcast.errors import AskedError, BusyError, QueryError, TableError
-from hindcast.pages import machine
-from hindcast.planning import journal
-from hindcast.questions import Question
-from hindcast.replay import ledger
-from hindcast.settings import settings
-from hindcast.upkeep import maintenance, rebuild, retention
-from hindcast.upkeep.forgetting import forget, records
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.airflow.pages import time_machine
+from hindcast.bitemporal.predicates import Question
+from hindcast.cli import main
+from hindcast.common.errors import BusyError, QueryError, RequestError, TableError
+from hindcast.common.settings import read_settings
+from hindcast.contract.shapes import PERIODS
+from hindcast.ingest import ledger
+from hindcast.ops import journal_rebuild, maintenance, retention
+from hindcast.ops.erase import forget, records
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import horizon, journal
+from hindcast.query import read, spark_functions
+from hindcast.runs import run_steps
+from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -84,30 +86,30 @@ AFTER = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], again: bool
 ) -> None:
     """Again: and the late ones are trimmed too."""
     with pipeline(spark, broker, tmp_path, KEPT) as p:
         told(p)
-        before, counted = p.versions(), ledger.fates(p.warehouse, p.name).to_pylist()
-        assert cli.main(["trim", p.name, "--dry-run"]) == 0
+        before, counted = p.versions(), ledger.read_ledger(p.warehouse, p.name).to_pylist()
+        assert main.main(["trim", p.name, "--dry-run"]) == 0
         assert "table menu: 2 rows; horizon 2026-01-01T00:00:04+00:00" in capsys.readouterr().out
         assert p.versions() == before, "a dry run writes nothing"
 
-        assert retention.trim(spark, p.contract) == {
+        assert retention.trim_pipeline(spark, p.contract) == {
             "pipeline": "restaurant",
-            "knownAt": journal.completed(p.warehouse, p.name)[-1].known_at.isoformat(),
+            "knownAt": journal.read_completed_runs(p.warehouse, p.name)[-1].known_at.isoformat(),
             "tables": {"menu": {"horizon": moment(4).isoformat(), "slowest": SLOWEST, "rows": 2}},
             "logs": {"menu": {"horizon": moment(4).isoformat(), "slowest": SLOWEST, "records": 2}},
             "quarantine": {"menu": 0},
         }
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 5, 6, 7]
-        assert ledger.fates(p.warehouse, p.name).to_pylist() == counted, "the ledger is whole"
-        assert rebuild.rebuild(p.warehouse, p.contract) == []
+        assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted, "the ledger is whole"
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         trimmed = p.versions()
-        assert retention.trim(spark, p.contract)["logs"]["menu"]["records"] == 0
+        assert retention.trim_pipeline(spark, p.contract)["logs"]["menu"]["records"] == 0
         assert p.versions() == trimmed, "a repeat does nothing"
 
         p.send("menu", *LATE)
@@ -124,12 +126,20 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
             with pytest.raises(QueryError, match=refused):
                 read.frame(spark, p.warehouse, p.contract, "menu", question)
         with pytest.raises(QueryError, match=refused):
-            machine.page(settings(), p.contract, ["restaurant"], machine.Asked("menu", "curry", moment(3).isoformat()))
-        there = machine.page(
-            settings(), p.contract, ["restaurant"], machine.Asked("menu", "curry", moment(4).isoformat())
+            time_machine.build_page(
+                read_settings(),
+                p.contract,
+                ["restaurant"],
+                time_machine.MachineRequest("menu", "curry", moment(3).isoformat()),
+            )
+        there = time_machine.build_page(
+            read_settings(),
+            p.contract,
+            ["restaurant"],
+            time_machine.MachineRequest("menu", "curry", moment(4).isoformat()),
         )
         assert [row["values"]["price"] for row in there["answer"]["rows"]] == [7]
-        functions.register(spark, p.warehouse, p.contract)
+        spark_functions.register(spark, p.warehouse, p.contract)
         asked = "SELECT item, price FROM restaurant_menu_as_of(TIMESTAMP '2026-01-01 00:00:0{} UTC') ORDER BY item"
         assert [tuple(row) for row in spark.sql(asked.format(4)).collect()] == [("curry", 7), ("rice", 1), ("soup", 5)]
         with pytest.raises(Exception, match="is not kept: the history of menu was trimmed"):
@@ -145,25 +155,27 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
             assert wrong(p) == []
             p.send("menu", ("soup", {"price": 8}, 20))
             p.run()
-            counted = ledger.fates(p.warehouse, p.name).to_pylist()
-            maintained = maintenance.maintain(lambda: spark, settings(), p.contract)
+            counted = ledger.read_ledger(p.warehouse, p.name).to_pylist()
+            maintained = maintenance.maintain_tables(lambda: spark, read_settings(), p.contract)
             assert "rows; horizon 2026-01-01T00:00:10+00:00" in maintained.trimmed
             assert sorted(row["offset"] for row in p.raw("logs/menu")) == [4, 5, 6, 7, 10, 11, 12]
-            assert ledger.fates(p.warehouse, p.name).to_pylist() == counted
+            assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted
         assert wrong(p) == []
         told_of = []
         for name, rows, words in LOST:
             found = DeltaTable(f"{p.warehouse}/{p.name}/{name}")
             whole = found.version()
             assert found.delete(rows)["num_deleted_rows"]
-            told_of.append((words, [f"{it.check}: {it.found}" for it in verify(p.warehouse, p.contract).findings]))
+            told_of.append(
+                (words, [f"{it.check}: {it.found}" for it in verify_tables(p.warehouse, p.contract).findings])
+            )
             found.restore(whole)
         assert all(words in findings[0] for words, findings in told_of), told_of
         assert not again or {len(findings) for _, findings in told_of} == {1}, told_of
         DeltaTable(f"{p.warehouse}/{p.name}/logs/menu").update(
             updates={"streamTime": f"streamTime + {SECOND}"}, predicate='"offset" = 11'
         )
-        assert [it.check for it in verify(p.warehouse, p.contract).findings] == ["stream time"]
+        assert [it.check for it in verify_tables(p.warehouse, p.contract).findings] == ["stream time"]
 
 
 @pytest.mark.long
@@ -173,17 +185,17 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
     text = KEPT.replace("quarantine: 1 week", "quarantine: 1 ms")
     with pipeline(spark, broker, tmp_path, text) as p:
         told(p)
-        counted, promised = ledger.fates(p.warehouse, p.name).to_pylist(), state(p, "menu", 2, moment(4))
+        counted, promised = ledger.read_ledger(p.warehouse, p.name).to_pylist(), state(p, "menu", 2, moment(4))
         seen: set[str] = set()
         while True:
             try:
                 with failing(seen):
-                    retention.trim(spark, p.contract)
+                    retention.trim_pipeline(spark, p.contract)
                 break
             except CrashError:
-                assert ledger.fates(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
+                assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
                 assert state(p, "menu", 2, moment(4)) == promised
-                assert verify(p.warehouse, p.contract).findings == [], sorted(seen)
+                assert verify_tables(p.warehouse, p.contract).findings == [], sorted(seen)
         assert {place.split()[0] for place in seen} >= {"describe", "append", "once", "remove"}
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 6, 7], "the malformed one went too"
         assert p.raw("quarantine") == []
@@ -191,16 +203,16 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
         p.send("menu", *LATE)
         p.run()
         assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
-        with pytest.raises(AskedError, match="no malformed record like that is left") as nothing:
-            runs.requeue(spark, p.name, "again", {"topics": ["menu"]})
-        assert "was trimmed" in nothing.value.mend
+        with pytest.raises(RequestError, match="no malformed record like that is left") as nothing:
+            run_steps.run_requeue(spark, p.name, "again", {"topics": ["menu"]})
+        assert "was trimmed" in nothing.value.fix
 
         # another valid_time cannot date what was removed; a run under way, and another contract, are waited for
         p.write(text.replace("    keep:", "    valid_time: record_timestamp\n    keep:"))
-        with pytest.raises(TableError, match="another valid_time, and the log was trimmed"):
+        with pytest.raises(TableError, match="valid_time was changed, but the log was trimmed"):
             p.run("dated")
         with pytest.raises(BusyError, match=r"\(dated\) has not ended"):
-            retention.trim(spark, p.contract)
+            retention.trim_pipeline(spark, p.contract)
 
 
 class CrashError(Exception):
@@ -281,8 +293,8 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
         p.send("orders", ("anna", {"item": "curry"}, 1), ("bob", {"item": "soup"}, 5), ("carl", {"item": "curry"}, 7))
         p.send("orders", ("dan", {"item": "curry"}, 15))
         p.run()
-        assert retention.trim(spark, p.contract)["logs"]["menu"]["records"] == 1
-        assert horizon.frozen(p.warehouse, p.contract, "bills") == moment(5)
+        assert retention.trim_pipeline(spark, p.contract)["logs"]["menu"]["records"] == 1
+        assert horizon.find_frozen_until(p.warehouse, p.contract, "bills") == moment(5)
         assert p.believed("bills") == [("anna", 8, 1), ("bob", 5, 5), ("carl", 9, 7), ("dan", 10, 15)], "kept for ever"
 
         # another expression, another history retention: from 5 on, and the expired one is taken there
@@ -312,9 +324,9 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
             read.query(p.warehouse, p.contract, "more", Question(as_of=moment(4)))
         assert ("dan", 10, 15) in p.believed("served")
         assert wrong(p) == []
-        anew = "served: would begin anew, and the log of orders was trimmed up to"
+        anew = "served: would start from scratch, but the log of orders was trimmed up to"
         with pytest.raises(TableError, match=anew):
-            forget.forget(spark, p.contract, records.asked(p.contract, "orders", "eve"))
+            forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "eve"))
         assert p.states()[-1][1] == "completed", "nothing was begun"
         p.write(CHANGED + NEW.replace("kafka\n    select: {price: price}", "kafka\n    select: {price: -price}"))
         with pytest.raises(TableError, match=anew):
@@ -404,10 +416,12 @@ def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
             for name in (*p.contract.topics, *p.contract.views):
                 _same(p, twin, name, f"seed {seed}, run {number}, {name}")
             if dice.random() < 0.8 or number == 1:
-                trimmed = retention.trim(spark, p.contract)
+                trimmed = retention.trim_pipeline(spark, p.contract)
                 removed += sum(it["rows"] for it in trimmed["tables"].values())
                 assert (
-                    ledger.fates(p.warehouse, p.name).drop(_OWN).equals(ledger.fates(twin.warehouse, p.name).drop(_OWN))
+                    ledger.read_ledger(p.warehouse, p.name)
+                    .drop(_OWN)
+                    .equals(ledger.read_ledger(twin.warehouse, p.name).drop(_OWN))
                 )
         for name in (*p.contract.topics, *p.contract.views):
             _same(p, twin, name, f"seed {seed}, at the end, {name}")
@@ -433,7 +447,7 @@ def _record(dice: random.Random, topic: str, begun: datetime, number: int) -> tu
 
 def _same(p: Pipeline, twin: Pipeline, name: str, where: str) -> None:
     since = _promised(p, name)
-    known = journal.completed(p.warehouse, p.name)
+    known = journal.read_completed_runs(p.warehouse, p.name)
     for run, following in zip(known, [*known[1:], None], strict=True):
         # Known at a moment from the horizon on, at which the run was the last one.
         if since is None or following is None or following.known_at > since:
@@ -442,17 +456,17 @@ def _same(p: Pipeline, twin: Pipeline, name: str, where: str) -> None:
 
 def _promised(p: Pipeline, name: str) -> datetime | None:
     """From when on neither a table nor what it is made of is frozen: it tells what is true."""
-    found = [horizon.frozen(p.warehouse, p.contract, name)]
+    found = [horizon.find_frozen_until(p.warehouse, p.contract, name)]
     if name in p.contract.views:
         view = p.contract.views[name]
         made_of = (_promised(p, i) for i in view.inputs)
-        found += [at + horizon.looks_back(view) for at in made_of if at is not None]
+        found += [at + horizon.lookback_period(view) for at in made_of if at is not None]
     return max((at for at in found if at is not None), default=None)
 
 
 def state(p: Pipeline, name: str, run: int, since: datetime | None) -> list[tuple[Any, ...]]:
     """What a table tells of the time from a moment on, as known at a run, without what is of no reading."""
-    numbers = {it.known_at: it.number for it in journal.runs(p.warehouse, p.name)}
+    numbers = {it.known_at: it.number for it in journal.read_runs(p.warehouse, p.name)}
     kind, found = p.table(name).kind, []
     start, end = PERIODS[kind][0], PERIODS[kind][-1]
     for row in p.raw(name):

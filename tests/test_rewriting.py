@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from hindcast.delta import attempts, commits, contents, files, making, rewriting, tables
-from hindcast.delta.tables import Table
+from hindcast.store import commit_once, commits, files, rewriting, row_reader, table_creation, tables
+from hindcast.store.tables import Table
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ KEYS = [("a", 1.0), ("a", NAN), (None, 1.0), ("b", None), ("", -0.5)]
 def table(folder: Path, spark: SparkSession) -> Table:
     made = Table(str(folder), "shop", "made", "versions", ("name", "size"))
     told = f"{VERSIONS}, systemFrom timestamp, systemTo timestamp, _belief string"
-    making.ensure(made, making.nullable(spark.createDataFrame([], told).schema))
+    table_creation.ensure_table(made, table_creation.make_nullable(spark.createDataFrame([], told).schema))
     return made
 
 
@@ -39,16 +39,16 @@ def changed(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
 
 
 def publish(changes: DataFrame, it: Table, run: int, *, few: bool) -> None:
-    closing = changes.agg(commits.closing(it)).first()
+    closing = changes.agg(commits.closing_summary(it)).first()
     told = closing["closing"].asDict() if closing else {}
     told = told if told["open"] + told["past"] else None
     note = {"run": run, "opened": 0}
-    after = tables.published(it)
-    commits.publish(changes, it, run, T0 + timedelta(days=run), closing=told, note=note, after=after, few=few)
+    after = tables.read_last_run(it)
+    commits.publish_change(changes, it, run, T0 + timedelta(days=run), closing=told, note=note, after=after, few=few)
 
 
 def told(spark: SparkSession, it: Table) -> list[str]:
-    rows = contents.stored(spark, it).select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
+    rows = row_reader.load_stored_rows(spark, it).select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
     return sorted(text for (text,) in rows.collect())
 
 
@@ -72,6 +72,7 @@ def history(dice: random.Random) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_few_rows_end_as_a_merge_leaves_them(spark: SparkSession, tmp_path: Path) -> None:
     both = [table(tmp_path / name, spark) for name in ("here", "merged")]
     for run, rows in enumerate(history(random.Random(7)), 1):  # noqa: S311
@@ -80,7 +81,7 @@ def test_a_few_rows_end_as_a_merge_leaves_them(spark: SparkSession, tmp_path: Pa
             publish(changes, it, run, few=few)
         here, merged = (told(spark, it) for it in both)
         assert here == merged
-        assert tables.published(both[0]) == run
+        assert tables.read_last_run(both[0]) == run
         publish(changes, both[0], run, few=True)
         assert told(spark, both[0]) == here, "a run publishes once"
     assert any('"systemTo":"' in row for row in here)
@@ -96,7 +97,7 @@ def test_files_that_others_have_written_anew_meanwhile_are_read_again(
     row = ("a", 1.0, None, None, T0, None)
     publish(changed(spark, [(*row, "open"), ("b", *row[1:], "open")]), it, 1, few=True)
     publish(changed(spark, [("c", *row[1:], "open")]), it, 2, few=True)
-    real, tried = rewriting.touched, []
+    real, tried = rewriting.find_files_to_rewrite, []
 
     def meanwhile(*args: Any) -> Any:
         found = real(*args)
@@ -105,8 +106,8 @@ def test_files_that_others_have_written_anew_meanwhile_are_read_again(
         tried.append(found)
         return found
 
-    monkeypatch.setattr(rewriting, "touched", meanwhile)
-    monkeypatch.setattr(attempts.time, "sleep", lambda _: None)
+    monkeypatch.setattr(rewriting, "find_files_to_rewrite", meanwhile)
+    monkeypatch.setattr(commit_once.time, "sleep", lambda _: None)
     publish(changed(spark, [(*row, "close"), ("a", 1.0, Decimal("2.50"), ["new"], T0, None, "open")]), it, 3, few=True)
     assert len(tried) == 2
     rows = [json.loads(text) for text in told(spark, it)]
@@ -126,30 +127,30 @@ def test_what_is_large_or_promises_more_is_sparks(
     publish(changed(spark, [(*row, "open")]), it, 1, few=True)
     found, close = DeltaTable(it.path), pa.table({"name": ["a"], "size": [1.0], "validFrom": pa.array([T0])})
     at = T0 + timedelta(days=2)
-    assert [one.closed.num_rows for one in rewriting.touched(found, it, close, at) or []] == [1]
+    assert [one.closed.num_rows for one in rewriting.find_files_to_rewrite(found, it, close, at) or []] == [1]
     other = close.set_column(1, "size", [[2.0]])
-    assert rewriting.touched(found, it, other, at) is None, "a row that is not there"
-    assert rewriting.touched(found, it, close.slice(0, 0), at) is None
-    monkeypatch.setattr(files, "LIGHT", 100)
-    assert rewriting.touched(found, it, close, at) is None, "its file is larger than that"
+    assert rewriting.find_files_to_rewrite(found, it, other, at) is None, "a row that is not there"
+    assert rewriting.find_files_to_rewrite(found, it, close.slice(0, 0), at) is None
+    monkeypatch.setattr(files, "SMALL_BYTES", 100)
+    assert rewriting.find_files_to_rewrite(found, it, close, at) is None, "its file is larger than that"
     monkeypatch.undo()
-    rows = contents.stored(spark, it)
-    assert files.of_rows(rows, found) is not None
-    assert files.of_rows(rows.withColumn("more", F.lit(1)), found) is None
+    rows = row_reader.load_stored_rows(spark, it)
+    assert files.collect_rows(rows, found) is not None
+    assert files.collect_rows(rows.withColumn("more", F.lit(1)), found) is None
     found.alter.add_constraint({"positive": "size > 0"})
-    assert files.of_rows(rows, DeltaTable(it.path)) is None, "Delta checks each row"
+    assert files.collect_rows(rows, DeltaTable(it.path)) is None, "Delta checks each row"
     marked = table(tmp_path / "b", spark)
     DeltaTable(marked.path).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    assert files.of_rows(contents.stored(spark, marked), DeltaTable(marked.path)) is None
+    assert files.collect_rows(row_reader.load_stored_rows(spark, marked), DeltaTable(marked.path)) is None
 
 
 def test_what_rows_weigh(spark: SparkSession) -> None:
     schema = "a string, b binary, c array<string>, d struct<e: string>, f int"
     rows = spark.createDataFrame([("éé", b"123", ["x" * 50], None, 1), (None, None, [], ("y" * 30,), 2)], schema)
-    (weight,) = rows.agg(files.weight(rows)).first() or ()
+    (weight,) = rows.agg(files.text_size_column(rows)).first() or ()
     assert 4 + 3 + 50 + 30 <= weight < 120
-    assert rows.where("false").agg(files.weight(rows)).first() == (None,)
-    assert files.few(10_000, None)
-    assert files.few(0, 64 << 20)
-    assert not files.few(10_001, 0)
-    assert not files.few(1, (64 << 20) + 1)
+    assert rows.where("false").agg(files.text_size_column(rows)).first() == (None,)
+    assert files.is_small(10_000, None)
+    assert files.is_small(0, 64 << 20)
+    assert not files.is_small(10_001, 0)
+    assert not files.is_small(1, (64 << 20) + 1)

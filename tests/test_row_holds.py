@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import reference
-from hindcast import runs
-from hindcast.building import last_seen
-from hindcast.quality import holds
-from hindcast.upkeep import retention
-from hindcast.upkeep.forgetting import forget, records
+from hindcast.ops import retention
+from hindcast.ops.erase import forget, records
+from hindcast.quality import hold_store
+from hindcast.runs import incremental_state, run_steps
 from pipelines import Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
@@ -126,22 +125,22 @@ def believed(p: Pipeline) -> set[tuple[Any, ...]]:
 
 def held(p: Pipeline, name: str = "quotes") -> set[tuple[str, int]]:
     """Key and offset of each record that is held."""
-    found = holds.held(p.warehouse, p.name).to_pylist()
+    found = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
     return {(row["key"], row["offset"]) for row in found if row["table"] == name}
 
 
 def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
-        named = {name: holds.named(p.warehouse, p.name, name, keys)}
-        return runs.release(p.spark, p.name, f"release-{len(p.states())}", named, "ann", datetime.now(UTC))
+        named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
+        return run_steps.run_release(p.spark, p.name, f"release-{len(p.states())}", named, "ann", datetime.now(UTC))
 
 
 @pytest.mark.parametrize(
     ("whole", "runs"),
     [
-        (last_seen.WHOLE, 1),
-        pytest.param(last_seen.WHOLE, RUNS, marks=pytest.mark.long),
+        (incremental_state.MAX_WHOLE_ROWS, 1),
+        pytest.param(incremental_state.MAX_WHOLE_ROWS, RUNS, marks=pytest.mark.long),
         pytest.param(-1, RUNS, marks=pytest.mark.long),
     ],
     ids=["once", "whole", "by increments"],
@@ -149,7 +148,7 @@ def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
 def test_a_table_is_its_definition_over_the_records_that_are_not_held(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, runs: int
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", whole)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
     dice, model = random.Random(SEED), Model()  # noqa: S311 - histories, not secrets
     seen: list[set[tuple[Any, ...]]] = []
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
@@ -231,11 +230,11 @@ def order(customer: str, quantity: int, second: int) -> tuple[str, dict[str, Any
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("whole", [last_seen.WHOLE, -1], ids=["whole", "by increments"])
+@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
 def test_of_a_view_what_was_believed_of_a_failing_row_stays_and_all_others_are_published(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", whole)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
     with pipeline(spark, broker, tmp_path, VIEWS) as p:
         p.send("menu", ("curry", {"price": 8}, 0))
         p.send("orders", order("anna", 2, 1), order("anna", 20, 2), order("carl", 12, 1), order("dave", 1, 1))
@@ -294,12 +293,12 @@ def test_what_is_held_is_trimmed_and_forgotten_as_what_it_is(spark: SparkSession
         )
         p.run()
         assert held(p) == {('{"item":"a"}', 1), ('{"item":"b"}', 2)}
-        holds.reject(p.warehouse, p.name, {"quotes": ['{"item":"b"}']}, "ann", datetime.now(UTC))
-        forget.forget(spark, p.contract, records.asked(p.contract, "quotes", None, ["0/2"]))
+        hold_store.reject_keys(p.warehouse, p.name, {"quotes": ['{"item":"b"}']}, "ann", datetime.now(UTC))
+        forget.forget_records(spark, p.contract, records.parse_request(p.contract, "quotes", None, ["0/2"]))
         assert held(p) == {('{"item":"a"}', 1)}
-        assert '{"item":"b"}' not in holds.listed(p.warehouse, p.name)["key"].to_pylist()
+        assert '{"item":"b"}' not in hold_store.list_entries(p.warehouse, p.name)["key"].to_pylist()
         # 8 is in force at the horizon, for the record that would have ended it is held.
-        retention.trim(spark, p.contract)
+        retention.trim_pipeline(spark, p.contract)
         assert {0, 1} <= {row["offset"] for row in p.raw("logs/quotes")}
         assert p.believed("quotes") == [("a", 8, 0, None), ("c", 9, 20, None)]
         assert not wrong(p)

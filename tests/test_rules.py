@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
 from hindcast.quality import gates
-from hindcast.session import SMALL, temporarily
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def gx() -> Any:
     """Great Expectations with our rules registered; importing takes seconds, so it is not done at the top."""
     import hindcast.quality.rules  # noqa: F401
 
-    return gates.imported()
+    return gates.import_gx()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def judge(spark: SparkSession, gx: Any) -> Iterator[Judge]:
     def judged(rows: DataFrame, expected: Any, result_format: str = "BASIC") -> Any:
         return batch.get_batch({"dataframe": rows}).validate(expected, result_format=result_format)
 
-    with temporarily(spark, SMALL):
+    with override_conf(spark, SMALL_STEP_SETTINGS):
         yield judged
 
 
@@ -411,7 +411,7 @@ BAD = [
     ("expect_foreign_keys_to_be_found", {"whole_period": "yes"}, "whole_period is 'yes'; write true or false"),
     ("expect_table_to_be_fresh", {"within": "soon"}, "within is 'soon'; write a duration"),
     ("expect_table_to_be_fresh", {"until": 3}, "until is 3; write a moment"),
-    ("expect_table_to_be_fresh", {"query": "SELECT 1"}, "query is not what the other parameters make of it"),
+    ("expect_table_to_be_fresh", {"query": "SELECT 1"}, "query does not match the other parameters"),
     ("expect_offsets_to_be_conserved", {"planned": []}, r"planned is \[\]; write for each partition its ranges"),
     ("expect_offsets_to_be_conserved", {"planned": {"x": []}}, "planned is {'x'"),
     ("expect_offsets_to_be_conserved", {"planned": {0: [[0]]}}, "planned is {0: "),
@@ -590,7 +590,7 @@ def test_rules_are_registered_and_say_what_they_are_about(gx: Any, rule: Callabl
         if registry.get_expectation_impl(name).__module__.startswith("hindcast.quality.rules.")
     }
     assert ours == GOOD.keys()
-    about = {name: (rule(name, **GOOD[name]).about, rule(name, **GOOD[name]).row_level) for name in GOOD}
+    about = {name: (rule(name, **GOOD[name]).row_set, rule(name, **GOOD[name]).row_level) for name in GOOD}
     assert about == {
         "expect_periods_to_not_overlap": ("near", True),
         "expect_periods_to_not_be_empty": ("change", True),
@@ -630,7 +630,7 @@ FOUND = [
 def test_what_failed_is_told_in_words(
     rule: Callable[..., Any], name: str, parameters: dict[str, Any], observed: float | None, checked: int, told: str
 ) -> None:
-    assert rule(name, **{**GOOD[name], **parameters}).found(observed, checked) == told
+    assert rule(name, **{**GOOD[name], **parameters}).describe_failure(observed, checked) == told
 
 
 def test_a_suite_of_them_is_read_back_and_judged_as_any_other(spark: SparkSession, gx: Any, judge: Judge) -> None:

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import runs
-from hindcast.delta import making, tables
-from hindcast.errors import GateError, RecordError, RunError, TableError, TopicError
-from hindcast.planning import journal, planner, plans
-from hindcast.planning.plans import Plan
-from hindcast.replay import logs
-from hindcast.reports import page, report
+from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
+from hindcast.ingest import topic_log
+from hindcast.plan import journal, planner, plans
+from hindcast.plan.plans import Plan
+from hindcast.report import page, report
+from hindcast.runs import run_steps
+from hindcast.store import table_creation, tables
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 MENU = [  # item, price, validFrom, validTo, systemFrom, systemTo
     ("curry", 8.0, 0, 2, 2, None),
@@ -55,7 +57,7 @@ def test_each_table_gets_one_commit_for_each_run_that_changes_it(restaurant: Pip
 
 
 def test_system_times_are_the_known_at_of_runs_which_grow(restaurant: Pipeline) -> None:
-    moments = [run.known_at for run in journal.runs(restaurant.warehouse, "restaurant")]
+    moments = [run.known_at for run in journal.read_runs(restaurant.warehouse, "restaurant")]
     assert moments == sorted(set(moments))
     written = {
         row[c] for name in ("menu", "orders", "bills") for row in restaurant.raw(name) for c in row if "system" in c
@@ -101,11 +103,11 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
 
         # a run that claims the log and is given up before the quarantine is written
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logs, "quarantined", lambda *_, **__: (_ for _ in ()).throw(CrashError("killed")))
+            patch.setattr(topic_log, "update_quarantine", lambda *_, **__: (_ for _ in ()).throw(CrashError("killed")))
             with pytest.raises(CrashError):
                 p.run("first")
-        [first] = journal.runs(p.warehouse, p.name)
-        planner.abandon(p.warehouse, first, "by a test")
+        [first] = journal.read_runs(p.warehouse, p.name)
+        planner.abandon_run(p.warehouse, first, "by a test")
 
         # stream time goes on from 33, where the first run left it
         p.send("menu", ("soup", {"price": 6}, 23), ("soup", {"price": 7}, 22))
@@ -135,11 +137,11 @@ def test_every_record_has_one_fate_and_what_is_refused_stands_in_quarantine_once
         before = p.versions()
         p.send("menu", ("a", "x", 40), ("b", "y", 40), ("c", "z", 40))
         with pytest.raises(
-            RecordError, match="3 of the run's records do not decode, 2 may; the first: the value is not"
+            RecordError, match="3 of the run's records do not decode, and the limit is 2; the first: the value is not"
         ) as e:
             p.run("third")
         assert e.value.where == f"topic {p.kafka('menu')}, partition 0, offset 10, key a"
-        assert "topics.menu.max_malformed: 3" in e.value.mend
+        assert "topics.menu.max_malformed: 3" in e.value.fix
         assert p.versions() == before
         assert len(p.raw("quarantine")) == 6
 
@@ -167,7 +169,7 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
         assert stopped.value.where == "restaurant.bills, run 1"
         assert p.believed("bills") == []
         assert p.states() == [(1, "stopped")]
-        [run] = journal.runs(p.warehouse, p.name)
+        [run] = journal.read_runs(p.warehouse, p.name)
         assert run.detail["table"] == "bills"
 
         p.send("menu", ("curry", {"price": 1}, 1))  # the mend: from 1 to 4 curry was $1
@@ -184,12 +186,12 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
             ("passed", "stop"),
             ("failed", "warn"),
         ]
-        assert "1 of 5 rows fail, for example soup" in report.text(told)
+        assert "1 of 5 rows fail, for example soup" in report.format_report(told)
         assert [(it["run"], it["offsets"], set(it["tables"])) for it in told["givenUp"]] == [
             (1, {"menu": len(SEED["menu"]), "orders": len(SEED["orders"]) + 2}, {"menu", "orders"})
         ]
-        assert "run 1 was given up; what it did stays: menu: " in report.text(told)
-        assert "run 1 was given up; what it did stays: menu: " in page.html(told)
+        assert "run 1 was abandoned; what it did stays: menu: " in report.format_report(told)
+        assert "run 1 was abandoned; what it did stays: menu: " in page.render_page(told)
         assert "givenUp" not in p.run("third")
 
 
@@ -198,103 +200,105 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
 
 def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        assert runs.plan(p.name, "first") == 1
-        assert runs.plan(p.name, "first") == 1, "a retry finds its plan"
+        assert run_steps.plan_run(p.name, "first") == 1
+        assert run_steps.plan_run(p.name, "first") == 1, "a retry finds its plan"
         with pytest.raises(RunError, match=r"run 1 \(first\) has not ended") as refused:
-            runs.plan(p.name, "second")
-        assert "hindcast abandon restaurant" in refused.value.mend
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
-        assert runs.plan(p.name, "second") == 2
+            run_steps.plan_run(p.name, "second")
+        assert "hindcast abandon restaurant" in refused.value.fix
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        assert run_steps.plan_run(p.name, "second") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
         with pytest.raises(RunError, match="run 1 is abandoned"):
-            runs.finish(p.name, 1)
+            run_steps.finish_run(p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
-            runs.finish(p.name, 7)
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 2), "by a test")
-        runs.plan(p.name, "requeue__1")
+            run_steps.finish_run(p.name, 7)
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
+        run_steps.plan_run(p.name, "requeue__1")
         with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
-            runs.plan(p.name, "third")
-        assert "retry it (hindcast requeue restaurant); " in refused.value.mend
+            run_steps.plan_run(p.name, "third")
+        assert "retry it (hindcast requeue restaurant); " in refused.value.fix
 
 
 def test_a_run_that_was_stopped_is_planned_anew_by_a_retry_of_its_plan(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "first")
-        journal.write(p.warehouse, replace(plans.current(p.warehouse, p.name, 1), state="stopped"))
+        run_steps.plan_run(p.name, "first")
+        journal.append_entry(p.warehouse, replace(plans.read_active_run(p.warehouse, p.name, 1), state="stopped"))
         p.send("orders", ("ann", {"item": "curry", "quantity": 1}, 1))
-        assert runs.plan(p.name, "first") == 2
+        assert run_steps.plan_run(p.name, "first") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
-        again = Plan.from_json(plans.current(p.warehouse, p.name, 2).plan)
-        assert sum(again.topics["orders"].planned.values()) == 1, "with what has come since"
+        again = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 2).plan)
+        assert sum(again.topics["orders"].planned_counts.values()) == 1, "with what has come since"
 
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "first")
-        first = plans.current(p.warehouse, p.name, 1)
+        run_steps.plan_run(p.name, "first")
+        first = plans.read_active_run(p.warehouse, p.name, 1)
         tell(p, SEED)
-        runs.plan(p.name, "first")
-        assert plans.current(p.warehouse, p.name, 1) == first
+        run_steps.plan_run(p.name, "first")
+        assert plans.read_active_run(p.warehouse, p.name, 1) == first
 
 
 def test_a_contract_changed_before_anything_was_written_is_planned_anew(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "first")
+        run_steps.plan_run(p.name, "first")
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed after the run was planned") as refused:
-            runs.finish(p.name, 1)
-        assert "run its plan step again" in refused.value.mend
-        assert runs.plan(p.name, "first") == 2
+            run_steps.finish_run(p.name, 1)
+        assert "run its plan step again" in refused.value.fix
+        assert run_steps.plan_run(p.name, "first") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
 
 
 def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
-        runs.plan(p.name, "first")
-        patch.setattr(planner, "published", lambda table: 1 if table.name == "logs/menu" else 0)  # its log has run 1
-        todo = Plan.from_json(plans.current(p.warehouse, p.name, 1).plan)
-        told = planner.stays(p.warehouse, p.contract, todo, 0, 1)
-        assert "nothing was written of this topic, but of others" in told
-        assert "that stays, and the next run goes on after it" in told
+        run_steps.plan_run(p.name, "first")
+        patch.setattr(
+            planner, "read_last_run", lambda table: 1 if table.name == "logs/menu" else 0
+        )  # its log has run 1
+        plan = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 1).plan)
+        told = planner.describe_written(p.warehouse, p.contract, plan, 0, 1)
+        assert "nothing was written for this topic; what was written for others stays" in told
+        assert "stays, and the next run continues after it" in told
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed while the run was under way") as refused:
-            runs.plan(p.name, "first")
-        assert "put the contract back and retry, or give the run up: hindcast abandon restaurant" in refused.value.mend
+            run_steps.plan_run(p.name, "first")
+        assert "put the contract back and retry, or abandon the run: hindcast abandon restaurant" in refused.value.fix
 
 
 def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
-        runs.plan(p.name, "first")
-        planner.abandon(p.warehouse, plans.current(p.warehouse, p.name, 1), "by a test")
-        seen = tables.opened(journal.table(p.warehouse, p.name))
-        runs.plan(p.name, "second")
-        mine = plans.current(p.warehouse, p.name, 2)
+        run_steps.plan_run(p.name, "first")
+        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        seen = tables.open_table(journal.runs_table(p.warehouse, p.name))
+        run_steps.plan_run(p.name, "second")
+        mine = plans.read_active_run(p.warehouse, p.name, 2)
         with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
-            journal.write(p.warehouse, mine)
+            journal.append_entry(p.warehouse, mine)
         views = iter([seen])  # as the other saw it at the same moment, and then as it is
-        patch.setattr(journal, "ensure", lambda *of: next(views, None) or making.ensure(*of))
+        patch.setattr(journal, "ensure_table", lambda *of: next(views, None) or table_creation.ensure_table(*of))
         with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
-            journal.write(p.warehouse, mine)
+            journal.append_entry(p.warehouse, mine)
 
 
 def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        runs.plan(p.name, "first")
-        run = plans.current(p.warehouse, p.name, 1)
+        run_steps.plan_run(p.name, "first")
+        run = plans.read_active_run(p.warehouse, p.name, 1)
         ahead = run.known_at + timedelta(minutes=50)
-        planner.abandon(p.warehouse, run, "by a test")
+        planner.abandon_run(p.warehouse, run, "by a test")
         second = journal.Run(2, "second", ahead, "planned", run.plan, run.plan)
-        journal.write(p.warehouse, second)
-        planner.abandon(p.warehouse, second, "by a test")
-        runs.plan(p.name, "third")
-        assert plans.current(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
+        journal.append_entry(p.warehouse, second)
+        planner.abandon_run(p.warehouse, second, "by a test")
+        run_steps.plan_run(p.name, "third")
+        assert plans.read_active_run(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
 
 
 def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
-        runs.plan(p.name, "first", T0 + timedelta(seconds=3))
-        told = plans.current(p.warehouse, p.name, 1).plan["topics"]
+        run_steps.plan_run(p.name, "first", T0 + timedelta(seconds=3))
+        told = plans.read_active_run(p.warehouse, p.name, 1).plan["topics"]
         assert {name: topic["partitions"] for name, topic in told.items()} == {
             "menu": [{"partition": 0, "anchor": 0, "start": 0, "end": 2}],
             "orders": [{"partition": 0, "anchor": 0, "start": 0, "end": 1}],
@@ -304,15 +308,15 @@ def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None
 def test_nothing_is_planned_without_a_topic(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         p.path.write_text(p.path.read_text(encoding="utf-8").replace(p.kafka("menu"), "nowhere"), encoding="utf-8")
-        with pytest.raises(TopicError, match="there is no such topic"):
-            runs.plan(p.name, "first")
+        with pytest.raises(TopicError, match="the topic does not exist"):
+            run_steps.plan_run(p.name, "first")
         assert p.states() == []
 
 
 def test_nothing_is_planned_with_an_expectation_that_is_not_there(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, GATED.replace("be_in_set", "be_in_sett")) as p:
         with pytest.raises(Exception, match="no expectation 'expect_column_values_to_be_in_sett'") as refused:
-            runs.plan(p.name, "first")
+            run_steps.plan_run(p.name, "first")
         assert "did you mean 'expect_column_values_to_be_in_set'?" in str(refused.value)
         assert p.states() == []
 
@@ -323,26 +327,26 @@ def test_nothing_is_written_into_a_folder_that_is_not_ours(broker: str, tmp_path
         theirs.parent.mkdir(parents=True)
         theirs.write_text("dear all")
         with pytest.raises(TableError, match="is not a Delta table") as refused:
-            runs.plan(p.name, "first")
+            run_steps.plan_run(p.name, "first")
         assert refused.value.where == str(theirs.parent)
-        assert "HINDCAST_WAREHOUSE" in refused.value.mend
+        assert "HINDCAST_WAREHOUSE" in refused.value.fix
         assert [f.name for f in Path(p.warehouse).rglob("*") if f.is_file()] == ["letter.txt"]
 
 
 def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
-        runs.plan(p.name, "first")
-        with pytest.raises(RunError, match=r"3 offsets were planned \(0 to 2\), 0 have a fate: {}") as refused:
-            runs.finish(p.name, 1)
+        run_steps.plan_run(p.name, "first")
+        with pytest.raises(RunError, match=r"3 offsets were planned \(0 to 2\), but 0 have a fate: {}") as refused:
+            run_steps.finish_run(p.name, 1)
         assert refused.value.where.endswith("logs/menu, partition 0, run 1")
         assert p.states() == [(1, "planned")]
 
 
 def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
     with restaurant.here():
-        again = runs.finish("restaurant", 2)
-    told = {run.number: run.detail for run in journal.runs(restaurant.warehouse, "restaurant")}
+        again = run_steps.finish_run("restaurant", 2)
+    told = {run.number: run.detail for run in journal.read_runs(restaurant.warehouse, "restaurant")}
     assert again == told[2]
     assert json.loads(json.dumps(again)) == again
     assert Counter(state for _, state in restaurant.states()) == {"completed": 3}

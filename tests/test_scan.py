@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.contracts import find
-from hindcast.delta import contents, scan, tables
-from hindcast.questions import Bound
+from hindcast.bitemporal.predicates import ColumnBound
+from hindcast.contract import find
+from hindcast.store import duckdb_reader, row_reader, tables
 from warehouses import RUNS, at, shop, version, write
 
 MICRO = timedelta(microseconds=1)
@@ -26,50 +26,52 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
         for item, start, end in (("rice", 10, 20), ("soup", 20, None)):
             place = {"_partition": 0, "_offset": start}
             write(now, contract, "prices", [version(2, None, start, end, item=item, price=None, note="", **place)])
-        opened = tables.opened(tables.located(now.warehouse, contract, "prices"))
+        opened = tables.open_table(tables.locate_table(now.warehouse, contract, "prices"))
     assert opened is not None
     return opened
 
 
-def items(found: DeltaTable, *bounds: Bound) -> set[str]:
+def items(found: DeltaTable, *bounds: ColumnBound) -> set[str]:
     """The keys in the files that are read."""
-    with scan.engine() as engine:
-        scan.register(engine, found, bounds)
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, found, bounds)
         return {item for (item,) in engine.sql("SELECT item FROM rows").fetchall() if not item.startswith("<")}
 
 
 @pytest.mark.parametrize(
     ("bound", "read"),
     [
-        (Bound("item", "soup", "soup"), {"soup"}),
-        (Bound("item", "s", "t"), {"soup"}),
-        (Bound("item", "zzz", "zzz"), set()),
-        (Bound("validFrom", most=at(15)), {"naan", "rice"}),
-        (Bound("validFrom", least=at(20)), {"soup"}),
-        (Bound("validTo", least=at(30), or_null=True), {"naan", "soup"}),
-        (Bound("validTo", least=at(30)), {"naan", "soup"}),  # without statistics
-        (Bound("systemFrom", most=RUNS[0]), {"naan"}),
-        (Bound("systemTo", least=RUNS[1], or_null=True), {"naan", "rice", "soup"}),
-        (Bound("price", 1, 1), {"naan", "rice", "soup"}),  # of which there are no statistics
-        (Bound("item", 1, 1), {"naan", "rice", "soup"}),  # of another type
+        (ColumnBound("item", "soup", "soup"), {"soup"}),
+        (ColumnBound("item", "s", "t"), {"soup"}),
+        (ColumnBound("item", "zzz", "zzz"), set()),
+        (ColumnBound("validFrom", most=at(15)), {"naan", "rice"}),
+        (ColumnBound("validFrom", least=at(20)), {"soup"}),
+        (ColumnBound("validTo", least=at(30), or_null=True), {"naan", "soup"}),
+        (ColumnBound("validTo", least=at(30)), {"naan", "soup"}),  # without statistics
+        (ColumnBound("systemFrom", most=RUNS[0]), {"naan"}),
+        (ColumnBound("systemTo", least=RUNS[1], or_null=True), {"naan", "rice", "soup"}),
+        (ColumnBound("price", 1, 1), {"naan", "rice", "soup"}),  # of which there are no statistics
+        (ColumnBound("item", 1, 1), {"naan", "rice", "soup"}),  # of another type
     ],
 )
-def test_a_file_is_passed_over_only_if_it_cannot_hold_the_row(found: DeltaTable, bound: Bound, read: set[str]) -> None:
+def test_a_file_is_passed_over_only_if_it_cannot_hold_the_row(
+    found: DeltaTable, bound: ColumnBound, read: set[str]
+) -> None:
     assert items(found, bound) == read
 
 
 def test_statistics_that_end_at_the_millisecond_pass_over_no_row(found: DeltaTable) -> None:
-    with scan.engine() as engine:
-        scan.register(engine, found, [Bound("systemTo", least=RUNS[1] - MICRO)])
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, found, [ColumnBound("systemTo", least=RUNS[1] - MICRO)])
         assert engine.sql("SELECT count(*) FROM rows WHERE systemTo IS NOT NULL").fetchall() == [(1,)]
 
 
 def test_rows_are_those_that_arrow_reads(found: DeltaTable) -> None:
     text = "SELECT item, price, note, validFrom, validTo, systemFrom, systemTo, _offset FROM rows ORDER BY ALL"
-    with scan.engine() as engine, duckdb.connect() as other:
+    with duckdb_reader.open_engine() as engine, duckdb.connect() as other:
         other.execute("SET TimeZone = 'UTC'")
-        scan.register(engine, found)
-        other.register("rows", contents.arrow(found))
+        duckdb_reader.register_rows(engine, found)
+        other.register("rows", row_reader.open_arrow_rows(found))
         ours, theirs = engine.sql(text).to_arrow_table(), other.sql(text).to_arrow_table()
     assert ours == theirs
     assert ours.num_rows == 6
@@ -79,5 +81,5 @@ def test_a_moment_at_the_end_of_pythons_years_is_found(tmp_path: Path) -> None:
     last = datetime.max.replace(tzinfo=UTC)
     write_deltalake(str(tmp_path), pa.table({"at": pa.array([last], pa.timestamp("us", "UTC"))}))
     table = DeltaTable(str(tmp_path))
-    assert len(scan.holding(table, [Bound("at", least=last)])) == 1
-    assert len(scan.holding(table, [Bound("at", most=last - timedelta(days=1))])) == 0
+    assert len(duckdb_reader.find_candidate_files(table, [ColumnBound("at", least=last)])) == 1
+    assert len(duckdb_reader.find_candidate_files(table, [ColumnBound("at", most=last - timedelta(days=1))])) == 0

@@ -15,8 +15,8 @@ import pytest
 
 from browser import running
 from hindcast.kafka import produce
-from hindcast.kafka.produce import Record
-from hindcast.planning import journal
+from hindcast.kafka.produce import ProducerRecord
+from hindcast.plan import journal
 from secured import READER, SECRETS, secured
 
 PIPELINE = """\
@@ -41,9 +41,9 @@ def test_a_password_is_in_no_log_no_database_no_page_and_no_command_line(
     kafka.mkdir()
     with secured(kafka) as broker:
         broker.allow(READER, "READ", topic="sales")
-        produce.create(broker.plaintext, "sales", "nobody.may.read")
-        produce.send(
-            broker.plaintext, "sales", [Record(b"1", b'{"item": "pen"}', datetime(2026, 1, 1, 12, tzinfo=UTC))]
+        produce.create_topics(broker.plaintext, "sales", "nobody.may.read")
+        produce.send_records(
+            broker.plaintext, "sales", [ProducerRecord(b"1", b'{"item": "pen"}', datetime(2026, 1, 1, 12, tzinfo=UTC))]
         )
         for name, value in broker.sasl().items():
             monkeypatch.setenv(name, value)
@@ -54,7 +54,7 @@ def test_a_password_is_in_no_log_no_database_no_page_and_no_command_line(
             assert any("nobody.may.read" in line for line in web.log("guarded", failed, "plan"))
             broker.allow(READER, "READ", topic="nobody.may.read")
             done = web.wait("guarded", web.trigger("guarded"))
-            assert journal.runs(now.warehouse, "guarded")[-1].state == "completed"
+            assert journal.read_runs(now.warehouse, "guarded")[-1].state == "completed"
             shown = [
                 str(web._call("GET", f"/api/v2/dags/guarded/dagRuns/{run}/taskInstances")) for run in (failed, done)
             ]

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hindcast.errors import FINAL, AccessError, SettingsError, TopicError
-from hindcast.kafka import handover, members, produce, refusals, security
-from hindcast.kafka.members import Member
+from hindcast.airflow import connections
+from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
+from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
-from hindcast.kafka.topics import Cluster, Offsets
-from hindcast.scheduling import connections
-from hindcast.upkeep import doctor
+from hindcast.kafka.topic_patterns import MemberPartition
+from hindcast.kafka.topics import Cluster, OffsetRange
+from hindcast.ops import doctor
 from pipelines import RESTAURANT, SEED, T0, Pipeline, tell
 from secured import KEY_PASSWORD, ODD, READER, SECRETS, Secured, secured
 from test_pattern_runs import SALES, in_transaction
@@ -38,7 +38,7 @@ SCRAM = {"SECURITY": "sasl_ssl", "USERNAME": "ann", "PASSWORD": "s3cret-9"}
 
 
 def read(servers: str = BROKERS, **told: str) -> Security:
-    return security.security(servers, {f"{PREFIX}{name}": value for name, value in told.items()})
+    return security.read_security(servers, {f"{PREFIX}{name}": value for name, value in told.items()})
 
 
 def use(patch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ class TestSettings:
         ids=["plaintext", "TLS", "SCRAM", "OAUTHBEARER"],
     )
     def test_what_librdkafka_is_told(self, told: dict[str, str], expected: dict[str, str]) -> None:
-        assert read(**told).librdkafka() == expected
+        assert read(**told).librdkafka_config() == expected
 
     def test_a_password_can_stand_in_a_file_with_a_lines_end(self, tmp_path: Path) -> None:
         path = tmp_path / "password"
@@ -98,27 +98,27 @@ class TestSettings:
         ("told", "found"),
         [
             ({"SECURITY": "tls"}, "HINDCAST_KAFKA_SECURITY is 'tls'"),
-            ({"SECURTY": "ssl"}, "HINDCAST_KAFKA_SECURTY is set, and there is no such variable"),
-            ({"SECURTY": ""}, "HINDCAST_KAFKA_SECURTY is set, and there is no such variable"),
+            ({"SECURTY": "ssl"}, "HINDCAST_KAFKA_SECURTY is set, but Hindcast has no such variable"),
+            ({"SECURTY": ""}, "HINDCAST_KAFKA_SECURTY is set, but Hindcast has no such variable"),
             ({**SCRAM, "MECHANISM": "GSSAPI"}, "HINDCAST_KAFKA_MECHANISM is 'GSSAPI'"),
             ({"SECURITY": "sasl_ssl"}, "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD are not set"),
             ({"SECURITY": "sasl_ssl", "USERNAME": "ann"}, "HINDCAST_KAFKA_PASSWORD is not set"),
             ({**SCRAM, "MECHANISM": "OAUTHBEARER"}, "HINDCAST_KAFKA_TOKEN_URL is not set"),
-            ({**SCRAM, "SECURITY": ""}, "HINDCAST_KAFKA_USERNAME and HINDCAST_KAFKA_PASSWORD are set, and with"),
-            ({**SCRAM, "SECURITY": "ssl"}, "nothing would come of it"),
-            ({**SCRAM, "SECURITY": "sasl_plaintext", "CA": "/ca.pem"}, "HINDCAST_KAFKA_CA is set, and with"),
+            ({**SCRAM, "SECURITY": ""}, "_USERNAME and HINDCAST_KAFKA_PASSWORD are set, which has no effect"),
+            ({**SCRAM, "SECURITY": "ssl"}, "set, which has no effect with"),
+            ({**SCRAM, "SECURITY": "sasl_plaintext", "CA": "/ca.pem"}, "HINDCAST_KAFKA_CA is set, which has no effect"),
             ({**SCRAM, "SCOPE": "kafka"}, "HINDCAST_KAFKA_SCOPE is set and HINDCAST_KAFKA_MECHANISM is SCRAM-SHA-512"),
             ({**SCRAM, "PASSWORD_FILE": "/p"}, "HINDCAST_KAFKA_PASSWORD and HINDCAST_KAFKA_PASSWORD_FILE are both set"),
-            ({"SECURITY": "ssl", "CERT": "/c.pem"}, "HINDCAST_KAFKA_CERT is set and HINDCAST_KAFKA_KEY is not"),
+            ({"SECURITY": "ssl", "CERT": "/c.pem"}, "HINDCAST_KAFKA_CERT is set but HINDCAST_KAFKA_KEY is not"),
             ({"SECURITY": "ssl", "CA": "/nowhere.pem"}, "/nowhere.pem: HINDCAST_KAFKA_CA cannot be read: No such file"),
             ({**SCRAM, "HANDOVER": "mail"}, "HINDCAST_KAFKA_HANDOVER is 'mail'"),
             (
                 {**SCRAM, "SECURITY": "sasl_plaintext", "MECHANISM": "PLAIN"},
-                "PLAIN without TLS would send its secret readable over the network",
+                "PLAIN without TLS would send its secret unencrypted over the network",
             ),
             (
                 {**SCRAM, "MECHANISM": "OAUTHBEARER", "TOKEN_URL": "http://id.example.org/token"},
-                "the client's secret would go readable over the network",
+                "the client's secret would go over the network unencrypted",
             ),
             (
                 {**SCRAM, "MECHANISM": "OAUTHBEARER", "TOKEN_URL": "https://ann:s3cret-9@id.example.org/token"},
@@ -129,7 +129,7 @@ class TestSettings:
     def test_what_makes_no_sense_is_refused(self, told: dict[str, str], found: str) -> None:
         with pytest.raises(SettingsError, match=re.escape(found)) as caught:
             read(**told)
-        assert caught.value.mend
+        assert caught.value.fix
         assert "s3cret-9" not in str(caught.value)
 
     @pytest.mark.parametrize(("written", "meant"), [("SASL_SSL", "sasl_ssl"), ("Sasl_Ssl", "sasl_ssl")])
@@ -139,7 +139,7 @@ class TestSettings:
     def test_the_nearest_variable_is_told(self) -> None:
         with pytest.raises(SettingsError) as caught:
             read(SECURTY="ssl")
-        assert caught.value.mend.startswith("did you mean 'HINDCAST_KAFKA_SECURITY'?")
+        assert caught.value.fix.startswith("did you mean 'HINDCAST_KAFKA_SECURITY'?")
 
     def test_other_variables_of_ours_are_no_misspellings(self) -> None:
         assert read(PORT="19392", CONN_USED="kafka") == Security()
@@ -162,18 +162,18 @@ class TestSettings:
     def test_brokers_without_host_and_port_are_told_at_once(self, servers: str, odd: str) -> None:
         with pytest.raises(SettingsError, match=re.escape(f"HINDCAST_KAFKA: '{odd}' is not the host:port")) as caught:
             read(servers)
-        assert "b1.example.org:9092,b2.example.org:9092" in caught.value.mend
+        assert "b1.example.org:9092,b2.example.org:9092" in caught.value.fix
 
     @pytest.mark.parametrize("servers", ["b1:9092", "b1:9092, b2.example.org:9093", "[::1]:9092", "SASL_SSL://b1:9092"])
     def test_brokers_as_they_are_written(self, servers: str) -> None:
-        assert len(security.addresses(servers, "here")) == servers.count(",") + 1
+        assert len(security.parse_addresses(servers, "here")) == servers.count(",") + 1
         assert read(servers) == Security()
 
     def test_a_name_that_nobody_has_is_told_within_seconds(self) -> None:
         since = time.monotonic()
-        known = pytest.raises(TopicError, match=r"no machine is known by the name nowhere\.invalid")
+        known = pytest.raises(TopicError, match=r"no host has the name nowhere\.invalid")
         with known as caught, Cluster("nowhere.invalid:9092", Security()) as cluster:
-            cluster.available("menu")
+            cluster.read_offset_ranges("menu")
         assert time.monotonic() - since < 10
         assert caught.value.where == "nowhere.invalid:9092"
         assert not isinstance(caught.value, AccessError), "a retry may find it"
@@ -185,8 +185,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("name", "text", "found"),
         [
-            ("CA", "no certificate", "HINDCAST_KAFKA_CA is no PEM file"),
-            ("KEY", "-----BEGIN RSA PRIVATE KEY-----", "HINDCAST_KAFKA_KEY is not a key in PKCS#8, which Java reads"),
+            ("CA", "no certificate", "HINDCAST_KAFKA_CA is not a PEM file"),
+            ("KEY", "-----BEGIN RSA PRIVATE KEY-----", "HINDCAST_KAFKA_KEY is not a PKCS#8 key, which Java needs"),
         ],
     )
     def test_a_file_that_one_of_the_clients_cannot_read(self, tmp_path: Path, name: str, text: str, found: str) -> None:
@@ -204,7 +204,7 @@ class TestSettings:
 
     def test_the_broker_of_make_up_has_no_security(self) -> None:
         with pytest.raises(SettingsError, match="speaks plaintext"):
-            security.own_broker({f"{PREFIX}SECURITY": "ssl"})
+            security.refuse_security_of_own_broker({f"{PREFIX}SECURITY": "ssl"})
 
 
 class TestHandover:
@@ -217,7 +217,7 @@ class TestHandover:
 
     def options(self, patch: pytest.MonkeyPatch, **told: str) -> dict[str, str]:
         use(patch, {f"{PREFIX}{name}": value for name, value in told.items()})
-        return handover.options(BROKERS)
+        return jvm_credentials.kafka_options(BROKERS)
 
     def test_plaintext_needs_the_brokers_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.options(monkeypatch) == {"kafka.bootstrap.servers": BROKERS}
@@ -308,7 +308,7 @@ class TestConnections:
 
     def variables(self, **told: Any) -> dict[str, str]:
         made = {"host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9", "extra_dejson": {}, **told}
-        return connections.variables(SimpleNamespace(**made), "kafka")
+        return connections.connection_variables(SimpleNamespace(**made), "kafka")
 
     @pytest.mark.parametrize(
         ("told", "expected"),
@@ -353,9 +353,9 @@ class TestConnections:
             ({"port": None}, "connection kafka: 'b1' is not the host:port of a broker"),
             (
                 {"extra_dejson": {"ssl.truststore.location": "/x"}},
-                "'ssl.truststore.location' is not a name that we know",
+                "'ssl.truststore.location' is not a supported option",
             ),
-            ({"extra_dejson": {"enable.ssl.certificate.verification": False}}, "is not a name that we know"),
+            ({"extra_dejson": {"enable.ssl.certificate.verification": False}}, "is not a supported option"),
             ({"extra_dejson": {"sasl.oauthbearer.method": "default"}}, "sasl.oauthbearer.method is 'default'"),
         ],
     )
@@ -376,24 +376,24 @@ class TestConnections:
     def test_a_task_uses_it(self, monkeypatch: pytest.MonkeyPatch, spark: str, asked: str, by: str) -> None:
         told = {"CONN_ID": "kafka_main", "SCOPE": "of another", "HANDOVER": asked}
         use(monkeypatch, {"HINDCAST_SPARK": spark, **{f"{PREFIX}{name}": value for name, value in told.items()}})
-        monkeypatch.setenv(connections.USED, "")
+        monkeypatch.setenv(connections.CONNECTION_USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         masked: list[Any] = []
         monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
-        connections.use()
+        connections.apply_connection()
         assert "s3cret-9" in masked
-        found = security.security(os.environ["HINDCAST_KAFKA"])
+        found = security.read_security(os.environ["HINDCAST_KAFKA"])
         assert (os.environ["HINDCAST_KAFKA"], found.username, found.password) == ("b1:9093", "ann", "s3cret-9")
         assert (found.handover, found.scope) == (by, "")
 
     def test_spark_submit_inherits_it_and_is_given_nothing_to_show(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-        from hindcast.scheduling.operators import SubmittedSpark
+        from hindcast.airflow.operators import SubmittedSpark
 
         use(monkeypatch, {f"{PREFIX}CONN_ID": "kafka_main", "HINDCAST_SPARK": "submit"})
-        monkeypatch.setenv(connections.USED, "")
+        monkeypatch.setenv(connections.CONNECTION_USED, "")
         told = '{"conn_type": "kafka", "host": "b1", "port": 9093, "login": "ann", "password": "s3cret-9"}'
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_MAIN", told)
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
@@ -413,18 +413,20 @@ class TestConnections:
 
     def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, {f"{PREFIX}CONN_ID": "nobodys"})
-        monkeypatch.setattr(connections, "USED", "HINDCAST_NOT_USED")
+        monkeypatch.setattr(connections, "CONNECTION_USED", "HINDCAST_NOT_USED")
         with pytest.raises(SettingsError, match="Airflow has no such connection"):
-            connections.use()
+            connections.apply_connection()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Four topics of a record each: the reader may read `menu`, describe `listed`, nothing of `hidden`."""
     with secured(tmp_path_factory.mktemp("secured")) as made:
-        produce.create(made.plaintext, "menu", "listed", "hidden", how=security.PLAINTEXT)
+        produce.create_topics(made.plaintext, "menu", "listed", "hidden", how=security.PLAINTEXT)
         for topic in ("menu", "listed", "hidden"):
-            produce.send(made.plaintext, topic, [produce.Record(b"k", b"{}", T0)], how=security.PLAINTEXT)
+            produce.send_records(
+                made.plaintext, topic, [produce.ProducerRecord(b"k", b"{}", T0)], how=security.PLAINTEXT
+            )
         for user in (READER, ODD, "CN=reader"):
             made.allow(user, "READ", topic="menu")
         made.allow(READER, "DESCRIBE", topic="listed")
@@ -451,10 +453,10 @@ def test_a_run_plans_and_reads_with_no_right_but_to_read_its_topics(
 ) -> None:
     use(monkeypatch, environ(broker))
     with Cluster(os.environ["HINDCAST_KAFKA"]) as cluster:
-        assert cluster.available("menu") == {0: Offsets(0, 1)}
+        assert cluster.read_offset_ranges("menu") == {0: OffsetRange(0, 1)}
         assert cluster.topic_id("menu")
-        assert cluster.reaching("menu", T0, T0 + timedelta(days=1)) == {0: 0}
-        (read,) = cluster.committed("menu", {0: Offsets(0, 1)})
+        assert cluster.find_offsets_for_time("menu", T0, T0 + timedelta(days=1)) == {0: 0}
+        (read,) = cluster.read_committed_records("menu", {0: OffsetRange(0, 1)})
     assert [message.value() for message in read] == [b"{}"]
 
 
@@ -466,7 +468,7 @@ REFUSED: dict[str, tuple[Environ, str, str]] = {
     ),
     "a wrong client's secret": (
         lambda b: b.sasl("OAUTHBEARER", TOKEN_URL=b.token_url, PASSWORD=WRONG),
-        'no token is to be had for reader: Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}',
+        'no token can be obtained for reader: Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}',
         "check HINDCAST_KAFKA_TOKEN_URL",
     ),
     "an unknown authority": (
@@ -501,7 +503,7 @@ REFUSED: dict[str, tuple[Environ, str, str]] = {
     ),
     "a listener without SASL": (
         lambda b: b.sasl(SECURITY="sasl_plaintext") | {"HINDCAST_KAFKA": b.plaintext, "HINDCAST_KAFKA_CA": ""},
-        "this listener asks for no login (SASL), and HINDCAST_KAFKA_SECURITY is sasl_plaintext",
+        "this listener does not use SASL, and HINDCAST_KAFKA_SECURITY is sasl_plaintext",
         "to plaintext and leave the user out",
     ),
     "a listener without": (
@@ -512,17 +514,17 @@ REFUSED: dict[str, tuple[Environ, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("environ", "found", "mend"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("environ", "found", "fix"), REFUSED.values(), ids=REFUSED)
 def test_who_is_not_let_in_is_told_why_within_seconds(
-    broker: Secured, monkeypatch: pytest.MonkeyPatch, environ: Environ, found: str, mend: str
+    broker: Secured, monkeypatch: pytest.MonkeyPatch, environ: Environ, found: str, fix: str
 ) -> None:
     use(monkeypatch, environ(broker))
     since = time.monotonic()
     with pytest.raises(AccessError) as caught, Cluster(os.environ["HINDCAST_KAFKA"]) as cluster:
-        cluster.available("menu")
+        cluster.read_offset_ranges("menu")
     assert time.monotonic() - since < 10
     assert caught.value.found.startswith(found)
-    assert mend in caught.value.mend
+    assert fix in caught.value.fix
     for secret in (*SECRETS.values(), KEY_PASSWORD, WRONG):
         assert secret not in str(caught.value)
 
@@ -530,25 +532,25 @@ def test_who_is_not_let_in_is_told_why_within_seconds(
 def test_who_produces_is_told_too(broker: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, broker.sasl(PASSWORD=WRONG))
     with pytest.raises(AccessError, match="does not accept the user 'reader'"):
-        produce.send(broker.sasl_ssl, "menu", [])
+        produce.send_records(broker.sasl_ssl, "menu", [])
     with pytest.raises(AccessError, match="does not accept the user 'reader'"):
-        produce.create(broker.sasl_ssl, "new")
+        produce.create_topics(broker.sasl_ssl, "new")
 
 
 def test_a_refusal_is_not_tried_again() -> None:
-    assert issubclass(AccessError, FINAL)
-    assert not issubclass(TopicError, FINAL)
+    assert issubclass(AccessError, FINAL_ERRORS)
+    assert not issubclass(TopicError, FINAL_ERRORS)
 
 
 @pytest.mark.parametrize(
     ("operation", "topic", "question"),
     [
-        ("Describe", "hidden", lambda c: c.available("hidden")),
+        ("Describe", "hidden", lambda c: c.read_offset_ranges("hidden")),
         ("Describe", "hidden", lambda c: c.topic_id("hidden")),
-        ("Describe", "hidden", lambda c: c.reaching("hidden", T0, T0)),
-        ("Describe", "nowhere", lambda c: c.available("nowhere")),
-        ("Read", "listed", lambda c: list(c.committed("listed", {0: Offsets(0, 1)}))),
-        ("DescribeConfigs", "menu", lambda c: c.compacted("menu")),
+        ("Describe", "hidden", lambda c: c.find_offsets_for_time("hidden", T0, T0)),
+        ("Describe", "nowhere", lambda c: c.read_offset_ranges("nowhere")),
+        ("Read", "listed", lambda c: list(c.read_committed_records("listed", {0: OffsetRange(0, 1)}))),
+        ("DescribeConfigs", "menu", lambda c: c.is_compacted("menu")),
     ],
 )
 def test_a_right_that_is_missing_is_named(
@@ -559,7 +561,7 @@ def test_a_right_that_is_missing_is_named(
         question(cluster)
     assert caught.value.where == f"{broker.sasl_ssl}, topic {topic}"
     assert f"the user 'reader' (SCRAM-SHA-512) has no right to {operation} the topic" in caught.value.found
-    assert f"--allow-principal User:reader --operation {operation} --topic {topic}" in caught.value.mend
+    assert f"--allow-principal User:reader --operation {operation} --topic {topic}" in caught.value.fix
 
 
 def test_a_topic_of_a_pattern_that_is_hidden_from_us_is_not_taken_for_deleted(
@@ -568,12 +570,16 @@ def test_a_topic_of_a_pattern_that_is_hidden_from_us_is_not_taken_for_deleted(
     use(monkeypatch, broker.sasl())
     broker.allow(READER, "DESCRIBE", topic="deleted")
     with Cluster(broker.sasl_ssl) as cluster:
-        menu = Member("menu", 0, cluster.topic_id("menu"))
-        gone = members.source(cluster, {0: menu, 1: Member("deleted", 0, "id")}, 1)
-        assert gone.available("") == {0: Offsets(0, 1)}
+        menu = MemberPartition("menu", 0, cluster.topic_id("menu"))
+        gone = topic_patterns.offset_source(cluster, {0: menu, 1: MemberPartition("deleted", 0, "id")}, 1)
+        assert gone.read_offset_ranges("") == {0: OffsetRange(0, 1)}
         assert gone.topic_id("") == ""
-        hidden = members.source(cluster, {0: menu, 1: Member("hidden", 0, "id")}, 1)
-        for question in (hidden.available, hidden.topic_id, lambda _: hidden.reaching("", T0, T0)):
+        hidden = topic_patterns.offset_source(cluster, {0: menu, 1: MemberPartition("hidden", 0, "id")}, 1)
+        for question in (
+            hidden.read_offset_ranges,
+            hidden.topic_id,
+            lambda _: hidden.find_offsets_for_time("", T0, T0),
+        ):
             with pytest.raises(AccessError, match="no right to Describe the topic, or it is not there") as caught:
                 question("")
             assert caught.value.where == f"{broker.sasl_ssl}, topic hidden"
@@ -586,22 +592,22 @@ def test_each_topic_of_a_pattern_takes_its_own_rights(
     use(monkeypatch, {})
     p = Pipeline(spark, broker.plaintext, tmp_path, SALES)
     eu, us = p.kafka("sales-eu"), p.kafka("sales-us")
-    produce.create(broker.plaintext, eu)
-    produce.create(broker.plaintext, us, config={"cleanup.policy": "compact"})
+    produce.create_topics(broker.plaintext, eu)
+    produce.create_topics(broker.plaintext, us, config={"cleanup.policy": "compact"})
     in_transaction(p, "sales-eu", end=2)
     in_transaction(p, "sales-us", end=2)
     use(monkeypatch, broker.sasl(HANDOVER="file"))
     p.servers = broker.sasl_ssl
     with pytest.raises(TopicError, match="the pattern matches no topic") as nothing:
         p.run("first")
-    assert "Kafka tells of no topic that we may not Describe" in nothing.value.mend
+    assert "Kafka lists only topics that we may Describe" in nothing.value.fix
 
     def refused(operation: str, topic: str) -> None:
         with pytest.raises(AccessError) as caught:
             p.run("first")
         assert f"has no right to {operation} the topic" in caught.value.found
         assert f"topic {topic}" in caught.value.where
-        assert f"--operation {operation} --topic {topic}" in caught.value.mend
+        assert f"--operation {operation} --topic {topic}" in caught.value.fix
 
     broker.allow(READER, "READ", topic=eu)
     broker.allow(READER, "DESCRIBE", topic=us)
@@ -625,15 +631,15 @@ def test_the_doctor_tells_which_topics_we_may_not_read(
     )
     (tmp_path / "shop.yaml").write_text(f"pipeline: shop\nstart: 2026-01-01\ntopics:\n{topics}")
     use(monkeypatch, broker.sasl() | {"HINDCAST_SCHEMAS": str(tmp_path)})
-    lines = [line for line in doctor.examine() if line.what in ("kafka", "topics")]
+    lines = [line for line in doctor.run_checks() if line.what in ("kafka", "topics")]
     assert [(line.state, line.found) for line in lines] == [
         ("ok", f"{broker.sasl_ssl} answers"),
         ("ok", "shop.menu: menu may be read"),
         ("failed", "shop.listed: we may not read listed"),
-        ("warning", "shop.hidden: hidden is not there, or we may not describe it"),
+        ("warning", "shop.hidden: hidden does not exist, or we may not describe it"),
     ]
     use(monkeypatch, broker.sasl(PASSWORD=WRONG))
-    [line] = [line for line in doctor.examine() if line.what == "kafka"]
+    [line] = [line for line in doctor.run_checks() if line.what == "kafka"]
     assert line.state == "failed"
     assert WRONG not in line.found
 
@@ -642,9 +648,9 @@ def test_making_and_writing_a_topic_take_rights_of_their_own(broker: Secured, mo
     use(monkeypatch, broker.sasl())
     broker.allow(READER, "DESCRIBE", topic="new")
     with pytest.raises(AccessError, match="no right to Create the topic"):
-        produce.create(broker.sasl_ssl, "new")
+        produce.create_topics(broker.sasl_ssl, "new")
     with pytest.raises(AccessError, match="no right to Write the topic"):
-        produce.send(broker.sasl_ssl, "menu", [produce.Record(b"k", b"{}", T0)])
+        produce.send_records(broker.sasl_ssl, "menu", [produce.ProducerRecord(b"k", b"{}", T0)])
 
 
 def test_spark_refusals_are_told_in_our_words() -> None:
@@ -657,11 +663,11 @@ def test_spark_refusals_are_told_in_our_words() -> None:
         "ConfigException: Could not read properties from file /v/secrets/k": "Spark cannot read a secret",
     }
     for text, found in told.items():
-        error = refusals.of_spark(text, "p.menu", BROKERS, how)
+        error = access_errors.find_access_error(text, "p.menu", BROKERS, how)
         assert error is not None, text
         assert found in error.found
-        assert error.mend
-    assert refusals.of_spark("[DIVIDE_BY_ZERO] Division by zero", "p.menu", BROKERS, how) is None
+        assert error.fix
+    assert access_errors.find_access_error("[DIVIDE_BY_ZERO] Division by zero", "p.menu", BROKERS, how) is None
 
 
 SPARK_READS: dict[str, Environ] = {
@@ -695,7 +701,7 @@ def seen(broker: Secured, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     folder = tmp_path_factory.mktemp("run")
     made = Pipeline(None, broker.plaintext, folder, RESTAURANT)
     topics = [made.kafka(name) for name in made.contract.topics]
-    produce.create(broker.plaintext, *topics, how=security.PLAINTEXT)
+    produce.create_topics(broker.plaintext, *topics, how=security.PLAINTEXT)
     with pytest.MonkeyPatch.context() as patch:
         use(patch, {})
         tell(made, SEED)
@@ -743,10 +749,10 @@ class TestRun:
     @pytest.mark.parametrize("name", SPARK_REFUSED)
     def test_what_spark_is_refused_is_told_in_our_words(self, seen: tuple[Path, dict[str, Any]], name: str) -> None:
         said = seen[1]["read"][name]
-        told = refusals.of_spark(said, "restaurant.menu", BROKERS, Security("sasl_ssl", username=READER))
+        told = access_errors.find_access_error(said, "restaurant.menu", BROKERS, Security("sasl_ssl", username=READER))
         assert told is not None, said
         assert told.found.startswith(SPARK_REFUSED[name][1])
-        assert told.mend
+        assert told.fix
 
     def test_no_secret_is_seen_anywhere(self, seen: tuple[Path, dict[str, Any]]) -> None:
         folder, told = seen

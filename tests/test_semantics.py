@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Contract, load, shapes
-from hindcast.corrected import derive, order
-from hindcast.errors import HindcastError
-from hindcast.replay import logs
-from hindcast.session import sized
+from hindcast.bitemporal import derivation, order
+from hindcast.common.errors import HindcastError
+from hindcast.common.session import fit_to_rows
+from hindcast.contract import Contract, list_shapes, load
+from hindcast.ingest import topic_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +146,7 @@ def test_a_view_is_refused_with_the_words_of_the_page(view: str, because: str, t
 @pytest.fixture(scope="module")
 def computed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Row]]:
     """What Spark makes of every section, by section and table, in one job: rows of text."""
-    with sized(spark, rows=0):
+    with fit_to_rows(spark, rows=0):
         parts = [part for section in WITH_ROWS for part in made(spark, section, tmp_path_factory.mktemp("page"))]
         rows = reduce(lambda one, other: one.unionAll(other), parts).collect()
     believed: dict[tuple[str, str], dict[Row, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -172,9 +172,13 @@ def made(spark: SparkSession, section: Section, folder: Path) -> Iterator[DataFr
         for name, whole in logs.items():
             known = whole.where((F.col("run") <= run) & (F.col("fate") == "accepted"))
             topic = it.topics[name]
-            inputs[name] = derive.versions(known, topic.ttl) if topic.read == "table" else derive.events(known)
-        for name in it.ordered:
-            inputs[name] = derive.view(it, name, inputs)
+            inputs[name] = (
+                derivation.derive_topic_versions(known, topic.ttl)
+                if topic.read == "table"
+                else derivation.derive_topic_events(known)
+            )
+        for name in it.ordered_views:
+            inputs[name] = derivation.derive_view(it, name, inputs)
         for name, table in section.rows.items():
             shown = [column for column in table.columns if column not in BELIEVED]
             has = [column for column in inputs[name].columns if not column.startswith("_")]
@@ -184,7 +188,7 @@ def made(spark: SparkSession, section: Section, folder: Path) -> Iterator[DataFr
 
 def log(spark: SparkSession, it: Contract, name: str, table: Table) -> DataFrame:
     """A topic's records as its log has them after replay, with the run of each."""
-    topic, shape = it.topics[name], shapes(it)[name]
+    topic, shape = it.topics[name], list_shapes(it)[name]
     assert {*table.columns} <= {*shape.columns, "at", "run", "fate"}, name
     rows: list[tuple[Any, ...]] = []
     for offset, row in enumerate(table.dicts()):
@@ -206,7 +210,7 @@ def log(spark: SparkSession, it: Contract, name: str, table: Table) -> DataFrame
     )
     if topic.history_retention is None:
         return records.withColumn("fate", F.lit("accepted"))
-    return order.judge(records, logs.retention(topic))
+    return order.decide_fates(records, topic_log.retention_column(topic))
 
 
 def cells(rows: DataFrame, section: str, name: str, run: int) -> DataFrame:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli
-from hindcast.building import preview
-from hindcast.contracts import load
-from hindcast.contracts.sensitive import discreet, sensitive
-from hindcast.errors import HindcastError
-from hindcast.quality import holds
-from hindcast.reports import page, report
+from hindcast.cli import main
+from hindcast.common.errors import HindcastError
+from hindcast.contract import load
+from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.quality import hold_store
+from hindcast.report import page, report
+from hindcast.runs import preview
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -53,18 +53,18 @@ def test_what_is_made_of_sensitive_columns_is_sensitive(tmp_path: Path) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(CONTRACT.lstrip(), encoding="utf-8")
     contract = load(path)
-    assert sensitive(contract) == {
+    assert find_sensitive_columns(contract) == {
         "customers": {"email", "name"},
         "initials": {"email", "first"},
         "towns": {"last"},
         "numbers": {"email", "number"},
     }
     path.write_text(CONTRACT.lstrip().replace("[email, name]", "true"), encoding="utf-8")
-    assert sensitive(load(path))["towns"] == {"city", "last"}
+    assert find_sensitive_columns(load(path))["towns"] == {"city", "last"}
     told = "[CAST_INVALID_INPUT] The value '5ecret' cannot be cast"
-    assert discreet(contract, "towns", told) == "CAST_INVALID_INPUT (not told: the table has sensitive columns)"
+    assert redact_message(contract, "towns", told) == "CAST_INVALID_INPUT (hidden: the table has sensitive columns)"
     path.write_text(CONTRACT.lstrip().replace("    sensitive: [email, name]\n", ""), encoding="utf-8")
-    assert discreet(load(path), "towns", told) == told
+    assert redact_message(load(path), "towns", told) == told
 
 
 def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
@@ -76,6 +76,7 @@ def test_an_unknown_column_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_no_value_is_shown_whatever_happens(
     spark: SparkSession, broker: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +92,7 @@ def test_no_value_is_shown_whatever_happens(
         p.write(text.replace("    sensitive:", "    max_malformed: 1\n    sensitive:"))
         p.send("customers", (f"{SECRET}@y", {"name": f"{SECRET} warned", "city": "york", "age": 1}, 1))
         p.send("customers", (f"{SECRET}@z", {"name": f"{SECRET} bad", "city": "york", "age": 1}, 1))
-        with pytest.raises(HindcastError, match="not told: the table has sensitive columns") as refused:
+        with pytest.raises(HindcastError, match="hidden: the table has sensitive columns") as refused:
             p.run("first")
         told.append(str(refused.value))
         chain = refused.value.__cause__
@@ -105,12 +106,12 @@ def test_no_value_is_shown_whatever_happens(
         ]  # what a contract says, is said
         told += [json.dumps(gates), json.dumps(done["topics"])]
         shown = {**done, "tables": {**done["tables"], "customers": {**done["tables"]["customers"], "gates": gates}}}
-        told += [report.text(shown), page.html(shown)]
-        told.append(str(preview.preview(spark, "shop")["tables"]["customers"]["examples"]))
-        rows = holds.listed(p.warehouse, "shop").drop("reason")
+        told += [report.format_report(shown), page.render_page(shown)]
+        told.append(str(preview.preview_run(spark, "shop")["tables"]["customers"]["examples"]))
+        rows = hold_store.list_entries(p.warehouse, "shop").drop("reason")
         told.append(str([row["row"] for row in rows.to_pylist()]))
         capfd.readouterr()
-        assert cli.main(["failing", "shop", "--format", "json"]) == 0
+        assert main.main(["failing", "shop", "--format", "json"]) == 0
         listed = json.loads(capfd.readouterr().out)
         assert {row["key"] for row in listed} == {"***"}
         assert {row["offset"] for row in listed} == {1, 2}

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hindcast import cli, runs, session
-from hindcast.session import allow_deep_plans, defaults_file, environment, home
-from hindcast.settings import settings
+from hindcast.cli import main
+from hindcast.common import session
+from hindcast.common.session import allow_deep_plans, format_defaults_file, spark_environment, venv_folder
+from hindcast.common.settings import read_settings
+from hindcast.runs import run_steps
 
 
 def test_a_connect_client_may_send_deep_plans() -> None:
@@ -30,9 +32,9 @@ def test_a_connect_client_may_send_deep_plans() -> None:
 
 SUBMITTED = """
 import os, sys
-from hindcast.session import session
+from hindcast.common.session import open_session
 os.umask(0o022)
-spark = session("test")
+spark = open_session("test")
 spark.range(3).write.format("delta").save(sys.argv[1])
 print("authenticates:", spark.sparkContext.getConf().get("spark.authenticate"))
 """
@@ -50,10 +52,10 @@ def test_a_session_under_spark_submit_writes_files_that_others_cannot_read(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     ours = {"HINDCAST_VAR": str(tmp_path / "var"), "PYTHONPATH": os.pathsep.join(sys.path)}
     properties = tmp_path / "spark.conf"
-    properties.write_text(f"{defaults_file(settings(), small=True)}spark.master local[1]\n{umask}")
+    properties.write_text(f"{format_defaults_file(read_settings(), small=True)}spark.master local[1]\n{umask}")
     done = subprocess.run(
-        [str(home() / "bin" / "spark-submit"), "--properties-file", str(properties), str(script), str(table)],
-        env={**inherited, **environment(), **ours},
+        [str(venv_folder() / "bin" / "spark-submit"), "--properties-file", str(properties), str(script), str(table)],
+        env={**inherited, **spark_environment(), **ours},
         capture_output=True,
         text=True,
         timeout=300,
@@ -73,11 +75,11 @@ def test_a_step_of_spark_submit_has_our_umask(
         os.umask(umask := os.umask(0))
         return umask
 
-    monkeypatch.setattr(session, "session", lambda: None)
-    monkeypatch.setattr(runs, "replay", ask_umask)
+    monkeypatch.setattr(session, "open_session", lambda: None)
+    monkeypatch.setattr(run_steps, "replay_topic", ask_umask)
     before = os.umask(0o022)
     try:
-        assert cli.step("replay", ["restaurant", "1", "menu"]) == 0
+        assert main.step("replay", ["restaurant", "1", "menu"]) == 0
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)

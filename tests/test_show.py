@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from hindcast.show import aligned, as_json, markdown
+from hindcast.query.show import as_json, format_aligned, format_markdown
 
 ROWS = pa.table(
     {
@@ -29,12 +29,12 @@ ROWS = pa.table(
 
 def test_what_stands_in_a_markdown_table_is_text() -> None:
     rows = pa.table({"key": ["a|b", "<script>`*", None], "n": [1, 2, 3]})
-    assert markdown(rows) == "| key | n |\n| --- | --- |\n| a\\|b | 1 |\n| \\<script\\>\\`\\* | 2 |\n| \\- | 3 |"
+    assert format_markdown(rows) == "| key | n |\n| --- | --- |\n| a\\|b | 1 |\n| \\<script\\>\\`\\* | 2 |\n| \\- | 3 |"
 
 
 def test_aligned_text() -> None:
     assert (
-        aligned(ROWS)
+        format_aligned(ROWS)
         == """\
 item           price     n  open   at                          day         raw   tags
 -------------  -----  ----  -----  --------------------------  ----------  ----  -----------
@@ -46,8 +46,8 @@ crème\\nbrûlée  10.50  1000  false  2026-01-01 00:00:00.005000  -           -
 
 
 def test_no_rows_and_one_row() -> None:
-    assert aligned(ROWS.select(["item", "n"]).slice(0, 0)) == "item  n\n----  -\n(0 rows)"
-    assert aligned(ROWS.select(["n"]).slice(0, 1)) == "n\n-\n1\n(1 row)"
+    assert format_aligned(ROWS.select(["item", "n"]).slice(0, 0)) == "item  n\n----  -\n(0 rows)"
+    assert format_aligned(ROWS.select(["n"]).slice(0, 1)) == "n\n-\n1\n(1 row)"
 
 
 def test_json() -> None:

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import histories
-from hindcast.conformance import Vector, load, outcomes
-from hindcast.conformance.printing import failure
-from hindcast.corrected import aggregates, joins
-from hindcast.corrected.aggregates import Measure
-from hindcast.session import MANY, ROWS_PER_SLICE, SLICES, sliced, temporarily
+from hindcast.bitemporal import aggregates, joins
+from hindcast.bitemporal.aggregates import Measure
+from hindcast.common.session import MANY_ROWS, ROWS_PER_SLICE, SLICES, override_conf, slice_large_keys
+from hindcast_conformance import Vector, load_vectors, run_vectors
+from hindcast_conformance.formatting import format_failure
 from relations import records, rows, versions
 
 SLICED = ("stream_table_join", "table_table_join", "foreign_key_join", "table_aggregate", "stream_aggregate")
@@ -38,20 +38,20 @@ def test_histories_are_the_same_in_slices(spark: SparkSession, count: int, every
     ("step", "every"), [pytest.param(30, 1, marks=pytest.mark.long), pytest.param(1, 1, marks=pytest.mark.long)]
 )
 def test_vectors_are_the_same_in_slices(spark: SparkSession, step: int, every: int) -> None:
-    corrected = [vector for vector in load(VECTORS) if vector.operation.get("semantics") == "corrected"]
+    corrected = [vector for vector in load_vectors(VECTORS) if vector.operation.get("semantics") == "corrected"]
     judge(spark, [vector for vector in corrected if vector.operation["type"] in SLICED][::step], every)
 
 
 def judge(spark: SparkSession, cases: list[Vector], every: int) -> None:
-    with temporarily(spark, {ROWS_PER_SLICE: str(every)}):
-        wrong = next((outcome for outcome in outcomes(spark, cases) if outcome.state != "passed"), None)
-    assert wrong is None, wrong.computed if wrong.state == "declined" else failure(wrong)
+    with override_conf(spark, {ROWS_PER_SLICE: str(every)}):
+        wrong = next((outcome for outcome in run_vectors(spark, cases) if outcome.state != "passed"), None)
+    assert wrong is None, wrong.computed if wrong.state == "declined" else format_failure(wrong)
 
 
 def test_a_hot_key_lies_in_many_slices_and_a_cold_one_in_one(spark: SparkSession) -> None:
-    with temporarily(spark, {ROWS_PER_SLICE: "100"}):
+    with override_conf(spark, {ROWS_PER_SLICE: "100"}):
         orders = records(spark, [(0, "hot", 1, time) for time in range(2_000)] + [(0, "cold", 1, 1)])
-        joined = joins.stream_table(orders, versions(spark, [("hot", 8, 0, 900), ("hot", 9, 900, None)]), "left")
+        joined = joins.join_stream_table(orders, versions(spark, [("hot", 8, 0, 900), ("hot", 9, 900, None)]), "left")
         assert tasks(joined.where("key.k = 'hot'")) > 3
         assert rows(joined.groupBy("key.k", "right.v").count(), "k", "v", "count") == [
             ("cold", None, 1),
@@ -63,9 +63,9 @@ def test_a_hot_key_lies_in_many_slices_and_a_cold_one_in_one(spark: SparkSession
 def test_a_sum_has_its_type_in_slices_too(spark: SparkSession) -> None:
     members = versions(spark, [("a", 1, 0, 9), ("b", 2, 3, None), ("c", 4, 5, 7)])
     measures = {"v": Measure("sum", F.col("value.v").cast("decimal(8,2)")), "n": Measure("count", F.lit(1))}
-    whole = aggregates.of_table(members, F.lit("all"), measures)
-    with temporarily(spark, {ROWS_PER_SLICE: "2"}):
-        sliced = aggregates.of_table(members, F.lit("all"), measures)
+    whole = aggregates.aggregate_table(members, F.lit("all"), measures)
+    with override_conf(spark, {ROWS_PER_SLICE: "2"}):
+        sliced = aggregates.aggregate_table(members, F.lit("all"), measures)
         assert (sliced.schema, rows(sliced, *whole.columns)) == (whole.schema, rows(whole, *whole.columns))
 
 
@@ -75,9 +75,9 @@ def test_what_a_stream_adds_up_is_carried_from_slice_to_slice(spark: SparkSessio
     number = F.col("value.v").cast("decimal(8,2)")
     adding = {f: Measure(f, number) for f in ("count", "sum", "min", "max", "avg")}
     for measures, sliced_ in ((adding, True), ({"sum": Measure("sum", F.col("value.v").cast("double"))}, False)):
-        whole = aggregates.of_stream(records(spark, log), measures)
-        with temporarily(spark, {ROWS_PER_SLICE: "3"}):
-            sliced = aggregates.of_stream(records(spark, log), measures)
+        whole = aggregates.aggregate_stream(records(spark, log), measures)
+        with override_conf(spark, {ROWS_PER_SLICE: "3"}):
+            sliced = aggregates.aggregate_stream(records(spark, log), measures)
             assert ("_slice" in plan(sliced)) is sliced_, "sums of doubles depend on their order"
             assert (sliced.schema, rows(sliced, *whole.columns)) == (whole.schema, rows(whole, *whole.columns))
 
@@ -87,19 +87,21 @@ def test_few_rows_and_keys_of_few_rows_are_not_sliced(spark: SparkSession) -> No
     even = [(f"k{n}", n, 0, None) for n in range(100)]
     for rows_per_slice, kept, sliced_ in ((None, hot, False), ("10", even, False), ("10", hot, True)):
         prices = versions(spark, kept)
-        with temporarily(spark, {} if rows_per_slice is None else {ROWS_PER_SLICE: rows_per_slice}):
-            assert ("_slice" in plan(joins.table_table(prices, prices, "inner"))) is sliced_
+        with override_conf(spark, {} if rows_per_slice is None else {ROWS_PER_SLICE: rows_per_slice}):
+            assert ("_slice" in plan(joins.join_table_table(prices, prices, "inner"))) is sliced_
 
 
 def test_a_step_asks_for_slices_from_many_rows_on(spark: SparkSession) -> None:
-    for rows_read, asked in ((MANY - 1, None), (MANY, str(MANY // SLICES))):
-        with sliced(spark, rows_read):
+    for rows_read, asked in ((MANY_ROWS - 1, None), (MANY_ROWS, str(MANY_ROWS // SLICES))):
+        with slice_large_keys(spark, rows_read):
             assert spark.conf.get(ROWS_PER_SLICE, None) == asked
 
 
 def tasks(frame: DataFrame) -> int:
     """How many of eight partitions hold rows."""
-    with temporarily(frame.sparkSession, {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false"}):
+    with override_conf(
+        frame.sparkSession, {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false"}
+    ):
         return sum(frame.rdd.mapPartitions(lambda rows: [any(True for _ in rows)]).collect())
 
 

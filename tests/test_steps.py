@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from hindcast.errors import AskedError, GateError, RunError
-from hindcast.scheduling import assets, operators, priority, steps
-from hindcast.scheduling.steps import Asked
+from hindcast.airflow import assets, operators, priority, run_requests, tasks
+from hindcast.airflow.run_requests import RunRequest
+from hindcast.common.errors import GateError, RequestError, RunError
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MONDAY, TUESDAY = datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)
@@ -30,21 +30,21 @@ def context(form: dict[str, Any], **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("form", "given", "expected"),
     [
-        ({}, {}, Asked()),
-        ({}, DAY, Asked(TUESDAY)),
-        ({"replay": "everything"}, DAY, Asked()),
-        ({"until": "2026-01-02"}, DAY, Asked(datetime(2026, 1, 2, tzinfo=UTC))),
-        ({"until": "2026-01-02T01:00:00+02:00"}, {}, Asked(datetime(2026, 1, 1, 23, tzinfo=UTC))),
-        ({"only": "menu", "reason": "a wrong price"}, {}, Asked(None, "menu", "a wrong price")),
+        ({}, {}, RunRequest()),
+        ({}, DAY, RunRequest(TUESDAY)),
+        ({"replay": "everything"}, DAY, RunRequest()),
+        ({"until": "2026-01-02"}, DAY, RunRequest(datetime(2026, 1, 2, tzinfo=UTC))),
+        ({"until": "2026-01-02T01:00:00+02:00"}, {}, RunRequest(datetime(2026, 1, 1, 23, tzinfo=UTC))),
+        ({"only": "menu", "reason": "a wrong price"}, {}, RunRequest(None, "menu", "a wrong price")),
         (
             {},
             {"data_interval_start": NOW, "data_interval_end": NOW + timedelta(seconds=30)},
-            Asked(NOW + timedelta(seconds=30)),
+            RunRequest(NOW + timedelta(seconds=30)),
         ),
     ],
 )
-def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], expected: Asked) -> None:
-    assert steps.asked(context(form, **given), NOW) == expected
+def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], expected: RunRequest) -> None:
+    assert run_requests.read_run_request(context(form, **given), NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], 
         (
             {"until": "2026-01-06T00:00:00Z"},
             {},
-            "records up to 2026-01-06T00:00:00+00:00 are asked for; it is 2026-01-05T12",
+            "records up to 2026-01-06T00:00:00+00:00, but now is 2026-01-05T12",
         ),
         (
             {},
@@ -66,15 +66,15 @@ def test_what_a_run_is_asked_to_do(form: dict[str, Any], given: dict[str, Any], 
         (
             {"until": "2026-01-02", "replay": "everything"},
             DAY,
-            "everything is asked for, and only what is dated before",
+            "the form asks for everything, and also for records up to 2026-01-02",
         ),
     ],
 )
 def test_what_makes_no_sense_is_refused(form: dict[str, Any], given: dict[str, Any], found: str) -> None:
-    with pytest.raises(AskedError) as refused:
-        steps.asked(context(form, **given), NOW)
+    with pytest.raises(RequestError) as refused:
+        run_requests.read_run_request(context(form, **given), NOW)
     assert found in refused.value.found
-    assert (refused.value.where, bool(refused.value.mend)) == ("restaurant", True)
+    assert (refused.value.where, bool(refused.value.fix)) == ("restaurant", True)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_makes_no_sense_is_refused(form: dict[str, Any], given: dict[str, A
         ({"until": "2026-01-02"}, None),
         ({"only": "menu"}, None),
         ({"until": "2026-13-01"}, "until is '2026-13-01': month must be in 1..12"),
-        ({"until": "2999-01-01"}, "records up to 2999-01-01T00:00:00+00:00 are asked for; it is "),
+        ({"until": "2999-01-01"}, "records up to 2999-01-01T00:00:00+00:00, but now is "),
         ({"reason": "a wrong price"}, "the form has no field 'reason'"),
     ],
 )
@@ -91,17 +91,17 @@ def test_a_preview_whose_form_makes_no_sense_fails_before_it_begins(form: dict[s
     dag = SimpleNamespace(dag_id="restaurant__preview")
     asked: Any = {"params": {"until": None, "only": None, **form}, "dag_run": dag}
     if found is None:
-        steps.check_preview(asked)
+        tasks.check_preview(asked)
         return
     with pytest.raises(AirflowFailException, match=re.escape(found)):
-        steps.check_preview(asked)
+        tasks.check_preview(asked)
 
 
 def test_a_run_that_another_pipeline_has_started_says_so() -> None:
     extra = {"pipeline": "restaurant", "run": 7, "knownAt": "...", "opened": 1, "closed": 0, "corrected": 0}
     events = {"menu": [SimpleNamespace(extra=extra)], "bills": [SimpleNamespace(extra=extra)], "of another": []}
-    asked = steps.asked(context({}, triggering_asset_events=events), NOW)
-    assert asked == Asked(None, None, "published by restaurant, run 7")
+    asked = run_requests.read_run_request(context({}, triggering_asset_events=events), NOW)
+    assert asked == RunRequest(None, None, "published by restaurant, run 7")
 
 
 def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> None:
@@ -115,7 +115,7 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
     counts = {"opened": 0, "closed": 0, "corrected": 0}
     tables = {"menu": counts, "orders": {**counts, "opened": 2}, "bills": {**counts, "closed": 1, "corrected": 1}}
     report = {"pipeline": "restaurant", "run": 3, "knownAt": "2026-01-05T12:00:00+00:00", "tables": tables}
-    assert assets.announce(Events(), report) == ["orders", "bills"]  # type: ignore[arg-type]
+    assert assets.send_asset_events(Events(), report) == ["orders", "bills"]  # type: ignore[arg-type]
     told = {"pipeline": "restaurant", "run": 3, "knownAt": report["knownAt"]}
     assert sent == [
         ("restaurant.orders", {**told, **counts, "opened": 2}),
@@ -126,7 +126,7 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
 def test_an_asset_is_where_its_table_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     for warehouse, uri in (("/w h", "file:///w%20h/shop/menu"), ("s3a://bucket/w", "s3a://bucket/w/shop/menu")):
         monkeypatch.setenv("HINDCAST_WAREHOUSE", warehouse)
-        assert (assets.asset("shop.menu").name, assets.asset("shop.menu").uri) == ("shop.menu", uri)
+        assert (assets.table_asset("shop.menu").name, assets.table_asset("shop.menu").uri) == ("shop.menu", uri)
 
 
 BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2026-01-05T12:00:00+00:00", "mine"
@@ -148,7 +148,7 @@ BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2
 def test_a_backfill_lets_fresh_runs_go_first(
     rule: str, run: str, waiting: dict[str, str | None], first: str | None
 ) -> None:
-    assert priority.gives_way(run, waiting) == first, rule
+    assert priority.find_fresh_run(run, waiting) == first, rule
 
 
 class Instances:
@@ -187,19 +187,19 @@ def test_what_goes_before_a_run_that_is_not_planned_yet(
 ) -> None:
     own = {BACKFILL: "running", HOURLY: "queued"} if run_type == "backfill" else {HOURLY: "running"}
     ti = Instances({"shop": own, "shop__release": approval}, paused=paused)
-    found = steps._goes_first(ti, run_type, next(iter(own)), can_hold=can_hold)
+    found = tasks._describe_predecessor(ti, run_type, next(iter(own)), can_hold=can_hold)
     assert (found is None) if expected is None else (found or "").startswith(expected), rule
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(GateError("failed"), AirflowFailException), (RunError("not now", mend="later"), AirflowException)],
+    [(GateError("failed"), AirflowFailException), (RunError("not now", fix="later"), AirflowException)],
 )
 def test_a_failure_ends_in_our_words_and_what_a_retry_meets_again_is_final(
     error: Exception, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with pytest.raises(AirflowException) as told, steps._failing_for_good():
+    with pytest.raises(AirflowException) as told, tasks._raise_airflow_errors():
         raise error from ValueError("at org.apache.spark")
     assert (type(told.value), str(told.value), told.value.__suppress_context__) == (kind, str(error), True)
     assert "at org.apache.spark" in caplog.text
@@ -207,14 +207,14 @@ def test_a_failure_ends_in_our_words_and_what_a_retry_meets_again_is_final(
 
 def test_a_step_under_spark_submit_tells_what_has_stopped_it(tmp_path: Any) -> None:
     place = tmp_path / "failure.json"
-    code = "from hindcast.cli import step; import sys; sys.exit(step('replay', ['nowhere', '1', 'menu']))"
+    code = "from hindcast.cli.main import step; import sys; sys.exit(step('replay', ['nowhere', '1', 'menu']))"
     (tmp_path / "schemas").mkdir()
     env = {"HINDCAST_FAILURE": str(place), "HINDCAST_SCHEMAS": str(tmp_path / "schemas"), "HINDCAST_VAR": str(tmp_path)}
-    fake = "import hindcast.session; hindcast.session.session = lambda: None; "
+    fake = "import hindcast.common.session; hindcast.common.session.open_session = lambda: None; "
     ran = subprocess.run([sys.executable, "-c", fake + code], env=env, capture_output=True, text=True, check=False)
     assert (ran.returncode, "Traceback" in ran.stderr) == (1, False), ran.stderr
-    told = operators._told(place)
+    told = operators._read_failure(place)
     assert (type(told), "no pipeline 'nowhere'" in str(told)) == (AirflowFailException, True)
     place.write_text(json.dumps({"text": "not now", "final": False}))
-    assert (type(operators._told(place)), str(operators._told(place))) == (AirflowException, "not now")
-    assert "without a word of ours" in str(operators._told(tmp_path / "none"))
+    assert (type(operators._read_failure(place)), str(operators._read_failure(place))) == (AirflowException, "not now")
+    assert "without an error from Hindcast" in str(operators._read_failure(tmp_path / "none"))

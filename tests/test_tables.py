@@ -27,11 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hindcast.delta import commits, contents, direct, listing, making, scan, tables
-from hindcast.delta import files as files_
-from hindcast.delta.tables import Table
-from hindcast.errors import PlatformError, TableError
-from hindcast.planning import journal
+from hindcast.common.errors import PlatformError, TableError
+from hindcast.plan import journal
+from hindcast.store import commits, delta_rs_writer, duckdb_reader, file_listing, row_reader, table_creation, tables
+from hindcast.store import files as files_
+from hindcast.store.tables import Table
 from pipelines import RESTAURANT, SEED, T0, pipeline
 
 if TYPE_CHECKING:
@@ -45,32 +45,34 @@ def menu(folder: Path, *key: str) -> Table:
 
 
 def test_a_table_is_made_once_and_then_found(tmp_path: Path) -> None:
-    assert tables.opened(menu(tmp_path)) is None
-    assert tables.published(menu(tmp_path)) == 0
-    assert making.ensure(menu(tmp_path), SCHEMA).version() == 0
-    assert making.ensure(menu(tmp_path), SCHEMA).version() == 0
-    assert tables.published(menu(tmp_path)) == 0
+    assert tables.open_table(menu(tmp_path)) is None
+    assert tables.read_last_run(menu(tmp_path)) == 0
+    assert table_creation.ensure_table(menu(tmp_path), SCHEMA).version() == 0
+    assert table_creation.ensure_table(menu(tmp_path), SCHEMA).version() == 0
+    assert tables.read_last_run(menu(tmp_path)) == 0
 
 
 def test_delta_keeps_statistics_of_what_rows_are_found_by_and_of_nothing_else(tmp_path: Path) -> None:
     columns = ("item", StringType()), ("price", IntegerType()), ("validFrom", TimestampType())
     schema = StructType([StructField(name, kind) for name, kind in (*columns, ("systemTo", TimestampType()))])
-    sought = making.ensure(menu(tmp_path), schema).metadata().configuration["delta.dataSkippingStatsColumns"]
+    sought = (
+        table_creation.ensure_table(menu(tmp_path), schema).metadata().configuration["delta.dataSkippingStatsColumns"]
+    )
     assert sought == "item,validFrom,systemTo"
     keyed = StructType([StructField("item", BinaryType()), *schema.fields[1:]])
     other = Table(str(tmp_path), "restaurant", "drinks", "versions", ("item",))
-    sought = making.ensure(other, keyed).metadata().configuration["delta.dataSkippingStatsColumns"]
+    sought = table_creation.ensure_table(other, keyed).metadata().configuration["delta.dataSkippingStatsColumns"]
     assert sought == "validFrom,systemTo", "Delta cannot compare bytes"
 
 
 def test_every_tenth_commit_is_followed_by_a_checkpoint_without_spark_too(tmp_path: Path) -> None:
     table = menu(tmp_path)
-    making.ensure(table, SCHEMA)
+    table_creation.ensure_table(table, SCHEMA)
     for run in range(1, 12):
-        assert direct.add([], table, run, {"run": run}, after=None)
+        assert delta_rs_writer.add_files([], table, run, {"run": run}, after=None)
     made = {path.name for path in Path(table.path, "_delta_log").glob("*.checkpoint.parquet")}
     assert made == {f"{9:020}.checkpoint.parquet"}
-    assert tables.published(table) == 11
+    assert tables.read_last_run(table) == 11
 
 
 def test_no_thread_of_arrow_reads_local_files_through_python(tmp_path: Path) -> None:
@@ -78,9 +80,9 @@ def test_no_thread_of_arrow_reads_local_files_through_python(tmp_path: Path) -> 
     table = Table(str(tmp_path / "with a space"), "restaurant", "menu", "log")
     rows = pa.table({"item": ["curry"], "price": [8]})
     write_deltalake(table.path, rows, name="restaurant.menu", description=table.description)
-    found = tables.opened(table)
+    found = tables.open_table(table)
     assert found is not None
-    read = contents.dataset(found)
+    read = row_reader.open_dataset(found)
     assert isinstance(read.filesystem, SubTreeFileSystem)
     assert isinstance(read.filesystem.base_fs, LocalFileSystem)
     assert read.to_table() == rows
@@ -100,7 +102,7 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
     a_folder.mkdir(parents=True)
     (a_folder / "x.txt").write_text("x")
     write_deltalake(str(a_table), pa.table({"item": ["x"], "price": [1]}), description="theirs")
-    making.ensure(Table(str(tmp_path / "d"), "restaurant", "drinks", "versions", ("item",)), SCHEMA)
+    table_creation.ensure_table(Table(str(tmp_path / "d"), "restaurant", "drinks", "versions", ("item",)), SCHEMA)
     (tmp_path / "d" / "restaurant" / "drinks").rename(another)
     before = files(tmp_path)
     for path, found in (
@@ -110,44 +112,44 @@ def test_a_path_that_is_not_ours_is_refused_and_left_as_it_is(tmp_path: Path) ->
         (another, "is a Delta table that Hindcast did not make"),
     ):
         with pytest.raises(TableError, match=found) as caught:
-            making.ensure(menu(path.parents[1]), SCHEMA)
+            table_creation.ensure_table(menu(path.parents[1]), SCHEMA)
         assert caught.value.where == str(path)
-        assert "set HINDCAST_WAREHOUSE to another folder" in caught.value.mend
+        assert "set HINDCAST_WAREHOUSE to another folder" in caught.value.fix
     assert files(tmp_path) == before
 
 
 def test_a_table_that_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
     log = Path(menu(tmp_path).path) / "_delta_log"
     log.mkdir(parents=True)
-    assert tables.opened(menu(tmp_path)) is None
+    assert tables.open_table(menu(tmp_path)) is None
     (log / f"{0:020}.json#1").write_text("{", encoding="utf-8")  # as delta-rs writes what it then gives its name
-    assert tables.opened(menu(tmp_path)) is None
+    assert tables.open_table(menu(tmp_path)) is None
     (log / f"{5:020}.json").write_text("{", encoding="utf-8")
     with pytest.raises(TableError, match=r"is not a Delta table|cannot be read"):
-        tables.opened(menu(tmp_path))
+        tables.open_table(menu(tmp_path))
 
 
 def test_a_warehouse_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     for place in ("/dev/null", str(tmp_path / "file"), str(tmp_path / "file" / "below")):
-        with pytest.raises(TableError, match="is not a folder, so there can be no table in it") as refused:
-            tables.opened(Table(place, "restaurant", "runs", "runs"))
+        with pytest.raises(TableError, match="is not a folder, so it cannot contain a table") as refused:
+            tables.open_table(Table(place, "restaurant", "runs", "runs"))
         assert refused.value.where == place.removesuffix("/below")
 
 
 def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FORMAT", 2)
-    making.ensure(menu(tmp_path), SCHEMA)
-    monkeypatch.setattr(tables, "FORMAT", 1)
+    monkeypatch.setattr(tables, "FORMAT_NUMBER", 2)
+    table_creation.ensure_table(menu(tmp_path), SCHEMA)
+    monkeypatch.setattr(tables, "FORMAT_NUMBER", 1)
     with pytest.raises(TableError, match="has store format 2, this version knows up to 1"):
-        tables.opened(menu(tmp_path))
+        tables.open_table(menu(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("columns", "key", "told"),
     [
         ({"item": StringType(), "price": StringType()}, ("item",), "price changed from int to string"),
-        ({"item": StringType(), "price": LongType(), "Item": LongType()}, ("item",), "item differs from Item by case"),
+        ({"item": StringType(), "price": LongType(), "Item": LongType()}, ("item",), "item differs from Item only in"),
         ({"price": IntegerType()}, ("item",), "the key column item is missing"),
         ({"item": StringType(), "price": IntegerType()}, ("item", "price"), "the key was item"),
         ({"item": StringType(), "price": IntegerType()}, ("price",), "the key was item"),
@@ -156,46 +158,48 @@ def test_a_newer_store_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_columns_and_keys_that_a_table_cannot_take_are_refused_with_both_schemas(
     tmp_path: Path, columns: dict[str, DataType], key: tuple[str, ...], told: str
 ) -> None:
-    making.ensure(menu(tmp_path), SCHEMA)
+    table_creation.ensure_table(menu(tmp_path), SCHEMA)
     wanted = StructType([StructField(name, kind) for name, kind in columns.items()])
-    with pytest.raises(TableError, match=f"cannot take the columns that it is given now: .*{told}") as caught:
-        making.ensure(menu(tmp_path, *key), wanted)
+    with pytest.raises(TableError, match=f"cannot take its new columns: .*{told}") as caught:
+        table_creation.ensure_table(menu(tmp_path, *key), wanted)
     assert "\n  the table: item string, price int\n  the contract: " in caught.value.found
-    assert "another name" in caught.value.mend
+    assert "another name" in caught.value.fix
 
 
 def test_a_table_of_our_own_takes_new_columns_and_loses_none(tmp_path: Path) -> None:
     """Of those whose columns are ours: a newer Hindcast has more."""
     log = Table(str(tmp_path), "restaurant", "logs/menu", "log")
     newer = StructType([*SCHEMA.fields, StructField("recordTimestamp", TimestampType())])
-    before = making.ensure(log, SCHEMA)
+    before = table_creation.ensure_table(log, SCHEMA)
     write_deltalake(before, pa.table({"item": ["curry"], "price": pa.array([8], pa.int32())}), mode="append")
     for _ in range(2):
-        found = making.ensure(log, newer)
+        found = table_creation.ensure_table(log, newer)
     row = {"item": "curry", "price": 8, "recordTimestamp": None}
-    assert contents.dataset(found).to_table().to_pylist() == [row]
+    assert row_reader.open_dataset(found).to_table().to_pylist() == [row]
     assert len(found.file_uris()) == 1
     assert [commit["operation"] for commit in found.history()][:2] == ["ADD COLUMN", "SET TBLPROPERTIES"]
-    with scan.engine() as engine:
-        scan.register(engine, found)
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, found)
         assert engine.sql("SELECT item, price, recordTimestamp FROM rows").to_arrow_table().to_pylist() == [row]
-    assert making.ensure(log, SCHEMA).schema() == found.schema(), "a log can do without it"
+    assert table_creation.ensure_table(log, SCHEMA).schema() == found.schema(), "a log can do without it"
     other = Table(str(tmp_path), "restaurant", "logs/orders", "log")
-    making.ensure(other, newer)
-    assert tables.EVOLUTION in making.ensure(other, SCHEMA).metadata().configuration, "its files differ"
+    table_creation.ensure_table(other, newer)
+    assert tables.EVOLUTION in table_creation.ensure_table(other, SCHEMA).metadata().configuration, "its files differ"
     gates = Table(str(tmp_path), "restaurant", "gates", "gates")
-    making.ensure(gates, newer)
+    table_creation.ensure_table(gates, newer)
     with pytest.raises(TableError, match="recordTimestamp is missing"):
-        making.ensure(gates, SCHEMA)
+        table_creation.ensure_table(gates, SCHEMA)
     with pytest.raises(TableError, match="price changed from int to bigint"):
-        making.ensure(log, StructType([StructField("item", StringType()), StructField("price", LongType())]))
+        table_creation.ensure_table(
+            log, StructType([StructField("item", StringType()), StructField("price", LongType())])
+        )
 
 
 def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100 << 20, 97 << 20, 3 << 20))
     with pytest.raises(TableError, match="the disk has only 3 MB left") as caught:
-        making.ensure(menu(tmp_path), SCHEMA)
+        table_creation.ensure_table(menu(tmp_path), SCHEMA)
     assert caught.value.where == menu(tmp_path).path
     assert files(tmp_path) == []
 
@@ -229,20 +233,20 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
                     file.write(b"\0" * (1 << 16))
 
         with pytest.MonkeyPatch.context() as patch:
-            real = commits.append
+            real = commits.append_rows
 
             def full(*args: object, **kwargs: object) -> None:
                 with pytest.raises(OSError, match="No space left"):
                     fill()
                 real(*args, **kwargs)  # type: ignore[arg-type]
 
-            patch.setattr(commits, "append", full)
+            patch.setattr(commits, "append_rows", full)
             with pytest.raises(PlatformError, match="the disk is full") as caught:
                 p.run("first")
-            assert "free some room and retry" in caught.value.mend
-            run = journal.runs(p.warehouse, p.name)[0]
+            assert "free some space and retry" in caught.value.fix
+            run = journal.read_runs(p.warehouse, p.name)[0]
             with pytest.raises(PlatformError, match="the disk is full"):
-                journal.write(p.warehouse, replace(run, state="stopped"))
+                journal.append_entry(p.warehouse, replace(run, state="stopped"))
         assert p.raw("logs/menu") == []
         filler.unlink()
         p.run("first")
@@ -252,7 +256,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
 
 def test_a_believed_row_lies_open_or_past(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(T0, None), (T0, T0)], "validFrom timestamp, validTo timestamp")
-    assert [r[0] for r in rows.select(tables.belief(menu(Path()))).collect()] == ["open", "past"]
+    assert [r[0] for r in rows.select(tables.belief_column(menu(Path()))).collect()] == ["open", "past"]
 
 
 @pytest.mark.parametrize("name", ["plain", "a [b] {c,d} *"])
@@ -260,37 +264,37 @@ def test_a_small_table_is_read_by_its_files_as_delta_reads_it(spark: SparkSessio
     """Also in a folder whose name is a pattern, after columns were added, and where there are no rows."""
     table = Table(str(tmp_path / name), "shop", "menu", "versions", ("item",))
     moments = [StructField(name, TimestampType()) for name in ("validFrom", "validTo", "systemFrom", "systemTo")]
-    making.ensure(table, StructType([*SCHEMA.fields, *moments, StructField("_belief", StringType())]))
+    table_creation.ensure_table(table, StructType([*SCHEMA.fields, *moments, StructField("_belief", StringType())]))
     rows = pa.table({"item": ["curry", None, "a=b/c"], "price": pa.array([8, 9, None], pa.int32())})
     for field in moments:
         rows = rows.append_column(field.name, pa.array([T0, None, T0], pa.timestamp("us", "UTC")))
 
     def same(count: int) -> None:
-        by_files, by_delta = contents.stored(spark, table), spark.read.format("delta").load(table.path)
+        by_files, by_delta = row_reader.load_stored_rows(spark, table), spark.read.format("delta").load(table.path)
         assert by_files.schema == by_delta.schema
         assert sorted(map(str, by_files.collect())) == sorted(map(str, by_delta.collect()))
         assert by_files.count() == count
 
     same(0)
     found = DeltaTable(table.path)
-    written = files_.write(found, [("open", rows.slice(0, 1)), ("past", rows.slice(1))])
-    assert direct.add(list(written), table, 1, {"run": 1}, after=0)
+    written = files_.write_files(found, [("open", rows.slice(0, 1)), ("past", rows.slice(1))])
+    assert delta_rs_writer.add_files(list(written), table, 1, {"run": 1}, after=0)
     same(3)
     found.update_incremental()
     found.alter.add_columns([Field("cheap", PrimitiveType("boolean"))])
     same(3)
-    assert listing.small(DeltaTable(table.path)) is not None
+    assert file_listing.list_small_table_files(DeltaTable(table.path)) is not None
     found.alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    assert listing.small(DeltaTable(table.path)) is None, "rows of its files may be gone"
+    assert file_listing.list_small_table_files(DeltaTable(table.path)) is None, "rows of its files may be gone"
     same(3)
 
 
 def test_a_table_of_many_rows_or_files_is_delta_s_to_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_deltalake(tmp_path, pa.table({"n": range(10_000)}))
-    assert len(listing.small(DeltaTable(tmp_path)) or []) == 1
+    assert len(file_listing.list_small_table_files(DeltaTable(tmp_path)) or []) == 1
     write_deltalake(tmp_path, pa.table({"n": [1]}), mode="append")
-    assert listing.small(DeltaTable(tmp_path)) is None
-    monkeypatch.setattr(listing, "FEW", 20_000)
-    assert len(listing.small(DeltaTable(tmp_path)) or []) == 2
-    monkeypatch.setattr(listing, "_FILES", 1)
-    assert listing.small(DeltaTable(tmp_path)) is None
+    assert file_listing.list_small_table_files(DeltaTable(tmp_path)) is None
+    monkeypatch.setattr(file_listing, "FEW_ROWS", 20_000)
+    assert len(file_listing.list_small_table_files(DeltaTable(tmp_path)) or []) == 2
+    monkeypatch.setattr(file_listing, "_MAX_FILES", 1)
+    assert file_listing.list_small_table_files(DeltaTable(tmp_path)) is None

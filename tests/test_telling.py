@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import receivers
-from hindcast import cli, telling
-from hindcast.errors import BusyError
-from hindcast.kafka.topics import Offsets
-from hindcast.planning.plans import Share
-from hindcast.scheduling import gauges
-from hindcast.scheduling.gauges import Metric
-from hindcast.settings import settings
-from hindcast.telling import Event
+from hindcast.airflow import step_metrics
+from hindcast.airflow.step_metrics import Metric
+from hindcast.cli import main
+from hindcast.common import step_events
+from hindcast.common.errors import BusyError
+from hindcast.common.settings import read_settings
+from hindcast.common.step_events import Event
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan.plans import TopicPlan
 from pipelines import at, pipeline
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ def test_a_run_tells_what_each_step_has_done_and_no_value_of_a_record(
         p.send("menu", ("soup", {"price": 5}, 0))
         p.send("orders", ("anna", {"item": "curry", "quantity": 1}, 1), ("bob", {"item": "curry", "quantity": 4711}, 9))
         monkeypatch.setenv("HINDCAST_LOG", "json")
-        with telling.lines(settings()):
+        with step_events.write_event_lines(read_settings()):
             p.run("first", until=5)
         told = _told(capsys)
-        assert cli.main(["run", "guarded"]) == 1
+        assert main.main(["run", "guarded"]) == 1
         stopped = _told(capsys)
 
     assert [(e["event"], e["step"], e.get("table")) for e in told] == [
@@ -111,8 +112,11 @@ def _told(capsys: pytest.CaptureFixture[str]) -> list[Event]:
 
 def test_nothing_is_printed_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     def failing() -> None:
-        with telling.lines(settings({})), telling.step("build", "restaurant", 7, "bills"):
-            telling.begun(run_id="first")
+        with (
+            step_events.write_event_lines(read_settings({})),
+            step_events.record_step("build", "restaurant", 7, "bills"),
+        ):
+            step_events.record_begin(run_id="first")
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -121,8 +125,8 @@ def test_nothing_is_printed_unless_it_is_asked_for(capsys: pytest.CaptureFixture
 
 
 def test_events_go_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "hindcast.steps"), telling.step("build", "restaurant", 7, "bills"):
-        telling.begun(run_id="first")
+    with caplog.at_level(logging.INFO, "hindcast.steps"), step_events.record_step("build", "restaurant", 7, "bills"):
+        step_events.record_begin(run_id="first")
     assert caplog.messages[0] == "step begun pipeline=restaurant run=7 step=build table=bills run_id=first"
 
 
@@ -132,7 +136,11 @@ def test_events_go_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_a_step_that_does_not_end_says_so(error: BaseException, event: str, level: str) -> None:
     told: list[Event] = []
-    with telling.to(told.append), pytest.raises(type(error)), telling.step("plan", "restaurant"):
+    with (
+        step_events.send_events_to(told.append),
+        pytest.raises(type(error)),
+        step_events.record_step("plan", "restaurant"),
+    ):
         raise error
     assert [(it["event"], it["level"], it["error"]) for it in told] == [(event, level, type(error).__name__)]
 
@@ -142,21 +150,21 @@ def test_a_listener_that_fails_stops_no_step(caplog: pytest.LogCaptureFixture) -
         raise OSError("no backend")
 
     done = False
-    with telling.to(deaf), telling.step("build", "restaurant", 7, "bills"):
+    with step_events.send_events_to(deaf), step_events.record_step("build", "restaurant", 7, "bills"):
         done = True
     assert done
-    assert "an event could not be told: step ended" in caplog.text
+    assert "an event could not be reported: step ended" in caplog.text
 
 
 def test_a_step_under_spark_submit_keeps_its_events_for_its_task(tmp_path: Path) -> None:
     """No contract is there, so the step fails before it needs Spark."""
     (tmp_path / "schemas").mkdir()
     place = tmp_path / "events.jsonl"
-    code = "from hindcast.cli import step; import sys; sys.exit(step('replay', ['nowhere', '1', 'menu']))"
-    fake = "import hindcast.session; hindcast.session.session = lambda: None; "
+    code = "from hindcast.cli.main import step; import sys; sys.exit(step('replay', ['nowhere', '1', 'menu']))"
+    fake = "import hindcast.common.session; hindcast.common.session.open_session = lambda: None; "
     env = {"HINDCAST_EVENTS": str(place), "HINDCAST_SCHEMAS": str(tmp_path / "schemas"), "HINDCAST_VAR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", fake + code], env={**os.environ, **env}, capture_output=True, check=False)
-    (event,) = telling.kept(place)
+    (event,) = step_events.read_events(place)
     assert (event["event"], event["step"], event["table"], event["run"]) == ("step failed", "replay", "menu", 1)
     assert event["error"] == "ContractError"
 
@@ -205,7 +213,7 @@ BILLS = {"pipeline": "restaurant", "table": "bills"}
     ],
 )
 def test_the_metrics_of_an_event(event: Event, metrics: list[Metric]) -> None:
-    assert list(gauges.of(event)) == metrics
+    assert list(step_metrics.list_metrics(event)) == metrics
 
 
 TASK = """
@@ -215,14 +223,14 @@ from airflow.sdk.log import configure_logging
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 import receivers
-from hindcast import telling
-from hindcast.scheduling import gauges
+from hindcast.airflow import step_metrics
+from hindcast.common import step_events
 configure_logging(json_output=True, output=sys.stdout.buffer)
 legacy = conf.getboolean("metrics", "legacy_names_on")
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)
-with telling.to(gauges.in_airflow), telling.step("build", "restaurant", 7, "bills"):
-    telling.begun(run_id="first")
-    telling.note(opened=3, gates={"failed": 1}, lag_seconds={"bills": 0.5})
+with step_events.send_events_to(step_metrics.send_event), step_events.record_step("build", "restaurant", 7, "bills"):
+    step_events.record_begin(run_id="first")
+    step_events.add_fields(opened=3, gates={"failed": 1}, lag_seconds={"bills": 0.5})
 """
 """What a task of Airflow's sets up before it runs us (airflow.sdk.execution_time.task_runner.main), and a step."""
 
@@ -298,6 +306,6 @@ def test_metrics_arrive_by_opentelemetry_as_airflow_is_configured(tmp_path: Path
 
 def test_a_plan_that_is_found_again_tells_no_leftovers() -> None:
     """How many offsets are left is asked of Kafka when a plan is made; a retry does not ask."""
-    made = Share("id", 0, 0, {0: 0}, {0: Offsets(0, 5)}, {}, beyond=3)
-    assert Share.from_json(made.as_json()).beyond is None
-    assert Share.from_json(made.as_json()) == made
+    made = TopicPlan("id", 0, 0, {0: 0}, {0: OffsetRange(0, 5)}, {}, offsets_left=3)
+    assert TopicPlan.from_json(made.as_json()).offsets_left is None
+    assert TopicPlan.from_json(made.as_json()) == made

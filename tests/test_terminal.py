@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from hindcast.building import preview
-from hindcast.compare import Compared, showing
-from hindcast.errors import escape_controls
-from hindcast.reports import report
-from hindcast.upkeep import doctor
-from hindcast.upkeep.forgetting import forget
-from hindcast.upkeep.verifying import verify
-from hindcast.upkeep.verifying.findings import Finding
+from hindcast.common.errors import escape_controls
+from hindcast.ops import doctor
+from hindcast.ops.compare import Comparison, formatting
+from hindcast.ops.erase import forget
+from hindcast.ops.verify import verify
+from hindcast.ops.verify.findings import Finding
+from hindcast.report import report
+from hindcast.runs import preview
 
 ODD = "\x1b]0;mine\x07\x9b31m\u202eend"
 GATE = {"gate": 0, "expectation": "expect_it", "kwargs": {}, "on_failure": "warn", "outcome": "failed", "detail": ODD}
@@ -24,29 +24,31 @@ RUN: dict[str, Any] = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "
 
 
 def tell_report() -> str:
-    return report.text({**RUN, "reason": ODD, "tables": {"sales": TABLE}})
+    return report.format_report({**RUN, "reason": ODD, "tables": {"sales": TABLE}})
 
 
 def tell_preview() -> str:
     about = {"pipeline": "p", "underWay": None, "contract": None, "topics": {}}
-    return preview.text({**about, "tables": {"sales": TABLE}})
+    return preview.format_preview({**about, "tables": {"sales": TABLE}})
 
 
 def tell_findings() -> str:
-    return verify.text(verify.Verified("p", findings=[Finding("rows", "sales", ODD, "run", key=ODD)]))
+    return verify.format_report(verify.VerifyReport("p", findings=[Finding("rows", "sales", ODD, "run", key=ODD)]))
 
 
 def tell_comparison() -> str:
-    return showing.text(Compared("p.v", "t", datetime(2026, 1, 1, tzinfo=UTC), 0, 1, 1, 1, [], [], (ODD,)))
+    return formatting.format_comparison(
+        Comparison("p.v", "t", datetime(2026, 1, 1, tzinfo=UTC), 0, 1, 1, 1, [], [], (ODD,))
+    )
 
 
 def tell_forgotten() -> str:
     told = {"table": "t", "sha256": "", "rows": {}, "files": 0, "bytes": 0, "texts": 0, "shared": 0, "proven": False}
-    return forget.text("p", {**told, "run": 1, "left": [], "rowsLeft": 0, "old": [ODD], "readers": []})
+    return forget.format_proof("p", {**told, "run": 1, "left": [], "rowsLeft": 0, "old": [ODD], "readers": []})
 
 
 def tell_what_is_there() -> str:
-    return doctor.text([doctor.Line("settings", "ok", ODD, ODD)])
+    return doctor.format_report([doctor.CheckResult("settings", "ok", ODD, ODD)])
 
 
 @pytest.mark.parametrize(
@@ -58,5 +60,5 @@ def test_no_text_of_others_steers_a_terminal(tell: Callable[[], str]) -> None:
 
 
 def test_a_reason_stays_on_its_line() -> None:
-    told = report.text({**RUN, "reason": "late\n  all gates passed", "tables": {}})
+    told = report.format_report({**RUN, "reason": "late\n  all gates passed", "tables": {}})
     assert r"reason: late\n  all gates passed" in told.splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hindcast.corrected import ties
+from hindcast.bitemporal import ties
 from relations import records, rows
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from hindcast import cli, runs
-from hindcast.building import last_seen, preview
-from hindcast.emits import murmur2
+from hindcast.cli import main
+from hindcast.common.settings import read_settings
 from hindcast.kafka import partitioning, produce
-from hindcast.kafka.produce import Record
+from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import Cluster
-from hindcast.quality import holds, verdicts
-from hindcast.reports import page, report
-from hindcast.settings import settings
-from hindcast.upkeep import doctor
+from hindcast.ops import doctor
+from hindcast.quality import gate_results, hold_store
+from hindcast.report import page, report
+from hindcast.runs import incremental_state, preview, run_steps
+from hindcast.streams import murmur2
 from pipelines import Pipeline, at, pipeline
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ topics:
 
 def send(p: Pipeline, partition: int, *records: tuple[str, int | None, float]) -> None:
     told = [
-        Record(key.encode(), None if price is None else json.dumps({"price": price}).encode(), at(second))
+        ProducerRecord(key.encode(), None if price is None else json.dumps({"price": price}).encode(), at(second))
         for key, price, second in records
     ]
-    produce.send(p.servers, p.kafka("menu"), told, partition=partition)
+    produce.send_records(p.servers, p.kafka("menu"), told, partition=partition)
 
 
 def menu(told: dict[str, Any]) -> dict[str, Any]:
@@ -53,11 +53,12 @@ def menu(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(p: Pipeline, run: int) -> list[tuple[str, int, int]]:
-    told = verdicts.of_run(p.warehouse, p.name, run)["menu"]
+    told = gate_results.read_results(p.warehouse, p.name, run)["menu"]
     return [(gate["outcome"], gate["checked"], gate["failing"]) for gate in told]
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_correction_that_loses_to_another_partition_is_told(
     spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,33 +69,33 @@ def test_a_correction_that_loses_to_another_partition_is_told(
 
         place = f"topic {p.kafka('menu')}, partition"
         send(p, 0, ("curry", 9, 0), ("soup", 6, 3))  # a correction that loses; a later version in another partition
-        previewed = preview.preview(spark, p.name)
+        previewed = preview.preview_run(spark, p.name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(last_seen, "WHOLE", -1)  # by increments
+            patch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)  # by increments
             told = p.run()
         lost = {"lost": 1, "loser": f"{place} 0, offset 0", "winner": f"{place} 1, offset 0"}
         assert menu(told)["ties"] == {"scattered": 2, **lost}
         assert menu(previewed)["ties"] == menu(told)["ties"]
         assert [(it["outcome"], it["checked"]) for it in previewed["tables"]["menu"]["gates"]] == [("failed", 2)]
-        assert "warning: 1 record lost a tie" in preview.text(previewed)
+        assert "warning: 1 record lost a tie" in preview.format_preview(previewed)
         assert judged(p, 2) == [("failed", 2, 1)]
-        text = report.text(told)
+        text = report.format_report(told)
         assert "warning: 2 keys are in more than one partition: producers use different partitioners" in text
         assert (
-            f"warning: 1 record lost a tie to a larger partition number, whichever was sent later; it: {place} 0"
+            f"warning: 1 record lost a tie to a larger partition number, whichever was sent later; namely: {place} 0"
             in text
         )
-        assert "2 keys are in more than one partition" in page.html(told)
+        assert "2 keys are in more than one partition" in page.render_page(told)
         assert p.believed("menu") == [
             ("curry", 8, 0, None),
             ("soup", 5, 0, 3),
             ("soup", 6, 3, None),
             ("tea", 2, 0, None),
         ]
-        assert cli.main(["failing", p.name, "--run", "2"]) == 0
+        assert main.main(["failing", p.name, "--run", "2"]) == 0
         assert '"price":9' in capsys.readouterr().out
 
-        lines = [line for line in doctor._keys(settings()) if line.what == "keys"]
+        lines = [line for line in doctor._check_keys(read_settings()) if line.what == "keys"]
         assert [(line.state, line.found) for line in lines] == [
             ("warning", "cafe.menu: 2 keys are in more than one partition")
         ]
@@ -105,8 +106,9 @@ def test_a_correction_that_loses_to_another_partition_is_told(
         lost = {"lost": 1, "loser": f"{place} 0, offset 4", "winner": f"{place} 1, offset 2"}
         assert menu(told)["ties"] == {"scattered": 1, "replaced": 1, **lost}
         assert judged(p, 3) == [("failed", 3, 2)]
-        assert "1 record was replaced at the same timestamp by a later one of this run, and never seen" in report.text(
-            told
+        assert (
+            "1 record was replaced at the same timestamp by a later one of this run, and never seen"
+            in report.format_report(told)
         )
         assert ("rice", 4, 0, None) in p.believed("menu")
 
@@ -122,21 +124,21 @@ HOLDING = (
 
 def release(p: Pipeline) -> dict[str, Any]:
     assert p.spark is not None
-    keys = {"menu": holds.named(p.warehouse, p.name, "menu", ())}
-    return runs.release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC))
+    keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ())}
+    return run_steps.run_release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC))
 
 
-@pytest.mark.parametrize("whole", [last_seen.WHOLE, -1], ids=["whole", "by increments"])
+@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
 def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
-    monkeypatch.setattr(last_seen, "WHOLE", whole)
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", whole)
     with pipeline(spark, broker, tmp_path, HOLDING, partitions=2) as p:
         send(p, 1, ("curry", 8, 0), ("tea", 2, 0))
         p.run()
         # Both lose their tie; the price below nothing holds all of curry back.
         send(p, 0, ("curry", 9, 0), ("tea", 3, 0), ("curry", -5, 4))
-        previewed = preview.preview(spark, p.name) if whole == -1 else None
+        previewed = preview.preview_run(spark, p.name) if whole == -1 else None
         told, place = p.run(), f"topic {p.kafka('menu')}, partition"
         tea = {"lost": 1, "loser": f"{place} 0, offset 1", "winner": f"{place} 1, offset 1"}
         assert menu(told)["ties"] == {"scattered": 1, **tea}
@@ -169,14 +171,14 @@ def test_produce_takes_a_partitioner_or_a_partition_and_warns_of_keys_that_are_e
         file.write_text('{"key": "curry", "value": {"price": 8}}\n{"key": null, "value": null}\n')
 
         def produce_with(*more: str) -> tuple[int, str, set[int]]:
-            code = cli.main(["produce", topic, str(file), *more])
+            code = main.main(["produce", topic, str(file), *more])
             told = capsys.readouterr().err
             with Cluster(broker) as cluster:
                 return code, told, partitioning.find_partitions(cluster, topic, {b"curry"}).get(b"curry", set())
 
         code, told, places = produce_with()
         (java,) = places
-        assert (code, told, java) == (0, "", murmur2.partitions(pa.array([b"curry"]), 3)[0].as_py())
+        assert (code, told, java) == (0, "", murmur2.assign_partitions(pa.array([b"curry"]), 3)[0].as_py())
         code, told, places = produce_with("--partitioner", "crc32")
         (librdkafka,) = places - {java}
         assert f"the key is in other partitions of {topic} too (curry: now in {librdkafka}, before in {java})" in told

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hindcast import cli
-from hindcast.building import analysis
-from hindcast.building.todays import text_of_today
-from hindcast.contracts import load
-from hindcast.errors import ContractError
+from hindcast.cli import main
+from hindcast.common.errors import ContractError
+from hindcast.contract import load
+from hindcast.runs import expression_checks
+from hindcast.runs.date_literals import find_date_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ TODAYS = {
 
 def test_spark_tells_which_texts_are_cast_to_a_day_of_today(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "o struct<day: date, at: timestamp, name: string, n: int, ats: array<timestamp>>")
-    found = {text: text_of_today(spark, text, rows.select, lambda it: it) for text in TODAYS}
+    found = {text: find_date_literal(spark, text, rows.select, lambda it: it) for text in TODAYS}
     assert found == TODAYS
 
 
@@ -89,20 +89,20 @@ def test_what_only_spark_finds_is_refused_before_anything_is_written(
     path = tmp_path / "days.yaml"
     path.write_text(CONTRACT % tuple(f'"{text if n == place else it}"' for n, it in enumerate(SOUND)))
     contract = load(path)
-    with pytest.raises(ContractError, match="is cast to a date, and is another one every day") as caught:
-        analysis.check_contract(spark, tmp_path, contract)
-    assert (caught.value.where, "write it out" in caught.value.mend) == (f"{path}:{line}", True)
+    with pytest.raises(ContractError, match="is cast to a date, which is another one every day") as caught:
+        expression_checks.refuse_unfit_contract(spark, tmp_path, contract)
+    assert (caught.value.where, "write it out" in caught.value.fix) == (f"{path}:{line}", True)
 
 
 def test_check_asks_spark_where_it_is_told_to(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hindcast.commands.shared.session_of", lambda _: spark)
+    monkeypatch.setattr("hindcast.cli.commands.shared.open_session", lambda _: spark)
     good, bad = tmp_path / "good.yaml", tmp_path / "days.yaml"
     good.write_text((CONTRACT % SOUND).replace("pipeline: days", "pipeline: good"))
     bad.write_text(CONTRACT % ("at", "\"coalesce(at, lower('NOW'))\"", "max(at)"))
-    assert cli.main(["check", str(good), str(bad)]) == 0
-    assert cli.main(["check", "--spark", str(good), str(bad)]) == 1
+    assert main.main(["check", str(good), str(bad)]) == 0
+    assert main.main(["check", "--spark", str(good), str(bad)]) == 1
     captured = capsys.readouterr()
     assert captured.out.endswith(f"{good}: 1 topic, 2 views, fine\n")
     assert f"{bad}:10: coalesce(orders.at, lower('NOW')): lower('NOW') is cast to a date" in captured.err

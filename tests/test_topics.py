@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hindcast.errors import TopicError
-from hindcast.kafka import lines, produce, refusals, topics
-from hindcast.kafka.topics import Cluster, Offsets, millis
-from hindcast.local import ports
+from hindcast.common.errors import TopicError
+from hindcast.kafka import access_errors, json_lines, produce, topics
+from hindcast.kafka.topics import Cluster, OffsetRange, millis
+from hindcast_local import ports
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 TOMORROW = T0 + timedelta(days=1)
@@ -25,8 +25,8 @@ _numbers = itertools.count(1)
 def filled(broker: str, *moments: datetime, partitions: int = 1) -> str:
     """A new topic with one record dated each moment, all of one key."""
     name = f"topics.{next(_numbers)}"
-    produce.create(broker, name, partitions=partitions)
-    produce.send(broker, name, [produce.Record(b"k", b"{}", moment) for moment in moments])
+    produce.create_topics(broker, name, partitions=partitions)
+    produce.send_records(broker, name, [produce.ProducerRecord(b"k", b"{}", moment) for moment in moments])
     return name
 
 
@@ -59,13 +59,16 @@ def test_where_an_interval_ends(
     broker: str, rule: str, dated: list[datetime], asked: datetime, hit: int | None
 ) -> None:
     with Cluster(broker) as cluster:
-        assert cluster.reaching(filled(broker, *dated), asked, TOMORROW) == {0: hit}, rule
+        assert cluster.find_offsets_for_time(filled(broker, *dated), asked, TOMORROW) == {0: hit}, rule
 
 
 def test_each_partition_has_its_own_offsets_and_bound(broker: str) -> None:
     name = filled(broker, after(seconds=1), after(seconds=5), partitions=3)
     with Cluster(broker) as cluster:
-        available, bound = cluster.available(name), cluster.reaching(name, after(seconds=2), TOMORROW)
+        available, bound = (
+            cluster.read_offset_ranges(name),
+            cluster.find_offsets_for_time(name, after(seconds=2), TOMORROW),
+        )
     assert sorted(available.values()) == [(0, 0), (0, 0), (0, 2)]
     assert {p: bound[p] for p, offsets in available.items() if offsets.end} == {
         p: 1 for p, offsets in available.items() if offsets.end
@@ -79,7 +82,7 @@ def test_a_topic_made_anew_has_another_id(broker: str) -> None:
         first = cluster.topic_id(name)
         assert cluster.topic_id(name) == first
         cluster._admin.delete_topics([name])[name].result(20)
-        produce.create(broker, name)
+        produce.create_topics(broker, name)
         for _ in range(50):
             with contextlib.suppress(TopicError):  # the broker learns of it a moment after its controller
                 assert cluster.topic_id(name) != first
@@ -88,37 +91,37 @@ def test_a_topic_made_anew_has_another_id(broker: str) -> None:
     pytest.fail("the topic did not come back")
 
 
-@pytest.mark.parametrize("question", ["available", "topic_id", "reaching"])
+@pytest.mark.parametrize("question", ["read_offset_ranges", "topic_id", "find_offsets_for_time"])
 def test_a_topic_that_is_not_there(broker: str, question: str) -> None:
-    arguments = ("nowhere", T0, T0) if question == "reaching" else ("nowhere",)
-    with Cluster(broker) as cluster, pytest.raises(TopicError, match="there is no such topic") as caught:
+    arguments = ("nowhere", T0, T0) if question == "find_offsets_for_time" else ("nowhere",)
+    with Cluster(broker) as cluster, pytest.raises(TopicError, match="the topic does not exist") as caught:
         getattr(cluster, question)(*arguments)
     assert caught.value.where == f"{broker}, topic nowhere"
-    assert "create it, or name the right one in the contract" in caught.value.mend
+    assert "create it, or name the right one in the contract" in caught.value.fix
 
 
 def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TIMEOUT", 1.0)
-    nowhere = f"127.0.0.1:{ports.free()}"
+    nowhere = f"127.0.0.1:{ports.find_free_port()}"
     with Cluster(nowhere) as cluster, pytest.raises(TopicError, match="no Kafka broker answers") as caught:
-        cluster.available("menu")
+        cluster.read_offset_ranges("menu")
     assert caught.value.where == f"{nowhere}, topic menu"
-    assert "make up" in caught.value.mend
-    assert "HINDCAST_KAFKA" in caught.value.mend
+    assert "make up" in caught.value.fix
+    assert "HINDCAST_KAFKA" in caught.value.fix
 
 
 def test_producing_to_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "TIMEOUT", 1.0)
     with pytest.raises(TopicError, match=r"fail|time|transport|Local") as caught:
-        produce.create(f"127.0.0.1:{ports.free()}", "menu")
-    assert "make up" in caught.value.mend
+        produce.create_topics(f"127.0.0.1:{ports.find_free_port()}", "menu")
+    assert "make up" in caught.value.fix
 
 
 def test_making_a_topic_that_is_there_changes_nothing(broker: str) -> None:
     name = filled(broker, T0)
-    produce.create(broker, name, partitions=4)
+    produce.create_topics(broker, name, partitions=4)
     with Cluster(broker) as cluster:
-        assert cluster.available(name) == {0: Offsets(0, 1)}
+        assert cluster.read_offset_ranges(name) == {0: OffsetRange(0, 1)}
 
 
 def test_lines_are_records(tmp_path: Path) -> None:
@@ -133,62 +136,64 @@ def test_lines_are_records(tmp_path: Path) -> None:
         '{"key": "a", "value": 1, "timestamp": -5, "headers": [["by", "a"], ["by", {"base64": "/w=="}]]}\n',
         encoding="utf-8",
     )
-    assert list(lines.records(path)) == [
-        produce.Record(b"curry", b'{"price": 8}', T0),
-        produce.Record(b'{"row": 1}', None, after(hours=2)),
-        produce.Record(None, b"as it is", None),
-        produce.Record(b"\0\0\0*", b"\xff", -1),
-        produce.Record(b"a", b"1", 1_767_225_600_000, (("by", "ann"), ("no", None))),
-        produce.Record(b"a", b"1", -5, (("by", "a"), ("by", b"\xff"))),
+    assert list(json_lines.read_records(path)) == [
+        produce.ProducerRecord(b"curry", b'{"price": 8}', T0),
+        produce.ProducerRecord(b'{"row": 1}', None, after(hours=2)),
+        produce.ProducerRecord(None, b"as it is", None),
+        produce.ProducerRecord(b"\0\0\0*", b"\xff", -1),
+        produce.ProducerRecord(b"a", b"1", 1_767_225_600_000, (("by", "ann"), ("no", None))),
+        produce.ProducerRecord(b"a", b"1", -5, (("by", "a"), ("by", b"\xff"))),
     ]
 
 
 @pytest.mark.parametrize(
-    ("line", "found", "mend"),
+    ("line", "found", "fix"),
     [
-        (b"curry", "no JSON from character 1 on", '{"key": "curry"'),
-        (b'{"key": 1,', "no JSON from character 11 on", "on one line"),
+        (b"curry", "it is not valid JSON from character 1 on", '{"key": "curry"'),
+        (b'{"key": 1,', "it is not valid JSON from character 11 on", "on one line"),
         (b'{"key": "\xff"}', "it is not UTF-8", "key_base64"),
-        (b"[]", "a list, not an object", '{"key": "curry"'),
+        (b"[]", "it is a list, not an object", '{"key": "curry"'),
         (b"{}", "no key", "null for none"),
         (b'{"key": 1}', "no value", "value_base64"),
         (b'{"key": 1, "key_base64": "", "value": 2}', "both key and key_base64", "one of them"),
         (b'{"key_base64": "AAA", "value": 2}', 'key_base64 is not base64: "AAA"', "padding"),
         (b'{"key_base64": 7, "value": 2}', "key_base64 is not base64: 7", "padding"),
         (b'{"key": "\\ud83d", "value": 2}', "the key has half a character", "key_base64"),
-        (b'{"key": 1, "value": 2, "timestamp": "noon"}', 'timestamp is no moment: "noon"', "milliseconds"),
-        (b'{"key": 1, "value": 2, "timestamp": 1.5}', "timestamp is no moment: 1.5", "milliseconds"),
-        (b'{"key": 1, "value": 2, "timestamp": true}', "timestamp is no moment: true", "null for none"),
+        (b'{"key": 1, "value": 2, "timestamp": "noon"}', 'timestamp is not a valid time: "noon"', "milliseconds"),
+        (b'{"key": 1, "value": 2, "timestamp": 1.5}', "timestamp is not a valid time: 1.5", "milliseconds"),
+        (b'{"key": 1, "value": 2, "timestamp": true}', "timestamp is not a valid time: true", "null for none"),
         (b'{"key": 1, "value": 2, "timestmap": "noon"}', "unknown field 'timestmap'", "did you mean 'timestamp'?"),
-        (b'{"key": 1, "value": 2, "headers": "by"}', "headers are a text", '{"origin": "shop"}'),
+        (b'{"key": 1, "value": 2, "headers": "by"}', "headers are a text, not an object", '{"origin": "shop"}'),
         (b'{"key": 1, "value": 2, "headers": {"by": 1}}', 'not ["by", 1]', '{"origin": "shop"}'),
     ],
 )
-def test_a_line_that_is_no_record(tmp_path: Path, line: bytes, found: str, mend: str) -> None:
+def test_a_line_that_is_no_record(tmp_path: Path, line: bytes, found: str, fix: str) -> None:
     path = tmp_path / "menu.jsonl"
     path.write_bytes(b'{"key": 1, "value": 2}\n' + line + b"\n")
     with pytest.raises(TopicError, match="is not a record") as caught:
-        list(lines.records(path))
+        list(json_lines.read_records(path))
     assert caught.value.where == f"{path}:2"
-    assert (found in caught.value.found, mend in caught.value.mend) == (True, True), str(caught.value)
+    assert (found in caught.value.found, fix in caught.value.fix) == (True, True), str(caught.value)
 
 
 def test_bytes_headers_and_no_timestamp_are_sent_as_they_are(broker: str) -> None:
-    produce.create(broker, "topics.lines")
+    produce.create_topics(broker, "topics.lines")
     sent = [
-        produce.Record(b"\xff", None, -1, (("by", b"\xff"), ("by", "ann"))),
-        produce.Record(None, b"", 5),
+        produce.ProducerRecord(b"\xff", None, -1, (("by", b"\xff"), ("by", "ann"))),
+        produce.ProducerRecord(None, b"", 5),
     ]
-    assert produce.send(broker, "topics.lines", sent) == 2
+    assert produce.send_records(broker, "topics.lines", sent) == 2
     with Cluster(broker) as cluster:
-        [found] = cluster.committed("topics.lines", {0: Offsets(0, 2)})
+        [found] = cluster.read_committed_records("topics.lines", {0: OffsetRange(0, 2)})
     assert [(it.key(), it.value(), it.timestamp()[1], it.headers()) for it in found] == [
         (b"\xff", None, -1, [("by", b"\xff"), ("by", b"ann")]),
         (None, b"", 5, None),
     ]
-    with pytest.raises(TopicError, match=r"record 2 was not taken: .*those before it were"):
-        produce.send(
-            broker, "topics.lines", [produce.Record(b"a", b"", None), produce.Record(b"a", b"x" * 2**21, None)]
+    with pytest.raises(TopicError, match=r"record 2 was not accepted: .*those before it were"):
+        produce.send_records(
+            broker,
+            "topics.lines",
+            [produce.ProducerRecord(b"a", b"", None), produce.ProducerRecord(b"a", b"x" * 2**21, None)],
         )
 
 
@@ -203,13 +208,17 @@ def test_the_epoch_itself_cannot_be_sent(broker: str) -> None:
 
 
 def test_greeting_a_broker_takes_no_record(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, greet = filled(broker, *(after(seconds=n) for n in range(3))), refusals.greet
+    name, greet = filled(broker, *(after(seconds=n) for n in range(3))), access_errors.await_broker
 
     def slowly(client: Any, *rest: Any) -> None:
         greet(client, *rest)
         client.poll(1)
 
-    monkeypatch.setattr(refusals, "greet", slowly)
+    monkeypatch.setattr(access_errors, "await_broker", slowly)
     with Cluster(broker) as cluster:
-        came = [message.offset() for some in cluster.committed(name, {0: Offsets(0, 3)}) for message in some]
+        came = [
+            message.offset()
+            for some in cluster.read_committed_records(name, {0: OffsetRange(0, 3)})
+            for message in some
+        ]
     assert came == [0, 1, 2]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from hindcast.contracts import Contract
-from hindcast.delta import tables
-from hindcast.quality import units
+from hindcast.contract import Contract
+from hindcast.quality import hold_units
+from hindcast.store import tables
 from pipelines import T0
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ views:
 
 def held_back(spark: SparkSession, name: str, rows: list[dict[str, Any]], schema: str) -> set[str]:
     """The names of the rows that stay behind where those that are said to fail are held."""
-    table = tables.located("", CONTRACT, name)
-    change = units.with_units(spark.createDataFrame([tuple(row.values()) for row in rows], schema), CONTRACT, table)
+    table = tables.locate_table("", CONTRACT, name)
+    change = hold_units.add_units(spark.createDataFrame([tuple(row.values()) for row in rows], schema), CONTRACT, table)
     failing = change.where("fails").select("_unit")
-    return {row["name"] for row in units.rows_held_back(change, failing, CONTRACT, table).collect()}
+    return {row["name"] for row in hold_units.select_held_rows(change, failing, CONTRACT, table).collect()}
 
 
 WINDOWS = "customer string, name string, change string, windowStart timestamp, windowEnd timestamp, fails boolean"

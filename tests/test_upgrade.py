@@ -14,12 +14,13 @@ from pyspark.errors import PySparkException
 
 import upgrades
 from crashes import killed
-from hindcast import cli, functions
-from hindcast.delta import tables
-from hindcast.errors import AskedError, QueryError, TableError
-from hindcast.planning import journal, planner
-from hindcast.upkeep.upgrading import downgrade, upgrade
-from hindcast.upkeep.verifying.verify import verify
+from hindcast.cli import main
+from hindcast.common.errors import QueryError, RequestError, TableError
+from hindcast.ops.upgrade import downgrade, upgrade
+from hindcast.ops.verify.verify import verify_tables
+from hindcast.plan import journal, planner
+from hindcast.query import spark_functions
+from hindcast.store import tables
 from pipelines import RESTAURANT, Pipeline, at, pipeline, tell, wrong
 from upgrades import ADOPTED, BILLS, HISTORY, RECORDS, StopError, ordered, watched
 
@@ -39,19 +40,19 @@ def adopted(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
     upgrades.put(p, form)
     with pytest.raises(TableError, match="is a Delta table that Hindcast did not make") as caught:
         p.run()
-    assert "hindcast upgrade restaurant.menu" in caught.value.mend
+    assert "hindcast upgrade restaurant.menu" in caught.value.fix
     if mode == "offline":
         upgrades.upgraded(spark, p, mode)
     else:
         upgrades.taken_over(spark, p, mode)
-        assert tables.older(upgrades.opened(p)) is not None
+        assert tables.read_older_format(upgrades.opened(p)) is not None
     assert wrong(p) == []
     assert upgrades.asked(p) == NOW[form]
     assert upgrades.asked(p, as_of=at(-1)) == [row for row in NOW[form] if row[2] == "?"]
     assert ordered([row[:4] for row in upgrades.history(p)]) == ordered(ADOPTED[form])
     plain = upgrades.plainly(p, "item", "price", where="systemTo IS NULL AND validTo IS NULL")
     assert plain == [(item, float(price)) for item, price, _ in NOW[form]]
-    functions.register(spark, p.warehouse, p.contract)
+    spark_functions.register(spark, p.warehouse, p.contract)
     rows = spark.sql("SELECT item, int(price) FROM restaurant_menu_as_of() ORDER BY item").collect()
     assert [tuple(row) for row in rows] == [row[:2] for row in NOW[form]]
 
@@ -66,7 +67,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     if mode != "offline":
         upgrades.upgraded(spark, p, mode)
-    assert tables.older(upgrades.opened(p)) is None
+    assert tables.read_older_format(upgrades.opened(p)) is None
     assert upgrades.history(p) == ordered(HISTORY[form])
     assert upgrades.asked(p, known_at=known(p, 1)) == NOW[form]
     assert p.history("bills") == BILLS
@@ -85,7 +86,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert wrong(p) == []
     based = Path(p.warehouse, p.name, "base/menu")
     based.rename(p.folder / "away")
-    [lost] = verify(p.warehouse, p.contract).findings
+    [lost] = verify_tables(p.warehouse, p.contract).findings
     assert (lost.check, lost.table) == ("published", "base/menu")
     assert "is not there, and run 1 has published it" in lost.found
     (p.folder / "away").rename(based)
@@ -94,10 +95,11 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
 
 
 def known(p: Pipeline, run: int) -> datetime:
-    return next(it.known_at for it in journal.runs(p.warehouse, p.name) if it.number == run)
+    return next(it.known_at for it in journal.read_runs(p.warehouse, p.name) if it.number == run)
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_table_of_latest_values_is_adopted_and_read_and_takes_what_a_run_brings(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
@@ -167,13 +169,15 @@ def test_of_several_plain_tables_each_is_adopted_by_an_upgrade_of_its_own(
     with pipeline(spark, broker, tmp_path, TWO) as p:
         upgrades.put(p, "latest", [("curry", 8)])
         shutil.copytree(p.table("menu").path, p.table("costs").path)
-        told = upgrade.upgrade(spark, p.contract, "menu", "offline")
-        assert "but costs is to be upgraded too, before runs go on" in told
+        told = upgrade.upgrade_table(spark, p.contract, "menu", "offline")
+        assert "but costs has to be upgraded too, before runs go on" in told
         assert upgrades.asked(p) == [("curry", 8, "?")]
-        assert tables.opened(p.table("gains")) is None
+        assert tables.open_table(p.table("gains")) is None
         with pytest.raises(TableError, match="costs: is a Delta table that Hindcast did not make"):
             p.run()
-        assert not any("to be upgraded too" in line for line in upgrade.upgrade(spark, p.contract, "costs", "in-place"))
+        assert not any(
+            "to be upgraded too" in line for line in upgrade.upgrade_table(spark, p.contract, "costs", "in-place")
+        )
         assert [(row["item"], int(row["gain"])) for row in p.raw("gains")] == [("curry", 0)]
         assert p.states() == [(1, "completed"), (2, "completed")]
         assert wrong(p) == []
@@ -208,7 +212,7 @@ def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
         spark.sql(f"OPTIMIZE delta.`{path}`").collect()
         assert DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
         upgrades.upgraded(spark, p, "roll-over")
-        assert tables.older(upgrades.opened(p)) is None
+        assert tables.read_older_format(upgrades.opened(p)) is None
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
 
 
@@ -228,7 +232,7 @@ def test_runs_and_the_background_do_not_disturb_each_other(
             if here == place and not met:
                 met.append(here)
                 if "publish" in place:
-                    upgrade.fill(spark, p.table("menu"))
+                    upgrade.migrate_rows(spark, p.table("menu"))
                 else:
                     p.run("second")
 
@@ -238,7 +242,7 @@ def test_runs_and_the_background_do_not_disturb_each_other(
         else:
             upgrades.upgraded(spark, p, "in-place")
         assert met
-        assert tables.older(upgrades.opened(p)) is None
+        assert tables.read_older_format(upgrades.opened(p)) is None
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
 
 
@@ -255,7 +259,7 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
         with pytest.MonkeyPatch.context() as patch:
             watched(fail, patch.setattr)
             assert not done(spark, p, "in-place")
-        planner.abandon(p.warehouse, journal.runs(p.warehouse, p.name)[-1], "by hand")
+        planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "by hand")
         tell(p, RECORDS)
         p.run("second")
         assert upgrades.history(p) == ordered(HISTORY["versioned"])
@@ -268,10 +272,10 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
 
 def answered(p: Pipeline) -> None:
     """A question amid an upgrade has the right answer; or, as before it, none."""
-    marked = tables.marked(DeltaTable(p.table("menu").path))
-    completed = journal.completed(p.warehouse, p.name)
-    if journal.runs(p.warehouse, p.name):
-        assert verify(p.warehouse, p.contract).findings == []
+    marked = tables.read_marks(DeltaTable(p.table("menu").path))
+    completed = journal.read_completed_runs(p.warehouse, p.name)
+    if journal.read_runs(p.warehouse, p.name):
+        assert verify_tables(p.warehouse, p.contract).findings == []
     plain = upgrades.plainly(p, "item", "price")
     assert plain == ordered([(item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"]])
     if marked is not None and completed:
@@ -330,7 +334,7 @@ def test_a_downgrade_that_is_stopped_is_finished_by_the_same_command_or_undone_b
 
 
 def downgraded(spark: SparkSession, p: Pipeline, form: str) -> list[str]:
-    return downgrade.downgrade(spark, p.contract, "menu", form)
+    return downgrade.downgrade_table(spark, p.contract, "menu", form)
 
 
 def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> None:
@@ -339,34 +343,32 @@ def there_and_back(spark: SparkSession, p: Pipeline, form: str, mode: str) -> No
     before = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
     upgrades.upgraded(spark, p, mode)
     adopted = upgrades.history(p)
-    downgrade.downgrade(spark, p.contract, "menu", form)
+    downgrade.downgrade_table(spark, p.contract, "menu", form)
     after = DeltaTable(p.table("menu").path).to_pyarrow_table().sort_by([(c, "ascending") for c in ("item", "price")])
-    [again] = downgrade.downgrade(spark, p.contract, "menu", form)
+    [again] = downgrade.downgrade_table(spark, p.contract, "menu", form)
     assert again.startswith(f"the store format is {form}"), "a repeat finds nothing to do"
     assert after.select(before.column_names) == before.cast(after.schema)
     assert after.column_names == before.column_names
     assert upgrades.asked(p) == NOW[form]
-    aside = (
-        f"menu, and whether what is made of it is right: it has the older store format {form}, until hindcast upgrade"
-    )
+    aside = f"menu and what is made of it: it has the older store format {form}, until hindcast upgrade"
     assert wrong(p) == [f"{aside} restaurant.menu"]
     with pytest.raises(TableError, match=f"has the older store format {form}") as caught:
         p.run()
-    assert "hindcast upgrade restaurant.menu" in caught.value.mend
+    assert "hindcast upgrade restaurant.menu" in caught.value.fix
     upgrades.upgraded(spark, p, mode)
     assert upgrades.history(p) == adopted
     tell(p, RECORDS)
     p.run("second")
     assert upgrades.history(p) == ordered(HISTORY[form])
-    with pytest.raises(AskedError, match="has no room for") as lost:
-        downgrade.downgrade(spark, p.contract, "menu", form)
-    assert "--lose" in lost.value.mend
-    downgrade.downgrade(spark, p.contract, "menu", form, lose=True)
-    with pytest.raises(QueryError, match="was given up by a downgrade"):
+    with pytest.raises(RequestError, match="has no room for") as lost:
+        downgrade.downgrade_table(spark, p.contract, "menu", form)
+    assert "--lose" in lost.value.fix
+    downgrade.downgrade_table(spark, p.contract, "menu", form, lose=True)
+    with pytest.raises(QueryError, match="a downgrade dropped what was known before"):
         upgrades.asked(p, known_at=known(p, 1))
-    functions.register(spark, p.warehouse, p.contract)
+    spark_functions.register(spark, p.warehouse, p.contract)
     assert spark.sql("SELECT * FROM restaurant_menu()").count()
-    with pytest.raises(PySparkException, match="was given up by a downgrade"):
+    with pytest.raises(PySparkException, match="a downgrade dropped what was known before"):
         spark.sql("SELECT * FROM restaurant_menu(run => 1)").collect()
     upgrades.upgraded(spark, p, mode)
     assert wrong(p) == []
@@ -400,13 +402,13 @@ def test_the_page_walks_through_each_path(
             upgrades.put(p, form)
             tell(p, RECORDS)
             for command in _commands(text):
-                assert cli.main(command) == 0, command
+                assert main.main(command) == 0, command
             shown = capsys.readouterr().out
             assert "the store format is bitemporal" in shown
             assert ("unknown" in shown) == (form != "versioned")
-            assert cli.main(away) == 1
+            assert main.main(away) == 1
             assert "has no room for" in capsys.readouterr().err
-            assert cli.main(lossy) == 0
+            assert main.main(lossy) == 0
             assert "the store format is latest; runs refuse" in capsys.readouterr().out
 
 

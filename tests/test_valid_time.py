@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.building import analysis
-from hindcast.contracts import Topic, load
-from hindcast.corrected import valid_time
-from hindcast.delta import commits, contents, making
-from hindcast.delta.tables import Table
-from hindcast.errors import ContractError
-from hindcast.formats.decode import decode
-from hindcast.replay import redating
+from hindcast.bitemporal import valid_time
+from hindcast.common.errors import ContractError
+from hindcast.contract import Topic, load
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import retimestamping
+from hindcast.runs import expression_checks
+from hindcast.store import commits, row_reader, table_creation
+from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ def judged(spark: SparkSession, given: list[tuple[Topic, list[Case]]]) -> list[d
         rows = [(len(frames), n, _micros(sent), key, value) for n, (_, sent, key, value) in enumerate(cases)]
         records = spark.createDataFrame(rows, "t int, n int, sent long, key binary, value binary").coalesce(1)
         records = records.selectExpr("t", "n", "timestamp_micros(sent) AS timestamp", "key", "value")
-        decoded = decode(records, of, *valid_time.span(of, NOON))
+        decoded = decode_records(records, of, *valid_time.skew_bounds(of, NOON))
         frames.append(decoded.select("t", "n", "timestamp", "recordTimestamp", "fate", "reason"))
     found = sorted(reduce(DataFrame.unionByName, frames).collect())
     told = [((_utc(r.timestamp), _utc(r.recordTimestamp), r.fate), r.reason) for r in found]
@@ -79,7 +79,7 @@ UNKNOWN = "what does not decode cannot be asked: malformed"
 SIDES = "max_time_skew has two sides, each included"
 
 HOUR, LONG_AGO, SHARP = timedelta(hours=1), datetime(1900, 5, 1, tzinfo=UTC), NOON + MICRO
-FIRST, LAST = valid_time.FIRST, valid_time.LAST
+FIRST, LAST = valid_time.FIRST_MOMENT, valid_time.LAST_MOMENT
 MOST = 2**63 - 1
 
 OF_KAFKA: dict[Case, Dated] = {
@@ -162,8 +162,8 @@ def test_every_record_is_dated_or_refused(spark: SparkSession) -> None:
 
 
 def test_the_latest_time_that_a_plan_believes_has_a_bound() -> None:
-    assert valid_time.latest(WIDE, NOON) == LAST
-    assert valid_time.latest(topic(), NOON) == NOON + DAY
+    assert valid_time.latest_within_skew(WIDE, NOON) == LAST
+    assert valid_time.latest_within_skew(topic(), NOON) == NOON + DAY
 
 
 def test_the_reason_says_which(spark: SparkSession) -> None:
@@ -186,7 +186,7 @@ def test_the_reason_says_which(spark: SparkSession) -> None:
 
 def test_records_of_a_log_are_dated_already(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(EPOCH - DAY, b"a", b'{"ts": 1}')], "timestamp timestamp, key binary, value binary")
-    [row] = decode(rows, topic("timestamp_millis(ts)")).collect()
+    [row] = decode_records(rows, topic("timestamp_millis(ts)")).collect()
     assert (_utc(row.timestamp), row.fate) == (EPOCH - DAY, None)
 
 
@@ -194,9 +194,11 @@ def test_a_log_of_an_earlier_version_gets_the_new_column(spark: SparkSession, tm
     log = Table(str(tmp_path), "dated", "logs/menu", "log")
     rows = spark.range(1).selectExpr("id AS offset", "'accepted' AS fate")
     for run, some in enumerate([rows, rows.selectExpr("*", "timestamp_micros(0) AS recordTimestamp")], 1):
-        making.ensure(log, making.nullable(some.schema))
-        assert commits.append(some, log, run, {"run": run})
-    assert [_utc(row.recordTimestamp) for row in contents.load(spark, log).sort("recordTimestamp").collect()] == [
+        table_creation.ensure_table(log, table_creation.make_nullable(some.schema))
+        assert commits.append_rows(some, log, run, {"run": run})
+    assert [
+        _utc(row.recordTimestamp) for row in row_reader.load_rows(spark, log).sort("recordTimestamp").collect()
+    ] == [
         None,
         EPOCH,
     ]
@@ -214,7 +216,7 @@ topics:
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "found", "mend"),
+    ("lines", "line", "found", "fix"),
     [
         ("valid_time: ts", 8, "ts is bigint, not a timestamp", "timestamp_millis(ts)"),
         ("valid_time: day", 8, "day is date, not a timestamp", "cast(day AS timestamp)"),
@@ -222,36 +224,36 @@ topics:
         (
             "valid_time: timestamp_millis(name)",
             8,
-            "timestamp_millis takes a number, name is string",
+            "timestamp_millis takes a number, but name is string",
             "cast(name AS bigint)",
         ),
         (
             "valid_time: timestamp_seconds(day)",
             8,
-            "timestamp_seconds takes a number, day is date",
+            "timestamp_seconds takes a number, but day is date",
             "cast(day AS timestamp)",
         ),
-        ("valid_time: timestamp_micros(at)", 8, "timestamp_micros takes a number, at is timestamp", "write at"),
+        ("valid_time: timestamp_micros(at)", 8, "timestamp_micros takes a number, but at is timestamp", "write at"),
         ("valid_time: att", 8, "no column 'att'", "at"),
         ("valid_time: timestamp_millis(", 8, "does not parse", "write one Spark SQL expression"),
         ("valid_time: max(at)", 8, "'max' is an aggregate", ""),
-        ("valid_time: current_timestamp()", 8, "does not give the same answer again", ""),
-        ("valid_time: if(name > 5, at, at)", 8, "name is a string, 5 a number", "cast"),
-        ("valid_time: at\n    sensitive: true", 8, "valid_time is made of at, which is sensitive", "sensitive:"),
-        ("valid_time: at\n    sensitive: [name, at]", 8, "made of at, which is sensitive", "sensitive:"),
+        ("valid_time: current_timestamp()", 8, "does not give the same answer every time", ""),
+        ("valid_time: if(name > 5, at, at)", 8, "name is a string, 5 is a number", "cast"),
+        ("valid_time: at\n    sensitive: true", 8, "valid_time uses at, which is sensitive", "sensitive:"),
+        ("valid_time: at\n    sensitive: [name, at]", 8, "valid_time uses at, which is sensitive", "sensitive:"),
         ("max_time_skew: 1 dya", 8, "'1 dya' is not a duration", "30 days"),
         ("max_time_skew: {befor: 1 day}", 8, "unknown field 'topics.menu.max_time_skew.befor'", "before"),
         ("max_time_skew:\n      after: 1 hour\n      before: soon", 10, "'soon' is not a duration", "30 days"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, lines: str, line: int, found: str, mend: str) -> None:
+def test_what_cannot_be_is_refused_with_its_line(tmp_path: Path, lines: str, line: int, found: str, fix: str) -> None:
     path = tmp_path / "dated.yaml"
     path.write_text(f"{CONTRACT}    {lines}\n", encoding="utf-8")
     with pytest.raises(ContractError) as error:
         load(path)
     assert f"{path}:{line}" in str(error.value)
     assert found in str(error.value)
-    assert mend in str(error.value)
+    assert fix in str(error.value)
 
 
 class Heard(logging.Handler):
@@ -271,7 +273,7 @@ def test_what_spark_refuses_is_told_by_the_contracts_names_alone(spark: SparkSes
     logger, heard = logging.getLogger("SQLQueryContextLogger"), Heard()
     logger.addHandler(heard)
     with pytest.raises(ContractError) as caught:
-        analysis.check_valid_time(spark, tmp_path, load(path), "menu")
+        expression_checks.refuse_unfit_valid_time(spark, tmp_path, load(path), "menu")
     assert caught.value.where == f"{path}:8"
     assert "concat(name, x)" in caught.value.found
     assert "_record" not in str(caught.value)
@@ -285,7 +287,7 @@ def test_a_column_named_as_kafkas_own_is_refused_where_that_can_be_named(tmp_pat
     path.write_text(text, encoding="utf-8")
     assert "record_timestamp" in load(path).topics["menu"].value
     path.write_text(text + "    valid_time: at\n", encoding="utf-8")
-    with pytest.raises(ContractError, match=r"dated\.yaml:7.*is what valid_time calls Kafka's own timestamp"):
+    with pytest.raises(ContractError, match=r"dated\.yaml:7.*is the name of Kafka's own timestamp in valid_time"):
         load(path)
 
 
@@ -316,5 +318,5 @@ def test_dating_anew_accepts_nothing_that_does_not_decode(spark: SparkSession) -
     ]
     columns = "partition int, offset long, timestamp timestamp, key binary, value binary, fate string, reason string"
     log = spark.createDataFrame(rows, f"{columns}, streamTime timestamp, run long, systemFrom timestamp")
-    found = redating._anew(log, Topic.model_validate(told), {}, F.lit(False)).sort("offset").collect()
+    found = retimestamping._retimestamp_rows(log, Topic.model_validate(told), {}, F.lit(False)).sort("offset").collect()
     assert [row.fate for row in found] == [fate for *_, fate in sent]

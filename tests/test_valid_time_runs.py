@@ -11,15 +11,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from hindcast import runs
+from hindcast.ingest import ledger, requeue
 from hindcast.kafka.topics import millis
-from hindcast.planning import journal, plans
-from hindcast.replay import ledger, requeue
-from hindcast.upkeep import rebuild
+from hindcast.ops import journal_rebuild
+from hindcast.plan import journal, plans
+from hindcast.runs import run_steps
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.connect
 
 CONTRACT = """
 pipeline: dated
@@ -66,7 +68,7 @@ def orders(p: Pipeline, name: str = "orders") -> list[tuple[Any, ...]]:
 
 def counted(p: Pipeline, topic: str) -> dict[str, int]:
     """The fates of a topic by the ledger: the sums over all runs."""
-    rows = [row for row in ledger.fates(p.warehouse, p.name).to_pylist() if row["topic"] == topic]
+    rows = [row for row in ledger.read_ledger(p.warehouse, p.name).to_pylist() if row["topic"] == topic]
     sums = {fate: sum(row[fate] for row in rows) for fate in ledger.FATES}
     return {fate: n for fate, n in sums.items() if n}
 
@@ -147,12 +149,12 @@ def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
         assert counted(p, "menu") == {"accepted": 7, "expired": 1}
 
         # the journal, made again from the logs, knows what they were dated by
-        dated = [share(run) for run in journal.runs(p.warehouse, p.name)]
+        dated = [share(run) for run in journal.read_runs(p.warehouse, p.name)]
         (Path(p.warehouse) / p.name / "runs").rename(tmp_path / "lost")
-        assert rebuild.rebuild(p.warehouse, p.contract) == [1, 2, 3]
+        assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 2, 3]
         assert dated == [("timestamp_millis(ts)", "at"), *2 * [(None, "coalesce(at, record_timestamp)")]]
         dated[1] = (None, "?")  # it brought no order that could tell
-        assert [share(run) for run in journal.runs(p.warehouse, p.name)] == dated
+        assert [share(run) for run in journal.read_runs(p.warehouse, p.name)] == dated
 
         # put back, it gives what it gave
         p.write(GIVEN)
@@ -189,7 +191,9 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
     with pipeline(spark, broker, tmp_path, REQUEUED) as p:
 
         def requeued(**asked: Any) -> dict[str, Any]:
-            told = runs.requeue(spark, p.name, f"requeue-{len(p.states())}", requeue.selection(p.contract, **asked))
+            told = run_steps.run_requeue(
+                spark, p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
+            )
             fates: dict[str, Any] = told["topics"]["menu"]["requeued"]
             return fates
 
@@ -217,7 +221,7 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
         by_value = [("soup", 5, 10, 12), ("soup", 6, 12, None), ("tea", 1, 0, 90), ("tea", 2, 90, None)]
         assert menu(p) == by_value
         assert counted(p, "menu") == {"accepted": 4, "malformed": 2}, "the pie's time is a text"
-        assert requeue.waiting(p.warehouse, p.contract, requeue.selection(p.contract)) == {"menu": 2}
+        assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract)) == {"menu": 2}
 
         p.write(dated.replace("    valid_time", "    json: lenient\n    valid_time"))
         assert requeued() == {"accepted": 2}
@@ -228,7 +232,7 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
         assert counted(p, "menu") == {"accepted": 7, "expired": 1}
         told = p.run(only="menu")
         assert told["tables"]["menu"]["opened"] == 0, "whole the same"
-        assert requeue.waiting(p.warehouse, p.contract, requeue.selection(p.contract)) == {}
+        assert requeue.count_waiting(p.warehouse, p.contract, requeue.build_request(p.contract)) == {}
 
 
 RAW = """

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import cli, runs
-from hindcast.errors import PlatformError
-from hindcast.planning import journal
-from hindcast.replay import requeue
-from hindcast.upkeep.verifying import definition
-from hindcast.upkeep.verifying.rectangles import FOREVER, Rectangle, overlap
-from hindcast.upkeep.verifying.verify import Verified, text, verify
+from hindcast.cli import main
+from hindcast.common.errors import PlatformError
+from hindcast.ingest import requeue
+from hindcast.ops.verify import definition
+from hindcast.ops.verify.rectangles import FOREVER, Rectangle, find_overlap
+from hindcast.ops.verify.verify import VerifyReport, format_report, verify_tables
+from hindcast.plan import journal
+from hindcast.runs import run_steps
 from pipelines import SEED, Pipeline, cloned, pipeline
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def healthy(
         p.send("orders", ("eve", {"item": "curry", "quantity": 99}, 6), ("fay", {"item": "tea", "quantity": 1}, 7))
         p.run()
         found.append(checks(verified(p)))
-        runs.requeue(spark, p.name, "again", requeue.selection(p.contract))
+        run_steps.run_requeue(spark, p.name, "again", requeue.build_request(p.contract))
         found.append(checks(verified(p)))
         yield Healthy(p, found)
 
@@ -111,11 +112,11 @@ def copy(healthy: Healthy, tmp_path: Path) -> Pipeline:
     return cloned(healthy.p, tmp_path)
 
 
-def verified(p: Pipeline, name: str | None = None) -> Verified:
-    return verify(p.warehouse, p.contract, name)
+def verified(p: Pipeline, name: str | None = None) -> VerifyReport:
+    return verify_tables(p.warehouse, p.contract, name)
 
 
-def checks(told: Verified) -> list[str]:
+def checks(told: VerifyReport) -> list[str]:
     return [f"{it.check}: {it.table}" for it in told.findings]
 
 
@@ -179,7 +180,7 @@ class Case:
     check: str
     table: str
     found: str
-    mend: str
+    fix: str
 
 
 CASES = {
@@ -215,7 +216,7 @@ CASES = {
     ),
     "overlapping rectangle": Case(
         lambda p: update(p, "menu", f"{BELIEVED} AND validTo IS NOT NULL", validTo=f"validTo + {SECOND}"),
-        *("tiling", "menu", "1 key with rows that overlap: true and believed at the same time", RESTORE),
+        *("tiling", "menu", "1 key with rows that overlap: true and current at the same time", RESTORE),
     ),
     "empty valid period": Case(
         lambda p: update(p, "menu", f"{BELIEVED} AND validTo IS NOT NULL", validTo="validFrom"),
@@ -239,11 +240,11 @@ CASES = {
     ),
     "an event twice": Case(
         lambda p: copied(p, "orders", pc.field("customer") == "bob"),
-        *("tiling", "orders", "1 row believed twice at the same time", RESTORE),
+        *("tiling", "orders", "1 row twice at the same system time", RESTORE),
     ),
     "wrong belief": Case(
         lambda p: update(p, "menu", OPEN_SQL, _belief="'past'"),
-        *("belief", "menu", "1 row with another _belief than its periods tell", RESTORE),
+        *("belief", "menu", "1 row with a _belief that its periods contradict", RESTORE),
     ),
     "deleted rows": Case(
         lambda p: delete(p, "menu", "systemTo IS NOT NULL"),
@@ -272,7 +273,7 @@ CASES = {
     ),
     "the end of what a run brought": Case(
         lambda p: delete(p, "logs/orders", last(p, "logs/orders")),
-        *("offsets", "logs/orders", "run 2 was to bring offsets", RESTORE),
+        *("offsets", "logs/orders", "run 2 planned offsets", RESTORE),
     ),
     "an offset twice": Case(
         lambda p: copied(p, "logs/menu", pc.field("offset") == 1),
@@ -280,17 +281,17 @@ CASES = {
     ),
     "no fate": Case(
         lambda p: update(p, "logs/menu", within(p, "logs/menu"), fate="'lost'"),
-        *("offsets", "logs/menu", "1 offset with no fate that there is: lost", RESTORE),
+        *("offsets", "logs/menu", "1 offset with an unknown fate: lost", RESTORE),
     ),
     "stream time running back": Case(
         lambda p: update(
             p, "logs/menu", "fate = 'accepted' AND run = 1 AND \"offset\" > 1", streamTime=f"streamTime - {SECOND}"
         ),
-        *("stream time", "logs/menu", "another stream time than the accepted ones before had reached", RESTORE),
+        *("stream time", "logs/menu", "a stream time that the accepted records before do not give", RESTORE),
     ),
     "stream time of a run's first record": Case(
         lambda p: update(p, "logs/menu", "run = 2", streamTime=f"streamTime + {SECOND}"),
-        *("stream time", "logs/menu", "another stream time than the accepted ones before had reached", RESTORE),
+        *("stream time", "logs/menu", "a stream time that the accepted records before do not give", RESTORE),
     ),
     "refused and not in quarantine": Case(
         lambda p: delete(p, "quarantine", "fate = 'null_key'"),
@@ -320,11 +321,11 @@ CASES = {
 OF_ALL = {
     "a window twice": Case(
         lambda p: copied(p, "sold", pc.field("systemTo").is_null(), n=99),
-        *("tiling", "sold", "1 row believed twice at the same time", RESTORE),
+        *("tiling", "sold", "1 row twice at the same system time", RESTORE),
     ),
     "a hole in what was emitted": Case(
         lambda p: delete(p, "emitted/told", '_epoch = 1 AND "_offset" = 0'),
-        *("emitted", "emitted/told", "where the output does not go on: offset 0 is missing", RESTORE),
+        *("emitted", "emitted/told", "where the output is not continuous: offset 0 is missing", RESTORE),
     ),
     "an old copy of what was emitted": Case(
         lambda p: old_copy(p, "emitted/told"),
@@ -332,7 +333,7 @@ OF_ALL = {
     ),
     "kept nothing": Case(
         lambda p: shutil.rmtree(Path(p.warehouse, p.name, "kept/told/2")),
-        *("emitted", "kept/told/2", "what the view keeps is not there", "hindcast run verified --only told"),
+        *("emitted", "kept/told/2", "the state of the view is missing", "hindcast run verified --only told"),
     ),
 }
 """Of a window, and of what a kafka view emits and keeps."""
@@ -364,32 +365,32 @@ def test_a_corruption_is_told_by_one_finding_and_what_is_to_be_done_mends_it(cop
     [finding] = verified(copy).findings
     assert (finding.check, finding.table) == (case.check, case.table)
     assert case.found in finding.found
-    assert case.mend in finding.mend
-    if case.mend == RESTORE:
-        python, _, command = shlex.split(finding.mend)
+    assert case.fix in finding.fix
+    if case.fix == RESTORE:
+        python, _, command = shlex.split(finding.fix)
         assert python == "python"
         exec(command, {})  # noqa: S102  # as a person does
-    elif "rebuild" in case.mend or "abandon" in case.mend:
+    elif "rebuild" in case.fix or "abandon" in case.fix:
         with copy.here():
-            assert cli.main(finding.mend.partition(" (")[0].split()[1:]) == 0
+            assert main.main(finding.fix.partition(" (")[0].split()[1:]) == 0
     else:
         return
     assert checks(verified(copy)) == []
 
 
-def derived(p: Pipeline, *, whole: bool = True) -> Verified:
+def derived(p: Pipeline, *, whole: bool = True) -> VerifyReport:
     spark = p.spark
     assert spark is not None
     with p.here():
-        return verify(p.warehouse, p.contract, spark=lambda: spark, whole=whole)
+        return verify_tables(p.warehouse, p.contract, spark=lambda: spark, whole=whole)
 
 
 @pytest.mark.slow
 @EACH
 def test_tables_are_what_the_log_makes_of_them(healthy: Healthy, monkeypatch: pytest.MonkeyPatch) -> None:
     told = derived(healthy.p)
-    assert (told.findings, told.left) == ([], [])
-    monkeypatch.setattr(definition, "SAMPLE", 2)
+    assert (told.findings, told.not_checked) == ([], [])
+    monkeypatch.setattr(definition, "SAMPLE_SIZE", 2)
     assert derived(healthy.p, whole=False).findings == []
 
 
@@ -406,8 +407,8 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
     }
     assert '"price": 7' in told["menu"].found
     assert '"price": 10' in told["menu"].found
-    assert told["menu"].mend.endswith("hindcast run verified --only menu")
-    assert f"mv {folder}/bills {folder}/bills.lost && hindcast run verified --only bills" in told["bills"].mend
+    assert told["menu"].fix.endswith("hindcast run verified --only menu")
+    assert f"mv {folder}/bills {folder}/bills.lost && hindcast run verified --only bills" in told["bills"].fix
     (folder / "bills").rename(copy.folder / "bills.lost")
     copy.run(only="menu")
     assert checks(derived(copy)) == ["emitted: kept/told/2"]
@@ -424,7 +425,7 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
     file(copy, "emitted/told").unlink()
     [broken] = derived(copy).findings
     for name in ("emitted/told", "kept/told", "told"):
-        assert f"mv {folder}/{name} {folder}/{name}.lost" in broken.mend
+        assert f"mv {folder}/{name} {folder}/{name}.lost" in broken.fix
         (folder / name).rename(copy.folder / name.replace("/", "."))
     copy.run(only="told")
     assert derived(copy).findings == []
@@ -432,41 +433,41 @@ def test_runs_mend_what_they_are_to_mend(copy: Pipeline) -> None:
 
 def test_what_a_changed_contract_makes_of_tables_is_not_asked(copy: Pipeline) -> None:
     copy.write(copy.path.read_text().replace("60 seconds", "10 seconds"))
-    [why] = derived(copy).left
-    assert why.endswith("the contract was changed since run 3: the next run derives the tables anew")
+    [why] = derived(copy).not_checked
+    assert why.endswith("the contract was changed since run 3: the next run derives the tables again")
 
 
 def test_findings_are_told_with_place_and_mend(copy: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     update(copy, "menu", OPEN_SQL, _belief="'past'")
     with copy.here():
-        assert cli.main(["verify", "verified", "--quick", "--json"]) == 1
+        assert main.main(["verify", "verified", "--quick", "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
-        assert cli.main(["verify", "verified", "--quick"]) == 1
+        assert main.main(["verify", "verified", "--quick"]) == 1
         shown = capsys.readouterr().out
-        assert cli.main(["verify", "verified", "--quick", "--table", "orders"]) == 0
+        assert main.main(["verify", "verified", "--quick", "--table", "orders"]) == 0
         assert "nothing wrong" in capsys.readouterr().out
-        assert cli.main(["verify", "verified", "--quick", "--table", "order"]) == 2
+        assert main.main(["verify", "verified", "--quick", "--table", "order"]) == 2
         assert "did you mean 'orders'?" in capsys.readouterr().err
     [finding] = told["findings"]
     assert (finding["check"], finding["table"], finding["key"]) == ("belief", "menu", '{"item":"curry"}')
     assert 'belief: menu, key {"item":"curry"}' in shown
-    assert told["notChecked"] == ["whether tables are what the log makes of them: that takes Spark"]
+    assert told["notChecked"] == ["whether tables match the log: this check needs Spark"]
 
 
 def test_where_there_is_no_table_nothing_can_be_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Pipeline(None, "", tmp_path, CONTRACT).here():
-        assert cli.main(["verify", "verified", "--quick"]) == 2
-    assert "warehouse/verified: there is no table: nothing can be told" in capsys.readouterr().err
+        assert main.main(["verify", "verified", "--quick"]) == 2
+    assert "warehouse/verified: there are no tables to verify" in capsys.readouterr().err
 
 
 def test_without_a_session_the_rest_is_told(copy: Pipeline) -> None:
     def no_jars() -> SparkSession:
-        raise PlatformError("Spark's extra jars are not there", mend="run `make setup`")
+        raise PlatformError("Spark's extra jars are missing", fix="run `make setup`")
 
     file(copy, "bills").unlink()
-    told = verify(copy.warehouse, copy.contract, spark=no_jars)
+    told = verify_tables(copy.warehouse, copy.contract, spark=no_jars)
     assert checks(told) == ["files: bills"]
-    assert "Spark's extra jars are not there" in told.left[0]
+    assert "Spark's extra jars are missing" in told.not_checked[0]
 
 
 @pytest.mark.long
@@ -481,17 +482,17 @@ def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:
     file(copy, "runs").unlink()
     told = verified(copy)
     assert checks(told) == ["files: runs"]
-    assert "hindcast ledger verified --rebuild" in told.findings[0].mend
-    assert told.left == ["all else, until the journal of runs can be read"]
+    assert "hindcast ledger verified --rebuild" in told.findings[0].fix
+    assert told.not_checked == ["everything else, until the journal of runs can be read"]
 
 
 def test_what_a_run_does_meanwhile_is_not_asked_for(copy: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 3 is completed after tables were opened that it had still to publish."""
-    now = journal.runs(copy.warehouse, copy.name)
+    now = journal.read_runs(copy.warehouse, copy.name)
     before = [*now[:2], replace(now[2], state="planned")]
     answers = iter([before, now, now, now])
     old_copy(copy, "menu")
-    monkeypatch.setattr(journal, "runs", lambda *_: next(answers))
+    monkeypatch.setattr(journal, "read_runs", lambda *_: next(answers))
     assert checks(verified(copy)) == []
 
 
@@ -500,7 +501,7 @@ def test_the_key_of_a_sensitive_table_is_not_told(copy: Pipeline) -> None:
     update(copy, "menu", OPEN_SQL, _belief="'past'")
     [finding] = verified(copy).findings
     assert finding.key == "***"
-    assert "curry" not in text(verified(copy))
+    assert "curry" not in format_report(verified(copy))
 
 
 @pytest.mark.parametrize(
@@ -518,4 +519,4 @@ def test_the_key_of_a_sensitive_table_is_not_told(copy: Pipeline) -> None:
 )
 def test_rectangles_that_overlap(rows: list[tuple[int, ...]], overlapping: tuple[int, int] | None) -> None:
     plane = [Rectangle(*row) for row in rows]
-    assert overlap(plane) == (overlapping and tuple(plane[n] for n in overlapping))
+    assert find_overlap(plane) == (overlapping and tuple(plane[n] for n in overlapping))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.contracts import load, shapes
-from hindcast.errors import ContractError
+from hindcast.common.errors import ContractError
+from hindcast.contract import list_shapes, load
 
 TOPICS = """
 pipeline: shop
@@ -41,11 +41,11 @@ MADE = {
 }
 
 REFUSED = {
-    "b: {stream: orders, table: menu}": ("starts from one input", "either stream: or table:"),
-    "b: {join: {table: menu}}": ("starts from one input", "either stream: or table:"),
+    "b: {stream: orders, table: menu}": ("must start from one input", "either stream: or table:"),
+    "b: {join: {table: menu}}": ("must start from one input", "either stream: or table:"),
     "b: {stream: ordres}": ("no stream 'ordres'", "did you mean 'orders'?"),
     "b: {stream: menu}": ("'menu' is read as a table, not as a stream", "known here: orders, payments"),
-    "b: {table: menu, join: {stream: orders}}": ("a stream is joined to a table", "start from the stream"),
+    "b: {table: menu, join: {stream: orders}}": ("a stream cannot be joined to a table", "start from the stream"),
     "b: {table: menu, join: {table: menu}}": ("menu is joined to itself", "make a view of it first"),
     "b: {table: menu, join: {table: dishes, on: dish, how: outer}}": ("outer join on a foreign key", "inner or left"),
     "b: {stream: orders, join: {table: menu, on: item, how: outer}}": (
@@ -53,39 +53,51 @@ REFUSED = {
         "inner or",
     ),
     "b: {stream: orders, join: {stream: payments}}": ("needs a window", "before: and after:"),
-    "b: {stream: orders, join: {stream: payments, on: item, before: 1 hour}}": ("on in a join of two", "re-key"),
+    "b: {stream: orders, join: {stream: payments, on: item, before: 1 hour}}": (
+        "on cannot be used in a join of two",
+        "re-key",
+    ),
     "b: {stream: orders, join: {table: menu, on: item, grace: 60 days}}": ("grace is longer", "at least grace"),
     "b: {stream: orders, join: {table: menu, on: quantity}}": ("orders.quantity is int", "cast(orders.quantity AS"),
-    "b: {table: menu, join: {table: dishes}, aggregate: {n: count(*)}}": ("joins or aggregates", "a view of its own"),
-    "b: {stream: orders, window: {tumbling: 1 hour}}": ("window without an aggregate", "add aggregate:"),
+    "b: {table: menu, join: {table: dishes}, aggregate: {n: count(*)}}": (
+        "cannot both join and aggregate",
+        "a separate view",
+    ),
+    "b: {stream: orders, window: {tumbling: 1 hour}}": ("window needs an aggregate", "add aggregate:"),
     "b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 1 hour, session: 1 hour}}": (
-        "of one sort, found tumbling and session",
+        "exactly one type, found tumbling and session",
         "one of tumbling",
     ),
     "b: {stream: orders, aggregate: {n: count(*)}, window: {hopping: 1 hour}}": ("hopping and advance", "advance:"),
-    "b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 0 days}}": ("without length", "1 hour"),
-    "b: {table: menu, aggregate: {n: count(*)}, window: {tumbling: 1 hour}}": ("windows of a table", "says itself"),
+    "b: {stream: orders, aggregate: {n: count(*)}, window: {tumbling: 0 days}}": ("longer than zero", "1 hour"),
+    "b: {table: menu, aggregate: {n: count(*)}, window: {tumbling: 1 hour}}": (
+        "a table cannot have windows",
+        "its own period",
+    ),
     "b: {stream: orders, aggregate: {n: quantity}}": ("'quantity' is not an aggregate", "sum(amount)"),
     "b: {stream: orders, aggregate: {n: collect_list(item)}}": ("depends on the order of rows", "max(struct("),
     "b: {stream: orders, aggregate: {n: FIRST(item)}}": ("'first' depends on the order of rows", "min, max"),
     "b: {stream: orders, aggregate: {n: upper(item)}}": ("'upper' is not an aggregate", "sum(amount)"),
-    "b: {stream: orders, aggregate: {n: summ(quantity)}}": ("'summ' is no function", "did you mean sum?"),
-    "b: {stream: orders, aggregate: {n: sum(item)}}": ("sum of orders.item, a string", "cast(orders.item AS double)"),
+    "b: {stream: orders, aggregate: {n: summ(quantity)}}": ("'summ' is not a function", "did you mean sum?"),
+    "b: {stream: orders, aggregate: {n: sum(item)}}": (
+        "sum of orders.item, which is a string",
+        "cast(orders.item AS double)",
+    ),
     "b: {stream: orders, aggregate: {n: max(quantity > item)}}": ("orders.item is a string", "cast(orders.item AS"),
-    "b: {stream: orders, aggregate: {customer: count(*)}}": ("'customer' is a group too", "another name"),
+    "b: {stream: orders, aggregate: {customer: count(*)}}": ("'customer' is also a group", "another name"),
     "b: {stream: orders, aggregate: {n: sum(quantty)}}": ("no column 'quantty'", "did you mean 'quantity'?"),
-    "b: {table: menu, key: {dish: dish}}": ("leaves out item: two rows could come to one key", "keep the old key"),
+    "b: {table: menu, key: {dish: dish}}": ("leaves out item: two rows could have the same key", "keep the old key"),
     "b: {stream: orders, select: {Item: item, item: quantity}}": (
-        "'item' and 'Item' differ only in capitals: to Spark they are one column",
+        "'item' and 'Item' differ only in case: Spark treats them as one column",
         "rename one of them",
     ),
     "b: {stream: orders, group_by: {item: item}, aggregate: {ITEM: count(*)}}": (
-        "'ITEM' and 'item' differ only in capitals",
+        "'ITEM' and 'item' differ only in case",
         "rename one of them",
     ),
     "b: {stream: orders, select: {customer: item}}": ("'customer' is the key and cannot be computed", "another name"),
-    "a: {stream: b}\n  b: {stream: a}": ("a and b are made of each other", "break the cycle"),
-    "b: {table: b}": ("b is made of itself", "break the cycle"),
+    "a: {stream: b}\n  b: {stream: a}": ("a and b are derived from each other", "break the cycle"),
+    "b: {table: b}": ("b is derived from itself", "break the cycle"),
     "a: {stream: orders, aggregate: {n: count(*)}, window: {session: 1 hour}}\n  b: {table: a}": (
         "'a' holds windows, which cannot be an input yet",
         "known here: dishes, menu, stock",
@@ -96,7 +108,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("view", "made"), MADE.items())
 def test_a_view_has_the_kind_key_and_columns_of_its_form(view: str, made: str, tmp_path: Path) -> None:
-    shape = shapes(load(_file(tmp_path, view)))["b"]
+    shape = list_shapes(load(_file(tmp_path, view)))["b"]
     assert f"{shape.kind} {' '.join(shape.key)} | {' '.join(shape.value)}" == made
 
 
@@ -108,13 +120,13 @@ def test_what_a_view_cannot_be_is_refused_with_its_line_and_the_mend(
     with pytest.raises(ContractError) as refused:
         load(path)
     assert told[0] in refused.value.found
-    assert told[1] in refused.value.mend
+    assert told[1] in refused.value.fix
     assert refused.value.where in (f"{path}:10", f"{path}:11")
 
 
 def test_views_come_after_what_they_are_made_of(tmp_path: Path) -> None:
     contract = load(_file(tmp_path, "c: {table: b}\n  b: {table: a}\n  a: {table: menu}"))
-    assert contract.ordered == ("a", "b", "c")
+    assert contract.ordered_views == ("a", "b", "c")
 
 
 def _file(folder: Path, view: str) -> Path:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from hindcast.delta import contents, evolution, making, scan, tables
-from hindcast.delta.tables import Table
+from hindcast.store import duckdb_reader, row_reader, schema_evolution, table_creation, tables
+from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,10 +33,11 @@ def columns(text: str) -> StructType:
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
     """Columns added, widened and dropped. Rows marked in two bitmaps of each form: runs, bits, and single numbers."""
-    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), widens=True)
-    making.ensure(table, columns(OLD))
+    table = Table(str(tmp_path / "a folder"), "shop", "menu", "versions", ("item",), can_widen=True)
+    table_creation.ensure_table(table, columns(OLD))
     old = spark.range(70_000).selectExpr(
         *("concat('a', id) AS item", "id::int AS n", "0.1f AS f", "1.5::decimal(8,2) AS d"),
         *("struct(1 AS x) AS at", "array(struct(1 AS x, timestamp '2026-01-01' AS t)) AS many", "7 AS gone"),
@@ -45,16 +46,16 @@ def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkS
     )
     old.coalesce(1).write.format("delta").mode("append").save(table.path)
     for later in (0, 1):
-        found = evolution.ensure(spark, table, columns(NEW), NOON + timedelta(hours=later))
+        found = schema_evolution.ensure_columns(spark, table, columns(NEW), NOON + timedelta(hours=later))
     made = [(commit["operation"], commit.get("operationMetrics", {}).get("numFiles")) for commit in found.history()]
     assert made == [("WRITE", "0"), ("SET TBLPROPERTIES", None), ("WRITE", "1"), ("CREATE TABLE", None)]
-    assert tables.dropped(found) == {"gone": NOON}
+    assert tables.read_dropped_columns(found) == {"gone": NOON}
     new = (
         *("b", 2**33, 0.1, Decimal("1234567890.12")),
         *((2**40, "y"), [(2**40, NOON, "y")], 8, NOON, None, NOON, None, "open"),
     )
     spark.createDataFrame([new], columns(NEW)).write.format("delta").mode("append").save(table.path)
-    properties = f"'{tables.VECTORS}' = 'true', 'delta.checkpointInterval' = '3'"
+    properties = f"'{tables.DELETION_VECTORS}' = 'true', 'delta.checkpointInterval' = '3'"
     spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({properties})")
     checked(spark, table, 70_001)
     deleted = {"n = 5 OR n = 69000": 69_999, "n BETWEEN 1000 AND 9000": 61_998, "n % 2 = 0 AND n < 66000": 32_999}
@@ -63,20 +64,20 @@ def test_a_table_is_read_as_spark_reads_it_whatever_its_files_have(spark: SparkS
         checked(spark, table, left)
     assert list(Path(table.path, "_delta_log").glob("*.checkpoint.parquet"))
     user = ["item", "n", "f", "d", "at", "many"]
-    assert tables.columns(table) == [*user, "more", *PERIODS]
-    assert tables.columns(table, known=NOON) == [*user, "more", *PERIODS]
-    assert tables.columns(table, known=NOON - timedelta(hours=1)) == [*user, "gone", "more", *PERIODS]
+    assert tables.list_columns(table) == [*user, "more", *PERIODS]
+    assert tables.list_columns(table, known_at=NOON) == [*user, "more", *PERIODS]
+    assert tables.list_columns(table, known_at=NOON - timedelta(hours=1)) == [*user, "gone", "more", *PERIODS]
 
 
 def checked(spark: SparkSession, table: Table, rows: int) -> None:
     """Whether both of our readers read what Spark reads."""
-    found = tables.opened(table)
+    found = tables.open_table(table)
     assert found is not None
-    expected = contents.load(spark, table).drop("_belief").toArrow().sort_by("n")
-    with scan.engine() as engine:
-        scan.register(engine, found)
+    expected = row_reader.load_rows(spark, table).drop("_belief").toArrow().sort_by("n")
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, found)
         scanned = engine.sql("SELECT * FROM rows").to_arrow_table()
-    for told in (scanned, pa.table(contents.arrow(found))):
+    for told in (scanned, pa.table(row_reader.open_arrow_rows(found))):
         assert told.num_rows == rows
         same = told.select(expected.column_names).sort_by("n")
         assert [str(kind) for kind in same.schema.types[:4]] == ["string", "int64", "double", "decimal128(12, 2)"]

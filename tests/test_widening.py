@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from hindcast import cli
-from hindcast.building import preview, widening
-from hindcast.delta.columns import declared_type
-from hindcast.delta.making import LOCKED_OUT
-from hindcast.errors import ContractError, TableError
-from hindcast.reports import page, report
+from hindcast.cli import main
+from hindcast.common.errors import ContractError, TableError
+from hindcast.report import page, report
+from hindcast.runs import preview, widening
+from hindcast.store.columns import parse_declared_type
+from hindcast.store.table_creation import WIDENING_WARNING
 from pipelines import Pipeline, pipeline
 
 if TYPE_CHECKING:
@@ -58,27 +58,27 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
         before = p.versions()
 
         p.write(WIDE)
-        assert cli.main(["check", str(p.path)]) == 1
+        assert main.main(["check", str(p.path)]) == 1
         shown = capsys.readouterr().err
         line = next(n for n, text in enumerate(p.path.read_text().splitlines(), 1) if "price: bigint" in text)
         assert f"cafe.yaml:{line}: menu would be widened: price from int to bigint; " in shown
-        assert f"plain would be widened: price from int to bigint. {LOCKED_OUT}" in shown
+        assert f"plain would be widened: price from int to bigint. {WIDENING_WARNING}" in shown
         assert "write widen: spark_only under menu and plain" in shown
-        for attempt in (lambda: preview.preview(spark, p.name), lambda: p.run("refused")):
+        for attempt in (lambda: preview.preview_run(spark, p.name), lambda: p.run("refused")):
             with pytest.raises(ContractError, match="menu would be widened"):
                 attempt()
         assert (p.versions(), p.states()) == (before, [(1, "completed")])
 
         p.write(consenting(WIDE, "menu", "plain"))
-        assert cli.main(["check", str(p.path)]) == 0
-        assert f"plain would be widened: price from int to bigint. {LOCKED_OUT}" in capsys.readouterr().out
+        assert main.main(["check", str(p.path)]) == 0
+        assert f"plain would be widened: price from int to bigint. {WIDENING_WARNING}" in capsys.readouterr().out
         with pytest.raises(TableError, match=r"would be widened \(twice from int to bigint\)") as caught:
             p.run("second")  # the type of an expression only Spark knows
-        assert "widen: spark_only under doubled" in caught.value.mend
+        assert "widen: spark_only under doubled" in caught.value.fix
         assert rows_by_delta_rs(p, "doubled") == 1
 
         p.write(consenting(WIDE, "doubled"))  # menu and plain are widened already: nobody else is locked out
-        assert cli.main(["check", str(p.path)]) == 0
+        assert main.main(["check", str(p.path)]) == 0
         assert "would be widened" not in capsys.readouterr().out
         p.send("menu", ("soup", {"price": 2**40}, 1))
         told = p.run("second")
@@ -87,8 +87,8 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
             "plain": {"price": ["int", "bigint"]},
             "doubled": {"twice": ["int", "bigint"]},
         }
-        assert f"widened: twice from int to bigint. {LOCKED_OUT}" in report.text(told)
-        assert "widened: twice from int to bigint" in page.html(told)
+        assert f"widened: twice from int to bigint. {WIDENING_WARNING}" in report.format_report(told)
+        assert "widened: twice from int to bigint" in page.render_page(told)
         p.run("third")  # the second one had been planned before the soup came
         assert p.believed("doubled") == [("curry", 16, 0, None), ("soup", 2**41, 1, None)]
         with pytest.raises(DeltaError, match="typeWidening"):
@@ -103,12 +103,12 @@ def test_consent_changes_neither_the_definition_nor_the_hash(tmp_path: Path) -> 
     assert consented.can_widen("doubled")
     assert not plain.can_widen("doubled")
     assert (plain.hash, plain.definition("plain")) == (consented.hash, consented.definition("plain"))
-    assert plain.topics["menu"].decoding == consented.topics["menu"].decoding
+    assert plain.topics["menu"].hash_decoding == consented.topics["menu"].hash_decoding
 
 
 def test_a_warehouse_without_tables_has_nothing_to_widen(tmp_path: Path) -> None:
     p = Pipeline(None, "", tmp_path, WIDE)
-    assert widening.find_widened(p.warehouse, p.contract) == {}
+    assert widening.find_widenings(p.warehouse, p.contract) == {}
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_a_warehouse_without_tables_has_nothing_to_widen(tmp_path: Path) -> None
     ],
 )
 def test_every_type_of_a_contract_is_one_of_sparks(kind: str) -> None:
-    assert declared_type(kind).simpleString() == kind
+    assert parse_declared_type(kind).simpleString() == kind

@@ -9,25 +9,27 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Window
-from hindcast.corrected import order, windows
-from hindcast.corrected.aggregates import Measure
+from hindcast.bitemporal import order, windows
+from hindcast.bitemporal.aggregates import Measure
+from hindcast.contract import Window
 from relations import at, ms, records, rows
 
 
-def counted(spark: SparkSession, window: windows.Shape, log: list[tuple[int, str, int, int]]) -> list[tuple[int, ...]]:
-    judged = windows.judge(order.with_stream_time(records(spark, log)), window)
-    found = windows.aggregate(judged, window, {"n": Measure("count", F.lit(1))})
+def counted(
+    spark: SparkSession, window: windows.WindowDefinition, log: list[tuple[int, str, int, int]]
+) -> list[tuple[int, ...]]:
+    judged = windows.mark_taken_events(order.add_stream_time(records(spark, log)), window)
+    found = windows.aggregate_windows(judged, window, {"n": Measure("count", F.lit(1))})
     return rows(found, "windowStart", "windowEnd", "value.n")
 
 
 def test_lateness_is_judged_by_the_source_partition(spark: SparkSession) -> None:
-    tumbling = windows.Hopping(ms(10), ms(10), ms(0))
+    tumbling = windows.HoppingWindow(ms(10), ms(10), ms(0))
     assert counted(spark, tumbling, [(0, "a", 1, 25), (1, "a", 1, 3), (0, "a", 1, 4)]) == [(0, 10, 1), (20, 30, 1)]
 
 
 def test_sessions_of_two_partitions_are_one_session_but_judged_apart(spark: SparkSession) -> None:
-    session = windows.Session(ms(5), ms(0))
+    session = windows.SessionWindow(ms(5), ms(0))
     log = [(0, "a", 1, 30), (1, "a", 1, 26), (0, "a", 1, 22), (1, "a", 1, 21)]
     assert counted(spark, session, log) == [(21, 30, 3)]
 
@@ -35,26 +37,28 @@ def test_sessions_of_two_partitions_are_one_session_but_judged_apart(spark: Spar
 @pytest.mark.parametrize(
     ("window", "shape", "end", "last"),
     [
-        ({"tumbling": "10 ms"}, lambda: windows.Hopping(ms(10), ms(10), ms(3)), 20, 19),
-        ({"hopping": "10 ms", "advance": "5 ms"}, lambda: windows.Hopping(ms(10), ms(5), ms(3)), 15, 14),
-        ({"sliding": "10 ms"}, lambda: windows.Sliding(ms(10), ms(3)), 10, 10),
-        ({"session": "4 ms"}, lambda: windows.Session(ms(4), ms(3)), 10, 10),
+        ({"tumbling": "10 ms"}, lambda: windows.HoppingWindow(ms(10), ms(10), ms(3)), 20, 19),
+        ({"hopping": "10 ms", "advance": "5 ms"}, lambda: windows.HoppingWindow(ms(10), ms(5), ms(3)), 15, 14),
+        ({"sliding": "10 ms"}, lambda: windows.SlidingWindow(ms(10), ms(3)), 10, 10),
+        ({"session": "4 ms"}, lambda: windows.SessionWindow(ms(4), ms(3)), 10, 10),
     ],
     ids=["tumbling", "hopping", "sliding", "session"],
 )
 def test_a_window_has_closed_when_it_takes_no_event_of_its_own_time_any_more(
-    spark: SparkSession, window: dict[str, str], shape: Callable[[], windows.Shape], end: int, last: int
+    spark: SparkSession, window: dict[str, str], shape: Callable[[], windows.WindowDefinition], end: int, last: int
 ) -> None:
     """One partition for each stream time that may be reached: an event at 10, stream time, an event at `last`."""
     times = range(11, 40)
     log = [(t, key, 1, moment) for t in times for key, moment in (("a", 10), ("b", t), ("a", last))]
-    judged = windows.judge(order.with_stream_time(records(spark, log)), shape())
+    judged = windows.mark_taken_events(order.add_stream_time(records(spark, log)), shape())
     own = judged.withColumn("key", F.struct("key", "partition")).where("key.key.k = 'a'")
-    found = windows.aggregate(own, shape(), {"n": Measure("count", F.lit(1))}).where(F.col("windowEnd") == at(end))
+    found = windows.aggregate_windows(own, shape(), {"n": Measure("count", F.lit(1))}).where(
+        F.col("windowEnd") == at(end)
+    )
     taken = {partition for partition, n in rows(found, "key.partition", "value.n") if n == 2}
     moments = {t: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=t) for t in (end, *times)}
     told = Window(**window, grace="3 ms")  # type: ignore[arg-type]  # as YAML has it
-    closed = {t for t in times if moments[end] <= (windows.closed_up_to(told, moments[t]) or moments[end])}
+    closed = {t for t in times if moments[end] <= (windows.latest_closed_end(told, moments[t]) or moments[end])}
     assert taken == set(times) - closed
     assert taken
     assert closed
@@ -62,5 +66,6 @@ def test_a_window_has_closed_when_it_takes_no_event_of_its_own_time_any_more(
 
 def test_a_grace_longer_than_all_time_closes_nothing() -> None:
     assert (
-        windows.closed_up_to(Window(tumbling="1 day", grace="999999 weeks"), datetime(2026, 1, 1, tzinfo=UTC)) is None
+        windows.latest_closed_end(Window(tumbling="1 day", grace="999999 weeks"), datetime(2026, 1, 1, tzinfo=UTC))
+        is None
     )

@@ -25,18 +25,36 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
-JOBS = HERE.parent / "jobs" / "hindcast"
+ROOT = HERE.parent
 TOO_LONG = 120
 """Seconds of computing after which a mutation is taken for a loop without end; a right reading takes 25."""
 _COSTS = "not cost and not look_at_each and not forgotten"
 _AS_ROWS = dict.fromkeys(
-    ("emits.rows", "emits.task", "emits.form", "emits.joining", "emits.aggregating", "emits.aggregates"),
+    (
+        "streams.task_rows",
+        "streams.task",
+        "streams.spec",
+        "streams.join_processors",
+        "streams.aggregate_processors",
+        "streams.aggregates",
+    ),
     "test_emits_task.py",
 )
-_OF_KERNELS = dict.fromkeys(("kernels.numbers", "kernels.operators"), "test_kernels_parts.py")
-_TESTS = {**_AS_ROWS, **_OF_KERNELS, "corrected.order": "test_order.py", "corrected.valid_time": "test_valid_time.py"}
+_OF_KERNELS = dict.fromkeys(("engine.integer_encoding", "engine.operators"), "test_kernels_parts.py")
+_TESTS = {**_AS_ROWS, **_OF_KERNELS, "bitemporal.order": "test_order.py", "bitemporal.valid_time": "test_valid_time.py"}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
+
+
+def source_of(module: str) -> Path:
+    """Return the file of a module of `hindcast`, or of a package of its own (`hindcast_conformance`)."""
+    path = f"{module.replace('.', '/')}.py"
+    return ROOT / "tools" / path if module.startswith("hindcast_") else ROOT / "jobs" / "hindcast" / path
+
+
+def full_name(module: str) -> str:
+    """Return the name by which a module of `source_of` is imported."""
+    return module if module.startswith("hindcast_") else f"hindcast.{module}"
 
 
 class Wrong(NamedTuple):
@@ -87,7 +105,7 @@ class _Misread(SourceFileLoader):
     """Imports the module with its text changed."""
 
     def __init__(self, wrong: Wrong) -> None:
-        super().__init__(f"hindcast.{wrong.module}", str(_path(wrong)))
+        super().__init__(full_name(wrong.module), str(_path(wrong)))
         self.wrong = wrong
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> ModuleSpec | None:
@@ -101,17 +119,17 @@ class _Misread(SourceFileLoader):
 
 
 def _path(wrong: Wrong) -> Path:
-    return JOBS / f"{wrong.module.replace('.', '/')}.py"
+    return source_of(wrong.module)
 
 
 def _vector() -> str | None:
-    from hindcast.conformance.topology import computed
-    from hindcast.conformance.vectors import load
+    from hindcast_conformance.topology import compute_vector
+    from hindcast_conformance.vectors import load_vectors
 
-    for vector in load(HERE / "conformance"):
+    for vector in load_vectors(HERE / "conformance"):
         if vector.semantics == "kafka":
             try:
-                found = computed(vector)
+                found = compute_vector(vector)
             except Exception as failure:  # noqa: BLE001 - whatever a wrong reading leads to
                 return f"vector {vector.name} ({type(failure).__name__})"
             if found != vector.expected:

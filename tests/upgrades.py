@@ -16,13 +16,13 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast import read, runs
-from hindcast.building import adopting, roll_over
-from hindcast.contracts import find
-from hindcast.delta import commits, in_place, tables
-from hindcast.planning import journal
-from hindcast.questions import Question
-from hindcast.upkeep.upgrading import downgrade, upgrade
+from hindcast.bitemporal.predicates import Question
+from hindcast.contract import find
+from hindcast.ops.upgrade import downgrade, upgrade
+from hindcast.plan import journal
+from hindcast.query import read
+from hindcast.runs import run_steps, shadow_table, store_migration
+from hindcast.store import commits, lazy_migration, tables
 from pipelines import T0, Pipeline, at, tuples
 
 if TYPE_CHECKING:
@@ -128,21 +128,21 @@ def put(p: Pipeline, form: str, rows: list[tuple[Any, ...]] | None = None) -> No
 
 def taken_over(spark: SparkSession, p: Pipeline, mode: str) -> None:
     """The first run of an upgrade, and nothing after it."""
-    asked = upgrade.beginning(p.contract, p.table("menu"), mode)
+    asked = upgrade.plan_takeover(p.contract, p.table("menu"), mode)
     assert asked is not None
-    runs.upgrade(spark, p.name, "upgrade__first", asked)
+    run_steps.run_upgrade(spark, p.name, "upgrade__first", asked)
 
 
 def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:
     """What the command does."""
-    return upgrade.upgrade(spark, p.contract, "menu", mode)
+    return upgrade.upgrade_table(spark, p.contract, "menu", mode)
 
 
 def history(p: Pipeline) -> list[tuple[Any, ...]]:
     """All that was ever believed of the menu, through the proxy view where there is one: item, price, when it is true
     (the surrogate as `?`), and which of the runs that changed something opened and closed it.
     """
-    runs = {run.known_at: run.number for run in journal.runs(p.warehouse, p.name)}
+    runs = {run.known_at: run.number for run in journal.read_runs(p.warehouse, p.name)}
     rows = read.history(p.warehouse, p.contract, "menu").to_pylist()
     found = sorted({runs[row[c]] for row in rows for c in ("systemFrom", "systemTo") if row[c]})
     told = []
@@ -157,7 +157,7 @@ def history(p: Pipeline) -> list[tuple[Any, ...]]:
 
 
 def opened(p: Pipeline) -> DeltaTable:
-    found = tables.opened(p.table("menu"))
+    found = tables.open_table(p.table("menu"))
     assert found is not None
     return found
 
@@ -217,20 +217,20 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
 
     for name in ("append", "replace", "rewrite", "publish", "describe"):
         wrap(commits, name)
-    wrap(adopting, "own_name")
-    wrap(adopting, "_altered")
-    wrap(in_place, "touch")
-    wrap(in_place, "chunk")
-    wrap(roll_over, "_noted")
-    wrap(journal, "write")
+    wrap(store_migration, "set_own_name")
+    wrap(store_migration, "_alter_table")
+    wrap(lazy_migration, "migrate_changed_keys")
+    wrap(lazy_migration, "migrate_chunk")
+    wrap(shadow_table, "_write_build")
+    wrap(journal, "append_entry")
 
 
 def main(pipeline: str, to: str, seen: str) -> None:
     """A process that upgrades by a mode, or downgrades to a format; it kills itself after the first commit not seen."""
-    from hindcast.session import session
-    from hindcast.settings import settings
+    from hindcast.common.session import open_session
+    from hindcast.common.settings import read_settings
 
-    spark = session("upgrade", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
+    spark = open_session("upgrade", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
 
     def die(place: str) -> None:
         path = Path(seen)
@@ -242,11 +242,11 @@ def main(pipeline: str, to: str, seen: str) -> None:
             os.killpg(0, signal.SIGKILL)
 
     watched(die)
-    contract = find(settings().schemas, pipeline)
+    contract = find(read_settings().schemas, pipeline)
     if to in upgrade.MODES:
-        upgrade.upgrade(spark, contract, "menu", to)
+        upgrade.upgrade_table(spark, contract, "menu", to)
     else:
-        downgrade.downgrade(spark, contract, "menu", to, lose=True)
+        downgrade.downgrade_table(spark, contract, "menu", to, lose=True)
 
 
 def started(p: Pipeline, to: str, seen: Path) -> subprocess.Popen[str]:

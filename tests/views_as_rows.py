@@ -13,9 +13,9 @@ import pyarrow as pa
 import yaml
 
 import diamonds
-from hindcast.contracts import Contract, load
-from hindcast.emits import of_view
-from hindcast.emits.task import process
+from hindcast.contract import Contract, load
+from hindcast.streams import spec_of_view
+from hindcast.streams.task import process_task
 from test_emits_task import SCHEMA
 
 Json = Any
@@ -40,7 +40,7 @@ class Tasks:
         path.write_text(yaml.safe_dump(diamonds.contract(operation, "views", 1), sort_keys=False), encoding="utf-8")
         self.contract: Contract = load(path)
         self.views = {view["name"]: view for view in operation["views"]}
-        self.forms = {name: of_view.form(self.contract, name) for name in self.contract.ordered}
+        self.forms = {name: spec_of_view.build_spec(self.contract, name) for name in self.contract.ordered_views}
         self.forget()
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class Tasks:
                 for row in self._rows(name, side, record)
             ]
             rows.sort(key=lambda row: tuple(row["order"].values()))
-            done = process(form, pa.concat_tables([self.kept[name], pa.Table.from_pylist(rows, schema=VIEWS)]))
+            done = process_task(form, pa.concat_tables([self.kept[name], pa.Table.from_pylist(rows, schema=VIEWS)]))
             of_kept = pa.compute.is_valid(done.column("part"))
             self.kept[name] = done.filter(of_kept)
             given[name] = [self._record(name, row) for row in done.filter(pa.compute.invert(of_kept)).to_pylist()]

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hindcast.local import ports
-from hindcast.settings import settings
+from hindcast.common.settings import read_settings
+from hindcast_local import ports
 
 ROOT = Path(__file__).resolve().parent.parent
 BASH = ("/usr/bin/env", "bash", "-c")
@@ -183,7 +183,7 @@ def write(*pages: Path) -> None:
 def free_ports() -> dict[str, str]:
     """Ports that nobody has, nor those 100 above, which the demo takes."""
     names = ("HINDCAST_KAFKA_PORT", "HINDCAST_AIRFLOW_PORT", "HINDCAST_SPARK_PORT")
-    free = (port for port in iter(ports.free, 0) if not ports.listens(port + 100))
+    free = (port for port in iter(ports.find_free_port, 0) if not ports.is_listening(port + 100))
     return {name: str(port) for name, port in zip(names, free, strict=False)}
 
 
@@ -195,7 +195,7 @@ def _environment(checkout: Path) -> dict[str, str]:
 
 
 def _as_a_readers(text: str, checkout: Path, chosen: dict[str, str]) -> str:
-    usual = settings({}).environment
+    usual = read_settings({}).environment
     for name, port in chosen.items():
         for above in (0, 100):
             text = text.replace(f":{int(port) + above}", f":{int(usual[name]) + above}")

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast.contracts import Contract, load
-from hindcast.delta import tables
-from hindcast.planning import journal
-from hindcast.reports import page
-from hindcast.settings import Settings, settings
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract import Contract, load
+from hindcast.plan import journal
+from hindcast.report import page
+from hindcast.store import tables
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RUNS = [datetime(2026, 2, 1, 0, 0, 0, 123456, tzinfo=UTC), datetime(2026, 2, 2, 0, 0, 0, 654321, tzinfo=UTC)]
@@ -91,9 +91,9 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
 }
 
 
-def write(now: Settings, contract: Contract, name: str, rows: list[dict[str, Any]]) -> None:
+def write(settings: Settings, contract: Contract, name: str, rows: list[dict[str, Any]]) -> None:
     """A table of the contract, as a run would have made it."""
-    table = tables.located(now.warehouse, contract, name)
+    table = tables.locate_table(settings.warehouse, contract, name)
     sought = [column for column in rows[0] if not column.startswith("_") and column not in ("price", "n", "note")]
     write_deltalake(
         table.path,
@@ -146,14 +146,14 @@ def plan(contract: Contract, run: int) -> dict[str, Any]:
     }
 
 
-def complete(now: Settings, contract: Contract, run: int) -> None:
+def complete(settings: Settings, contract: Contract, run: int) -> None:
     """A run that has ended, with its report."""
     told = plan(contract, run)
     entry = journal.Run(run, f"manual__{run}", RUNS[run - 1], "planned", told, told)
-    journal.write(now.warehouse, entry)
+    journal.append_entry(settings.warehouse, entry)
     made = report(contract, run)
-    journal.write(now.warehouse, journal.Run(run, entry.run_id, entry.known_at, "completed", told, made))
-    page.write(now.reports, made)
+    journal.append_entry(settings.warehouse, journal.Run(run, entry.run_id, entry.known_at, "completed", told, made))
+    page.write_page(settings.reports, made)
 
 
 @contextmanager
@@ -165,16 +165,16 @@ def shop(folder: Path, *others: str) -> Iterator[Settings]:
         name = text.split("pipeline: ")[1].splitlines()[0]
         (schemas / f"{name}.yaml").write_text(text, encoding="utf-8")
     environ = {"HINDCAST_VAR": str(folder / "var"), "HINDCAST_SCHEMAS": str(schemas)}
-    now = settings(environ)
+    settings = read_settings(environ)
     contract = load(schemas / "shop.yaml")
     for run in (1, 2):
-        complete(now, contract, run)
+        complete(settings, contract, run)
     for name, rows in ROWS.items():
-        write(now, contract, name, rows)
+        write(settings, contract, name, rows)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in now.environment.items():
+        for name, value in settings.environment.items():
             patch.setenv(name, value)
-        yield now
+        yield settings
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:

@@ -129,13 +129,13 @@ def _others(
 
 def _session(asked: argparse.Namespace) -> SparkSession:
     """Classic Spark in this process, on all cores, as Hindcast configures it."""
-    from hindcast.session import session
+    from hindcast.common.session import open_session
 
     os.environ["HINDCAST_VAR"] = str(asked.folder / "var")
     conf = {"spark.driver.memory": asked.memory}
     if asked.profile:
         conf |= profiling.logged(asked.folder / "events")
-    spark = session("hindcast-bench-speed", conf)
+    spark = open_session("hindcast-bench-speed", conf)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -28,7 +28,7 @@ from bench.speed.names import CLOSING, LARGE, MERGE, OURS, SMALL, UNIFORM
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from hindcast.contracts import Contract
+    from hindcast.contract import Contract
 
 RECORDS, RUNS = 100_000, 8
 """How many a run brings, and for how many runs there are records."""
@@ -139,8 +139,8 @@ def _compare(spark: SparkSession, it: Grown, measured: Measured) -> None:
 
 def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     """The tables of both and the records of all runs, if they are not there; else as runs have left them."""
-    from hindcast.delta import tables
-    from hindcast.planning import journal
+    from hindcast.plan import journal
+    from hindcast.store import tables
 
     it = Grown(folder / f"f-{count}", count)
     if (it.folder / "done").exists():
@@ -157,8 +157,8 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
         pq.write_table(every.slice(start, end - start), it.brought(run), row_group_size=250_000)
     first = spark.read.parquet(str(it.brought(1)))
     _log(spark, it, contract, 1)
-    inputs.publish(spark, first, tables.located(it.warehouse, contract, "prices"), "prices", count)
-    journal.write(it.warehouse, _entry(it, contract, 1, "completed"))
+    inputs.publish(spark, first, tables.locate_table(it.warehouse, contract, "prices"), "prices", count)
+    journal.append_entry(it.warehouse, _entry(it, contract, 1, "completed"))
     rows = spark.read.format("delta").load(f"{it.warehouse}/growing/prices")
     for peer in MERGES:
         rows.select("item", "price", "category", "validFrom", "validTo").write.format("delta").save(str(it.of(peer)))
@@ -167,7 +167,7 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
 
 
 def _use(it: Grown) -> Contract:
-    from hindcast.contracts import load
+    from hindcast.contract import load
 
     os.environ |= {"HINDCAST_SCHEMAS": str(it.folder / "schemas"), "HINDCAST_WAREHOUSE": it.warehouse}
     return load(it.folder / "schemas" / "growing.yaml")
@@ -175,31 +175,31 @@ def _use(it: Grown) -> Contract:
 
 def _next(it: Grown) -> int:
     """The number of the next run; AssertionError where there are no records left for it."""
-    from hindcast.planning import journal
+    from hindcast.plan import journal
 
-    number = len(journal.runs(it.warehouse, "growing")) + 1
+    number = len(journal.read_runs(it.warehouse, "growing")) + 1
     assert number <= RUNS + 1, f"no more records: remove {it.folder}"
     return number
 
 
 def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """A run of Hindcast's, from its log on."""
-    from hindcast import runs
-    from hindcast.planning import journal
+    from hindcast.plan import journal
+    from hindcast.runs import run_steps
 
     entry = _entry(it, contract, run, "planned")
-    journal.write(it.warehouse, entry)
+    journal.append_entry(it.warehouse, entry)
     _log(spark, it, contract, run)
-    runs.replay(spark, "growing", run, "prices")
-    journal.write(it.warehouse, replace(entry, state="completed", detail={"tables": {}}))
+    run_steps.replay_topic(spark, "growing", run, "prices")
+    journal.append_entry(it.warehouse, replace(entry, state="completed", detail={"tables": {}}))
 
 
 def _entry(it: Grown, contract: Contract, run: int, state: str) -> Any:
-    from hindcast.kafka.topics import Offsets
-    from hindcast.planning import journal
-    from hindcast.planning.plans import Plan, Share
+    from hindcast.kafka.topics import OffsetRange
+    from hindcast.plan import journal
+    from hindcast.plan.plans import Plan, TopicPlan
 
-    share = Share("prices", 0, run - 1, {0: 0}, {0: Offsets(*it.span(run))}, {})
+    share = TopicPlan("prices", 0, run - 1, {0: 0}, {0: OffsetRange(*it.span(run))}, {})
     known_at = data.KNOWN + timedelta(hours=run - 1)
     plan = Plan("growing", run, f"run-{run}", known_at, None, contract.hash, {"prices": share})
     return journal.Run(run, plan.run_id, known_at, state, plan.as_json(), plan.as_json())
@@ -209,7 +209,7 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """The records of a run into the log, as a replay would put them there."""
     from pyspark.sql import functions as F
 
-    from hindcast.delta import commits, making, tables
+    from hindcast.store import commits, table_creation, tables
 
     value = F.to_json(F.struct("price", "category"))
     rows: DataFrame = spark.read.parquet(str(it.brought(run))).select(
@@ -229,9 +229,9 @@ def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
         F.lit(run).cast("long").alias("run"),
         F.lit(data.KNOWN + timedelta(hours=run - 1)).alias("systemFrom"),
     )
-    table = tables.log(it.warehouse, contract.pipeline, "prices")
-    making.ensure(table, making.nullable(rows.schema))
-    commits.append(rows, table, run, {"run": run, "refused": 0})
+    table = tables.log_table(it.warehouse, contract.pipeline, "prices")
+    table_creation.ensure_table(table, table_creation.make_nullable(rows.schema))
+    commits.append_rows(rows, table, run, {"run": run, "refused": 0})
 
 
 def _merge(spark: SparkSession, it: Grown, run: int, peer: str) -> None:

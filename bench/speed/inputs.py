@@ -19,8 +19,8 @@ from bench.speed.names import KINDS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from hindcast.contracts import Contract
-    from hindcast.delta.tables import Table
+    from hindcast.contract import Contract
+    from hindcast.store.tables import Table
 
 CONTRACT = """
 pipeline: {kind}
@@ -57,7 +57,7 @@ class Inputs:
         return self.warehouse / kind / name
 
     def contract(self, kind: str) -> Contract:
-        from hindcast.contracts import load
+        from hindcast.contract import load
 
         return load(self.folder / "schemas" / f"{kind}.yaml")
 
@@ -92,10 +92,10 @@ def ensure(spark: SparkSession, place: Inputs, kind: str, *names: str) -> None:
 
 def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
     """The events with `validFrom` of the version that they meet, null where there is none: for the equi-join."""
-    from hindcast.contracts import shapes
-    from hindcast.corrected import derive, joins
-    from hindcast.delta import contents, tables
-    from hindcast.session import sliced
+    from hindcast.bitemporal import derivation, joins
+    from hindcast.common.session import slice_large_keys
+    from hindcast.contract import list_shapes
+    from hindcast.store import row_reader, tables
 
     path, done = place.table(kind, "marked"), place.folder / "done" / f"{kind}.marked"
     if done.exists():
@@ -103,13 +103,14 @@ def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     contract = place.contract(kind)
     sides = [
-        derive.relation(
-            contents.load(spark, tables.located(str(place.warehouse), contract, name)), shapes(contract)[name]
+        derivation.as_relation(
+            row_reader.load_rows(spark, tables.locate_table(str(place.warehouse), contract, name)),
+            list_shapes(contract)[name],
         )
         for name in ("events", "prices")
     ]
-    with sliced(spark, place.sizes.events):
-        met = joins.stream_table(sides[0], sides[1], "left")
+    with slice_large_keys(spark, place.sizes.events):
+        met = joins.join_stream_table(sides[0], sides[1], "left")
         flat = met.select("left.*", "timestamp", "position.partition", "position.offset", "right_from")
         names = {"partition": "_partition", "offset": "_offset", "right_from": "validFrom"}
         rows = flat.withColumnsRenamed(names).repartitionByRange(max(place.sizes.events // 250_000, 1), "timestamp")
@@ -120,12 +121,12 @@ def marked(spark: SparkSession, place: Inputs, kind: str) -> Path:
 
 def _publish(spark: SparkSession, place: Inputs, kind: str, name: str) -> None:
     """The table of a topic of these inputs."""
-    from hindcast.delta import tables
+    from hindcast.store import tables
 
     drawn = place.folder / "records.parquet"
     some = records(place.sizes, kind, name)
     pq.write_table(some, drawn, row_group_size=250_000)
-    table = tables.located(str(place.warehouse), place.contract(kind), name)
+    table = tables.locate_table(str(place.warehouse), place.contract(kind), name)
     publish(spark, spark.read.parquet(str(drawn)), table, name, some.num_rows)
     drawn.unlink()
 
@@ -134,10 +135,10 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     """The table of a topic, as its first run publishes it."""
     from pyspark.sql import functions as F
 
-    from hindcast.building import comparing
-    from hindcast.corrected import derive
-    from hindcast.delta import commits, making
-    from hindcast.session import temporarily
+    from hindcast.bitemporal import derivation
+    from hindcast.common.session import override_conf
+    from hindcast.runs import table_diff
+    from hindcast.store import commits, table_creation
 
     known = drawn.select(
         F.struct("item").alias("key"),
@@ -146,22 +147,22 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
         F.lit(0).alias("partition"),
         "offset",
     )
-    rows = derive.events(known) if name == "events" else derive.versions(known)
-    making.ensure(table, comparing.table_schema(rows))
-    with temporarily(spark, {"spark.sql.shuffle.partitions": "16"}):
+    rows = derivation.derive_topic_events(known) if name == "events" else derivation.derive_topic_versions(known)
+    table_creation.ensure_table(table, table_diff.table_schema(rows))
+    with override_conf(spark, {"spark.sql.shuffle.partitions": "16"}):
         opened = rows.withColumn("change", F.lit("open"))
-        commits.publish(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
+        commits.publish_change(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
 
 
 def _plan(place: Inputs, kind: str) -> None:
-    """The one run of a pipeline, planned: what `runs.build` asks for."""
-    from hindcast.kafka.topics import Offsets
-    from hindcast.planning import journal
-    from hindcast.planning.plans import Plan, Share
+    """The one run of a pipeline, planned: what `run_steps.build_view` asks for."""
+    from hindcast.kafka.topics import OffsetRange
+    from hindcast.plan import journal
+    from hindcast.plan.plans import Plan, TopicPlan
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
-    if journal.runs(warehouse, kind):
+    if journal.read_runs(warehouse, kind):
         return
-    shares = {name: Share(name, 0, 0, {0: 0}, {0: Offsets(0, 1)}, {}) for name in contract.topics}
+    shares = {name: TopicPlan(name, 0, 0, {0: 0}, {0: OffsetRange(0, 1)}, {}) for name in contract.topics}
     plan = Plan(kind, 1, "bench", KNOWN, None, contract.hash, shares).as_json()
-    journal.write(warehouse, journal.Run(1, "bench", KNOWN, "planned", plan, plan))
+    journal.append_entry(warehouse, journal.Run(1, "bench", KNOWN, "planned", plan, plan))

@@ -144,15 +144,15 @@ def _named(info: dict[str, Any]) -> str:
 
 
 def _size(place: Inputs, kind: str, name: str) -> int:
-    from hindcast.delta import tables
+    from hindcast.store import tables
 
-    return tables.size(tables.located(str(place.warehouse), place.contract(kind), name))
+    return tables.count_rows(tables.locate_table(str(place.warehouse), place.contract(kind), name))
 
 
 def _believed(spark: SparkSession, place: Inputs, kind: str, name: str) -> DataFrame:
-    from hindcast.delta import contents, tables
+    from hindcast.store import row_reader, tables
 
-    return contents.believed(spark, tables.located(str(place.warehouse), place.contract(kind), name))
+    return row_reader.load_current_rows(spark, tables.locate_table(str(place.warehouse), place.contract(kind), name))
 
 
 def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
@@ -160,37 +160,37 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
 
     What it writes lies beside the view's files until the whole step makes it anew.
     """
-    from hindcast.delta import files, tables
-    from hindcast.kernels import chosen, cuts, operators, reading, task
+    from hindcast.engine import eligibility, operators, slice_reader, task, time_slices
+    from hindcast.store import files, tables
 
     contract, warehouse = place.contract(kind), str(place.warehouse)
-    of = {i: tables.located(warehouse, contract, i) for i in (*contract.views[name].inputs, name)}
-    found = {i: it for i, table in of.items() if (it := tables.opened(table)) is not None}
+    of = {i: tables.locate_table(warehouse, contract, i) for i in (*contract.views[name].inputs, name)}
+    found = {i: it for i, table in of.items() if (it := tables.open_table(table)) is not None}
     inputs = {i: of[i] for i in contract.views[name].inputs}
-    form = chosen.form(contract, name, inputs, found, of[name], KNOWN)
+    form = eligibility.find_kernel(contract, name, inputs, found, of[name], KNOWN)
     assert form is not None, f"{name} has no kernel"
-    parts = cuts.parts(form, [found[i] for i in inputs], cores=2)
+    parts = time_slices.plan_time_slices(form, [found[i] for i in inputs], cores=2)
     assert parts is not None, f"{name} has files without statistics"
     taken = dict.fromkeys(("reading", "sweeping", "writing"), 0.0)
     for number, span in enumerate(parts):
         begun = time.monotonic()
-        sides = [reading.rows(side, span) for side in form.sides]
+        sides = [slice_reader.read_slice(side, span) for side in form.sides]
         taken["reading"] += (read := time.monotonic()) - begun
-        rows = operators.derived(form, parts, number, sides).rows
+        rows = operators.run_operator(form, parts, number, sides).rows
         taken["sweeping"] += (swept := time.monotonic()) - read
-        list(files.write(found[name], task.by_belief(form, rows)))
+        list(files.write_files(found[name], task.split_by_belief(form, rows)))
         taken["writing"] += time.monotonic() - swept
     return taken
 
 
 def _derive(spark: SparkSession, place: Inputs, kind: str, name: str, size: int) -> None:
-    from hindcast.corrected import derive
-    from hindcast.session import sliced
+    from hindcast.bitemporal import derivation
+    from hindcast.common.session import slice_large_keys
 
     contract = place.contract(kind)
     inputs = {i: _believed(spark, place, kind, i) for i in contract.views[name].inputs}
-    with sliced(spark, size):
-        derive.view(contract, name, inputs).write.format("noop").mode("overwrite").save()
+    with slice_large_keys(spark, size):
+        derivation.derive_view(contract, name, inputs).write.format("noop").mode("overwrite").save()
 
 
 def _whole(spark: SparkSession, place: Inputs, kind: str, name: str) -> None:

@@ -30,9 +30,9 @@ Ratios = Mapping[str, Sequence[float]]
 
 def main(folder: Path, *, record: bool) -> int:
     """Measures, checks, and compares with the baseline, or records it; exit code 1 if anything is slower."""
-    from hindcast.session import session
+    from hindcast.common.session import open_session
 
-    spark = session("hindcast-bench-quick", {"spark.driver.memory": MEMORY})
+    spark = open_session("hindcast-bench-quick", {"spark.driver.memory": MEMORY})
     spark.sparkContext.setLogLevel("ERROR")
     ratios = measured(spark, inputs.inputs(folder, data.QUICK))
     if record or not BASELINE.exists():

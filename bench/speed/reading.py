@@ -52,15 +52,15 @@ def _made(folder: Path, millions: float) -> tuple[Any, str]:
     if not (place / "done").exists():
         pages.make(int(millions * 1_000_000), KEYS)
         (place / "done").touch()
-    from hindcast.contracts import find
-    from hindcast.settings import settings
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
 
-    return find(settings().schemas, "bench"), settings().warehouse
+    return find(read_settings().schemas, "bench"), read_settings().warehouse
 
 
 def _ours(contract: Any, warehouse: str, first: int, last: int, moment: Any) -> tuple[int, int]:
-    from hindcast import read
-    from hindcast.questions import Question
+    from hindcast.bitemporal.predicates import Question
+    from hindcast.query import read
 
     one = {"key": [first]} if first == last else {"from_key": [first], "to_key": [last]}
     return _told(read.query(warehouse, contract, "prices", Question(**one, as_of=moment)))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from bench.speed.names import BYTES, OURS, RECORDS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hindcast.kafka.produce import Record
+    from hindcast.kafka.produce import ProducerRecord
 
 COUNT, KEYS, PARTITIONS = 5_000_000, 100_000, 4
 CONTRACT = """
@@ -36,16 +36,16 @@ def measure(
     Hindcast's time is that of a run's plan and replay, which commits the log in chunks, then the table.
     """
     from hindcast.kafka import produce
-    from hindcast.local.broker import running
+    from hindcast_local.broker import run_broker
 
     ours, raw = Measured("e", RECORDS, OURS, writes="Delta"), Measured("e", RECORDS, BYTES, writes="Delta")
-    with tempfile.TemporaryDirectory(dir=folder) as made, running(Path(made) / "broker") as servers:
+    with tempfile.TemporaryDirectory(dir=folder) as made, run_broker(Path(made) / "broker") as servers:
         place = Path(made)
         (place / "schemas").mkdir()
         (place / "schemas" / "replayed.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
         os.environ |= {"HINDCAST_SCHEMAS": str(place / "schemas"), "HINDCAST_KAFKA": servers}
-        produce.create(servers, "prices", partitions=PARTITIONS)
-        produce.send(servers, "prices", _records(count))
+        produce.create_topics(servers, "prices", partitions=PARTITIONS)
+        produce.send_records(servers, "prices", _records(count))
         for number in range(rounds):
             for it, work in ((ours, _replayed), (raw, _copied)):
                 output = place / "output"
@@ -59,12 +59,12 @@ def measure(
 
 
 def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: ARG001  # as the other one
-    from hindcast import runs
-    from hindcast.delta import tables
+    from hindcast.runs import run_steps
+    from hindcast.store import tables
 
     os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
-    runs.replay(spark, "replayed", runs.plan("replayed", f"bench-{time.time_ns()}"), "prices")
-    return lambda: tables.size(tables.log(str(output), "replayed", "prices"))
+    run_steps.replay_topic(spark, "replayed", run_steps.plan_run("replayed", f"bench-{time.time_ns()}"), "prices")
+    return lambda: tables.count_rows(tables.log_table(str(output), "replayed", "prices"))
 
 
 def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
@@ -73,12 +73,12 @@ def _copied(spark: SparkSession, output: Path, servers: str) -> Any:
     return lambda: spark.read.format("delta").load(str(output)).count()
 
 
-def _records(count: int) -> Iterator[Record]:
+def _records(count: int) -> Iterator[ProducerRecord]:
     """Prices of 100,000 items over 90 days, a hundredth of them up to a minute late."""
-    from hindcast.kafka.produce import Record
+    from hindcast.kafka.produce import ProducerRecord
 
     start, step = 1_767_225_660_000, 90 * 86_400_000 / count
     for n in range(count):
         late = n * 7919 % 60_000 if n % 100 == 0 else 0
         value = b'{"price":%d,"category":%d,"note":"%080d"}' % (n % 100, n % 1000, n)
-        yield Record(b"item-%06d" % (n * 2_654_435_761 % KEYS), value, int(start + n * step) - late)
+        yield ProducerRecord(b"item-%06d" % (n * 2_654_435_761 % KEYS), value, int(start + n * step) - late)

@@ -34,62 +34,64 @@ views:
 
 def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwatched) -> list[Measured]:
     """Each round is two runs of ten orders: one replays them by spark-submit, one in the shared session."""
-    from hindcast import runs
     from hindcast.kafka import produce
-    from hindcast.kafka.produce import Record
-    from hindcast.local.broker import running
+    from hindcast.kafka.produce import ProducerRecord
+    from hindcast.runs import run_steps
+    from hindcast_local.broker import run_broker
 
     found = {data: Measured("g", data, OURS, writes="Delta") for data in (SUBMIT, SHARED, BUILD)}
-    with tempfile.TemporaryDirectory(dir=folder) as made, running(Path(made) / "broker") as servers:
+    with tempfile.TemporaryDirectory(dir=folder) as made, run_broker(Path(made) / "broker") as servers:
         place = Path(made)
         (place / "schemas").mkdir()
         (place / "schemas" / "small.yaml").write_text(CONTRACT.lstrip(), encoding="utf-8")
         names = {"SCHEMAS": "schemas", "WAREHOUSE": "warehouse", "VAR": "var"}
         os.environ |= {f"HINDCAST_{name}": str(place / part) for name, part in names.items()}
         os.environ["HINDCAST_KAFKA"] = servers
-        produce.create(servers, "prices", "orders")
-        produce.send(servers, "prices", [Record(b"curry", b'{"price": 8}', 1_767_225_660_000)])
+        produce.create_topics(servers, "prices", "orders")
+        produce.send_records(servers, "prices", [ProducerRecord(b"curry", b'{"price": 8}', 1_767_225_660_000)])
 
-        def orders(count: int, number: int) -> list[Record]:
+        def orders(count: int, number: int) -> list[ProducerRecord]:
             value = b'{"item": "curry", "quantity": 1}'
-            return [Record(b"guest-%d-%d" % (number, n), value, 1_767_225_720_000 + number) for n in range(count)]
+            return [
+                ProducerRecord(b"guest-%d-%d" % (number, n), value, 1_767_225_720_000 + number) for n in range(count)
+            ]
 
         for warm, count in enumerate((BEFORE, RECORDS)):
-            produce.send(servers, "orders", orders(count, warm))
-            runs.run(spark, "small", f"warm-{warm}")
+            produce.send_records(servers, "orders", orders(count, warm))
+            run_steps.run_pipeline(spark, "small", f"warm-{warm}")
         for number in range(2 * rounds):
-            produce.send(servers, "orders", orders(RECORDS, number + 3))
-            run = runs.plan("small", f"run-{number}")
-            runs.replay(spark, "small", run, "prices")
+            produce.send_records(servers, "orders", orders(RECORDS, number + 3))
+            run = run_steps.plan_run("small", f"run-{number}")
+            run_steps.replay_topic(spark, "small", run, "prices")
             shared = number % 2
             begun = time.monotonic()
             if shared:
-                watch(f"g {SHARED}", partial(runs.replay, spark, "small", run, "orders"))
+                watch(f"g {SHARED}", partial(run_steps.replay_topic, spark, "small", run, "orders"))
             else:
                 _submit("small", run, "orders")
             found[SHARED if shared else SUBMIT].seconds.append(time.monotonic() - begun)
             begun = time.monotonic()
-            note = watch(f"g {BUILD}", partial(runs.build, spark, "small", run, "bills"))
+            note = watch(f"g {BUILD}", partial(run_steps.build_view, spark, "small", run, "bills"))
             assert note["opened"] == RECORDS, note
             if shared:
                 found[BUILD].seconds.append(time.monotonic() - begun)
                 seconds = {data: round(it.seconds[-1], 2) for data, it in found.items()}
                 print(f"g round {number // 2 + 1}  {seconds}", flush=True)
-            runs.finish("small", run)
+            run_steps.finish_run("small", run)
     return [*found.values(), *_airflow()]
 
 
 def _submit(pipeline: str, run: int, topic: str) -> None:
     """A job of few records as spark-submit runs it, with what `make setup` has prepared."""
-    from hindcast.session import environment, home
-    from hindcast.settings import settings
+    from hindcast.common.session import spark_environment, venv_folder
+    from hindcast.common.settings import read_settings
 
     root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, **environment(), **settings().environment}
-    conf = str(home() / "spark-conf" / "spark-small.conf")
-    submit = [str(home() / "bin" / "spark-submit"), "--master", "local[*]", "--properties-file", conf]
+    env = {**os.environ, **spark_environment(), **read_settings().environment}
+    conf = str(venv_folder() / "spark-conf" / "spark-small.conf")
+    submit = [str(venv_folder() / "bin" / "spark-submit"), "--master", "local[*]", "--properties-file", conf]
     done = subprocess.run(
-        [*submit, str(root / "jobs" / "replay.py"), pipeline, str(run), topic],
+        [*submit, str(root / "jobs" / "ingest.py"), pipeline, str(run), topic],
         env=env,
         capture_output=True,
         text=True,

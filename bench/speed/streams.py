@@ -38,10 +38,10 @@ CONFIG = {"num.stream.threads": "2", "commit.interval.ms": "1000"}
 
 def measure(place: Inputs, kind: str, rounds: int) -> list[Measured]:
     """The seconds that it takes for its share of the events, in rounds of its own."""
-    from hindcast.local.broker import running
+    from hindcast_local.broker import run_broker
 
     found = Measured("a", kind, STREAMS, share=min(EVENTS / place.sizes.events, 1), writes="Kafka")
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "broker") as servers:
+    with tempfile.TemporaryDirectory() as folder, run_broker(Path(folder) / "broker") as servers:
         for number in range(rounds):
             prefix = f"streams-{kind}-{number}-"
             sent = _send(servers, prefix, place, kind, found.share)
@@ -56,19 +56,19 @@ def _send(servers: str, prefix: str, place: Inputs, kind: str, share: float) -> 
     """The first records of both topics into Kafka."""
     from hindcast.kafka import produce
 
-    produce.create(servers, *(f"{prefix}{topic}" for topic in ("stream", "table", "output")), partitions=2)
+    produce.create_topics(servers, *(f"{prefix}{topic}" for topic in ("stream", "table", "output")), partitions=2)
     end = pa.scalar(T0 + SPAN * share, pa.timestamp("ms", "UTC"))
     sent = {}
     for topic, name in (("table", "prices"), ("stream", "events")):
         every = records(place.sizes, kind, name)
         count = int(every.num_rows * share)
         some = every.slice(0, count).filter(pc.less_equal(every.slice(0, count)["timestamp"], end))
-        sent[topic] = produce.send(servers, f"{prefix}{topic}", _records(some))
+        sent[topic] = produce.send_records(servers, f"{prefix}{topic}", _records(some))
     return sent
 
 
 def _records(some: pa.Table) -> Iterator[Any]:
-    from hindcast.kafka.produce import Record
+    from hindcast.kafka.produce import ProducerRecord
 
     values = [name for name in some.column_names if name not in ("offset", "timestamp", "item")]
     millis = pc.cast(some["timestamp"], pa.int64())
@@ -76,7 +76,7 @@ def _records(some: pa.Table) -> Iterator[Any]:
         for row in batch.to_pylist():
             value = {name: row[name] for name in values}
             gone = row[values[0]] is None
-            yield Record(row["item"].encode(), None if gone else json.dumps(value).encode(), row["timestamp"])
+            yield ProducerRecord(row["item"].encode(), None if gone else json.dumps(value).encode(), row["timestamp"])
 
 
 def _run(folder: Path, servers: str, prefix: str) -> float:

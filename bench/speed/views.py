@@ -23,9 +23,9 @@ def ours(spark: SparkSession, place: Inputs, kind: str, view: str) -> Contestant
 
 def build(spark: SparkSession, kind: str, view: str) -> None:
     """The step itself."""
-    from hindcast import runs
+    from hindcast.runs import run_steps
 
-    runs.build(spark, kind, 1, view)
+    run_steps.build_view(spark, kind, 1, view)
 
 
 def copy(spark: SparkSession, place: Inputs, kind: str, view: str) -> Contestant:

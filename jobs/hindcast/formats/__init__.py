@@ -1,4 +1,4 @@
-"""How keys and values are written, one module per format: bytes into columns, as Spark expressions.
+"""Formats of keys and values, one module per format: bytes into columns, as Spark expressions.
 
 | format | module | |
 | --- | --- | --- |
@@ -8,10 +8,10 @@
 | avro | `avro` | a record of the columns, with the schema of a file or of the schema registry |
 
 A format has `STEPS`, each evaluated once per record, however often the next one names it. The last gives `struct`, the
-part's columns, null where the bytes are null or wrong, and `problem`, what is wrong with them: text, null where nothing
-is. No record makes them fail.
+part's columns, null where the bytes are null or wrong, and `problem`, a text that says what is wrong with them, null
+if nothing is. No record makes them fail.
 
-`decode.decode` puts key and value together with headers, fates and reasons.
+`decode.decode_records` puts key and value together with headers, fates and reasons.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from typing import Literal, Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Topic
-from hindcast.contracts.formats import asked, form
+from hindcast.contract import Topic
+from hindcast.contract.formats import part_format, record_columns
 from hindcast.formats import avro, envelopes, json, primitive, text
-from hindcast.formats.part import Part
+from hindcast.formats.record_part import RecordPart
 
-Step = Callable[[Column, Column, Part], Column]
-"""Of the bytes, what the step before gives (the first: null), and what is asked for."""
+ParseStep = Callable[[Column, Column, RecordPart], Column]
+"""A step from the bytes, the result of the step before (null for the first one) and the record part to its result."""
 
 
-class Format(Protocol):
-    """What a format's module has."""
+class FormatModule(Protocol):
+    """A module that implements a format."""
 
     @property
-    def STEPS(self) -> tuple[Step, ...]:  # noqa: N802  # a constant of a module
-        """What is made of the bytes, one after the other."""
+    def STEPS(self) -> tuple[ParseStep, ...]:  # noqa: N802  # a constant of a module
+        """The steps that convert the bytes, one after the other."""
 
 
-FORMATS: dict[str, Format] = {"json": json, "string": text, "primitive": primitive, "avro": avro}
+FORMATS: dict[str, FormatModule] = {"json": json, "string": text, "primitive": primitive, "avro": avro}
 
 
 _FEW = 8
 """Up to so many columns a step is compiled together with what is around it."""
 
 
-def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
-    """Records with what formats make of their bytes: in a struct of that name what each part's last step gives.
+def parse_parts(records: DataFrame, parts: Mapping[str, RecordPart], name: str) -> DataFrame:
+    """Return records with a struct `name` of the results (`struct`, `problem`) of each part's format.
 
-    `parts`: by the column that has its bytes, which is its field in the struct too.
+    `parts`: by the column of its bytes, which is also its field in the struct.
     """
     found = {column: F.lit(None) for column in parts}
     turns = list(zip_longest(*(FORMATS[part.format].STEPS for part in parts.values())))
     for n, steps in enumerate(turns, 1):
         made = zip(parts.items(), steps, strict=True)
-        told = {it: step(F.col(it), found[it], part) if step else found[it] for (it, part), step in made}
-        # Computed in a projection of its own and exploded of one: else Spark would compute a step anew for each use.
-        struct = F.struct(*(column.alias(it) for it, column in told.items()), *_apart(parts))
+        columns = {it: step(F.col(it), found[it], part) if step else found[it] for (it, part), step in made}
+        # Computed in a projection of its own and exploded of one: else Spark would compute a step again for each use.
+        struct = F.struct(*(column.alias(it) for it, column in columns.items()), *_code_barrier(parts))
         place = name if n == len(turns) else f"{name}{n}"
         records = records.withColumn(f"{place}_", struct).withColumn(place, F.explode(F.array(f"{place}_")))
         found = {it: F.col(f"{place}.{it}") for it in parts}
@@ -66,8 +66,8 @@ def read(records: DataFrame, parts: Mapping[str, Part], name: str) -> DataFrame:
     return records.drop(*passed, *(f"{it}_" for it in (*passed, name)))
 
 
-def _apart(parts: Mapping[str, Part]) -> list[Column]:
-    """A column that keeps the projection of a step with many columns out of whole-stage code: a higher-order function.
+def _code_barrier(parts: Mapping[str, RecordPart]) -> list[Column]:
+    """Return a column, a higher-order function, that keeps a step with many columns out of whole-stage code.
 
     There all columns would be one method, which would soon be too large for Java to compile.
     """
@@ -76,27 +76,32 @@ def _apart(parts: Mapping[str, Part]) -> list[Column]:
     return [F.exists(F.array(F.col(next(iter(parts)))), lambda it: it.isNull()).alias("_apart")]
 
 
-Writers = Mapping[Literal["key", "value"], Mapping[int, str]]
+WriterSchemas = Mapping[Literal["key", "value"], Mapping[int, str]]
 """Of keys and of values, schemas of the schema registry by id, as JSON."""
 
 
-def columns_of(topic: Topic, name: Literal["key", "value"]) -> Mapping[str, str]:
-    """The columns that a format is asked for: the contract's, or those of an envelope around them."""
-    if topic.envelope is None or (name == "key" and form(topic, name) != "json"):
-        return asked(topic, name)
+def parsed_columns(topic: Topic, name: Literal["key", "value"]) -> Mapping[str, str]:
+    """Return the columns, with types, that a format must parse: the contract's, or those of an envelope around them."""
+    if topic.envelope is None or (name == "key" and part_format(topic, name) != "json"):
+        return record_columns(topic, name)
     if name == "key":
-        return envelopes.asked_of_key(topic)
-    return envelopes.asked(topic, json=form(topic, name) == "json")
+        return envelopes.key_parser_columns(topic)
+    return envelopes.value_parser_columns(topic, json=part_format(topic, name) == "json")
 
 
-def part(topic: Topic, name: Literal["key", "value"], writers: Writers | None) -> Part:
-    """What is asked of a topic's keys or values."""
+def record_part(topic: Topic, name: Literal["key", "value"], writers: WriterSchemas | None) -> RecordPart:
+    """Return the record part that describes how to parse a topic's keys or values.
+
+    `writers`: the schemas that values name by id, for Avro from the registry.
+    """
     file = topic.key_schema if name == "key" else topic.value_schema
-    columns = columns_of(topic, name)
+    columns = parsed_columns(topic, name)
     renamed = {column: names for column, names in topic.renamed.items() if column in columns}
     named = (writers or {}).get(name, {})
-    what = envelopes.called(topic, name) if topic.envelope else ""
-    return Part(name, columns, form(topic, name), topic.as_json, renamed, file.text if file else None, named, what)
+    what = envelopes.describe_expected(topic, name) if topic.envelope else ""
+    return RecordPart(
+        name, columns, part_format(topic, name), topic.as_json, renamed, file.text if file else None, named, what
+    )
 
 
-__all__ = ["FORMATS", "Format", "Part", "Writers", "columns_of", "part", "read"]
+__all__ = ["FORMATS", "FormatModule", "RecordPart", "WriterSchemas", "parse_parts", "parsed_columns", "record_part"]

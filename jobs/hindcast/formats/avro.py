@@ -1,7 +1,7 @@
 """`avro`: a record of the columns, by the schema that wrote it.
 
 Plain Avro has its schema in a file beside the contract. In the schema registry's wire format each value names its own:
-a byte 0, the schema's id in four bytes, then Avro. `contracts.avro` says which types fit which columns.
+a byte 0, the schema's id in four bytes, then Avro. `contract.avro` says which types fit which columns.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from hindcast.contracts import avro
-from hindcast.contracts.avro import Array, Map, Record, Scalar, Type
+from hindcast.contract import avro
+from hindcast.contract.avro import ArrayType, FieldType, MapType, RecordType, ScalarType
 from hindcast.formats import exact
-from hindcast.formats.part import Part, result, shown_bytes
+from hindcast.formats.record_part import RecordPart, part_result, shorten_bytes
 
-HEADER = 5
+HEADER_SIZE = 5
 """The bytes before the Avro of a value that names its schema."""
 
 _END = secrets.token_bytes(16)
@@ -31,47 +31,46 @@ _OPTIONS = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
 
 
 def schema_id(raw: Column) -> Column:
-    """The id of the schema that a value names; null if it is not in the schema registry's wire format."""
-    wire = (F.length(raw) >= HEADER) & (F.hex(F.substring(raw, 1, 1)) == "00")
+    """Return the schema id in a value (bigint); null if it is not in the schema registry's wire format."""
+    wire = (F.length(raw) >= HEADER_SIZE) & (F.hex(F.substring(raw, 1, 1)) == "00")
     return F.when(wire, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("bigint"))
 
 
-def parsed(raw: Column, _: Column, part: Part) -> Column:
-    """What each schema makes of the bytes that name it.
+def parse_bytes(raw: Column, _: Column, part: RecordPart) -> Column:
+    """Return the result of parsing the bytes with each schema that they may name.
 
-    The bytes are read as a record of the value and what follows it, so that the value takes all of them: from_avro
-    alone passes over what comes after it, and of bytes that are no Avro it gives a record of nulls.
+    The bytes are read as a record of the value and what follows it, so that the value must take all of them: from_avro
+    alone ignores what comes after it, and returns a record of nulls for bytes that are not Avro.
     """
     if part.schema is not None:
-        return F.struct(_whole(raw, part.schema).alias("w0"))
+        return F.struct(_parse_whole(raw, part.schema).alias("w0"))
     id_ = schema_id(raw)
-    body = F.substring(raw, HEADER + 1, F.length(raw))
+    body = F.substring(raw, HEADER_SIZE + 1, F.length(raw))
     named = [
-        F.when(id_.isin(*ids), _whole(body, schema)).alias(f"w{n}") for n, (schema, ids) in enumerate(_schemas(part))
+        F.when(id_.isin(*ids), _parse_whole(body, schema)).alias(f"w{n}")
+        for n, (schema, ids) in enumerate(_group_schemas(part))
     ]
     return F.struct(id_.alias("id"), *named)
 
 
-def record(_: Column, parsed: Column, part: Part) -> Column:
-    """The `record` as a struct of the columns, null where there is none, what in it does not fit them (`wrong`), and
-    the `id` that the bytes name, if any.
-    """
+def build_record(_: Column, parsed: Column, part: RecordPart) -> Column:
+    """Return a struct of `record` (columns or null), `wrong` (what does not fit, or null) and `id` (of the schema)."""
     none = F.lit(None).cast(f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in part.columns.items())}>")
-    schemas = [part.schema] if part.schema is not None else [schema for schema, _ in _schemas(part)]
-    structs = [_struct(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
-    wrong = [_wrong(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
+    schemas = [part.schema] if part.schema is not None else [schema for schema, _ in _group_schemas(part)]
+    structs = [_build_struct(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
+    wrong = [_describe_misfits(parsed[f"w{n}"], schema, part) for n, schema in enumerate(schemas)]
     id_ = F.lit(None).cast("bigint") if part.schema is not None else parsed["id"]
-    told = F.coalesce(*wrong, F.lit(None).cast("string"))
-    return F.struct(F.coalesce(*structs, none).alias("record"), told.alias("wrong"), id_.alias("id"))
+    misfit = F.coalesce(*wrong, F.lit(None).cast("string"))
+    return F.struct(F.coalesce(*structs, none).alias("record"), misfit.alias("wrong"), id_.alias("id"))
 
 
-def read(raw: Column, record: Column, part: Part) -> Column:
-    """The record, and what is wrong with it."""
+def read_value(raw: Column, record: Column, part: RecordPart) -> Column:
+    """Return `struct` and `problem` (`record_part.part_result`) for a result of `build_record`."""
     if part.schema is not None:
-        told = F.lit(f"the {part.name} is not Avro of the contract's {part.name}_schema: ")
+        message = F.lit(f"the {part.name} is not Avro of the contract's {part.name}_schema: ")
     else:
-        id_, known = record["id"], [id_ for _, ids in _schemas(part) for id_ in ids]
-        told = (
+        id_, known = record["id"], [id_ for _, ids in _group_schemas(part) for id_ in ids]
+        message = (
             F.when(id_.isNull(), f"the {part.name} is not in the schema registry's wire format (0, schema id, Avro): ")
             .when(
                 ~id_.isin(*known) if known else F.lit(True),
@@ -80,141 +79,149 @@ def read(raw: Column, record: Column, part: Part) -> Column:
             .otherwise(F.concat(F.lit(f"the {part.name} is not Avro of schema "), id_, F.lit(": ")))
         )
     found, wrong = record["record"], F.concat(F.lit(f"the {part.name}'s "), record["wrong"])
-    problem = F.when(found.isNull(), F.concat(told, shown_bytes(raw))).otherwise(wrong)
-    return result(F.when(record["wrong"].isNull(), found), F.when(raw.isNotNull(), problem))
+    problem = F.when(found.isNull(), F.concat(message, shorten_bytes(raw))).otherwise(wrong)
+    return part_result(F.when(record["wrong"].isNull(), found), F.when(raw.isNotNull(), problem))
 
 
-STEPS = (parsed, record, read)
+STEPS = (parse_bytes, build_record, read_value)
 
 
-def _schemas(part: Part) -> list[tuple[str, list[int]]]:
-    """The writers' schemas, each once, with the ids that name it."""
+def _group_schemas(part: RecordPart) -> list[tuple[str, list[int]]]:
+    """Return the writers' schemas, each once, with the ids that name it."""
     found: dict[str, list[int]] = {}
     for id_, schema in sorted(part.writers.items()):
         found.setdefault(schema, []).append(id_)
     return list(found.items())
 
 
-def _whole(raw: Column, schema: str) -> Column:
+def _parse_whole(raw: Column, schema: str) -> Column:
     end = {"type": "fixed", "name": "hindcast_end", "size": len(_END)}
-    parts = [{"name": "value", "type": avro.read_as(json.loads(schema))}, {"name": "end", "type": end}]
+    parts = [{"name": "value", "type": avro.reader_schema(json.loads(schema))}, {"name": "end", "type": end}]
     record = {"type": "record", "name": "hindcast_whole", "fields": parts}
     return from_avro(F.concat(raw, F.lit(bytearray(_END))), json.dumps(record), _OPTIONS)
 
 
-def _struct(whole: Column, schema: str, part: Part) -> Column:
-    """The columns of what a schema wrote; null if the bytes are not of it, or hold text that is not UTF-8."""
+def _build_struct(whole: Column, schema: str, part: RecordPart) -> Column:
+    """Return the columns of a record by a schema; null if the bytes are not of it or their text is not UTF-8."""
     right = [whole["end"] == F.lit(bytearray(_END))]
-    if isinstance(_given(schema), Record):
+    if isinstance(_spark_type(schema), RecordType):
         right.append(whole["value"].isNotNull())
     taken = {column: F.lit(None).cast(kind) for column, kind in part.columns.items()}
-    for column, (field, given, wanted) in _taken(whole, schema, part).items():
-        taken[column] = _as(field, given, wanted)
-        right += [_utf8(taken[column], wanted)] if _has_text(wanted) else []
+    for column, (field, given, wanted) in _match_fields(whole, schema, part).items():
+        taken[column] = _convert_field(field, given, wanted)
+        right += [_is_utf8(taken[column], wanted)] if _has_text(wanted) else []
     struct = F.struct(*(it.alias(column) for column, it in taken.items()))
     return F.when(F.coalesce(reduce(and_, right), F.lit(False)), struct)
 
 
-def _wrong(whole: Column, schema: str, part: Part) -> Column:
-    """What does not fit its column of what a schema wrote; null: nothing."""
-    taken = _taken(whole, schema, part).items()
-    return F.coalesce(F.lit(None).cast("string"), *(_misfit(*it, column) for column, it in taken if _limited(*it[1:])))
+def _describe_misfits(whole: Column, schema: str, part: RecordPart) -> Column:
+    """Return what of a record written by a schema does not fit its column; null if all fits."""
+    taken = _match_fields(whole, schema, part).items()
+    return F.coalesce(
+        F.lit(None).cast("string"), *(_describe_misfit(*it, column) for column, it in taken if _can_misfit(*it[1:]))
+    )
 
 
-def _given(schema: str) -> Type:
-    """What Spark reads of a schema."""
-    return avro.written(avro.read_as(json.loads(schema)))
+def _spark_type(schema: str) -> FieldType:
+    """Return the type that Spark reads for a schema."""
+    return avro.parse_schema(avro.reader_schema(json.loads(schema)))
 
 
-def _taken(whole: Column, schema: str, part: Part) -> dict[str, tuple[Column, Type, Type]]:
-    """Of each column that a schema has a field for: the field, its type and the column's."""
-    given, taken = _given(schema), {}
-    offered = avro.fields(given, list(part.columns))
+def _match_fields(whole: Column, schema: str, part: RecordPart) -> dict[str, tuple[Column, FieldType, FieldType]]:
+    """Return, for each column that a schema has a field for: the field, its type and the column's."""
+    given, taken = _spark_type(schema), {}
+    offered = avro.offered_fields(given, list(part.columns))
     for column, kind in part.columns.items():
-        if (name := avro.source(column, part.renamed, offered)) is not None:
-            field = whole["value"].getField(name) if isinstance(given, Record) else whole["value"]
-            taken[column] = field, offered[name], avro.declared(kind)
+        if (name := avro.find_source_field(column, part.renamed, offered)) is not None:
+            field = whole["value"].getField(name) if isinstance(given, RecordType) else whole["value"]
+            taken[column] = field, offered[name], avro.parse_declared_type(kind)
     return taken
 
 
-def _as(field: Column, given: Type, wanted: Type) -> Column:
-    """What a field holds as a column's type: parts of nested ones by their names, a map's in the order of its keys.
+def _convert_field(field: Column, given: FieldType, wanted: FieldType) -> Column:
+    """Return a field as a column's type: parts of nested ones by their names, a map's in the order of its keys.
 
-    A decimal that has more digits than the column's type is null (`_misfit`).
+    A decimal that has more digits than the column's type is null (`_describe_misfit`).
     """
     match given, wanted:
-        case Array(), Array() if given != wanted:
-            return F.transform(field, lambda it: _as(it, given.of, wanted.of))
-        case Map(), Array(Record(parts)):
+        case ArrayType(), ArrayType() if given != wanted:
+            return F.transform(field, lambda it: _convert_field(it, given.element, wanted.element))
+        case MapType(), ArrayType(RecordType(parts)):
             pair = F.transform(
                 F.map_entries(field),
-                lambda it: F.struct(it["key"].alias("key"), _as(it["value"], given.of, parts["value"]).alias("value")),
+                lambda it: F.struct(
+                    it["key"].alias("key"), _convert_field(it["value"], given.element, parts["value"]).alias("value")
+                ),
             )
             return F.array_sort(pair, lambda a, b: F.when(a["key"] < b["key"], -1).otherwise(1))
-        case Record(), Record():
-            fields = [_part(field, name, given.fields, kind).alias(name) for name, kind in wanted.fields.items()]
+        case RecordType(), RecordType():
+            fields = [
+                _convert_part(field, name, given.fields, kind).alias(name) for name, kind in wanted.fields.items()
+            ]
             return F.when(field.isNotNull(), F.struct(*fields))
         case _:
             return field if given == wanted else field.try_cast(str(wanted))
 
 
-def _part(field: Column, name: str, given: Mapping[str, Type], wanted: Type) -> Column:
-    return _as(field.getField(name), given[name], wanted) if name in given else F.lit(None).cast(str(wanted))
+def _convert_part(field: Column, name: str, given: Mapping[str, FieldType], wanted: FieldType) -> Column:
+    return _convert_field(field.getField(name), given[name], wanted) if name in given else F.lit(None).cast(str(wanted))
 
 
-def _limited(given: Type, wanted: Type) -> bool:
-    """Whether a field can hold what does not fit the column: a date or moment far away, a decimal of more digits."""
+def _can_misfit(given: FieldType, wanted: FieldType) -> bool:
+    """Return whether a field can have values that do not fit the column: distant dates or moments, long decimals."""
     match given, wanted:
-        case Scalar(), Scalar():
+        case ScalarType(), ScalarType():
             return wanted.name in ("date", "timestamp") or (given != wanted and given.name.startswith("decimal"))
-        case Array(), Array():
-            return _limited(given.of, wanted.of)
-        case Map(), Array(Record(parts)):
-            return _limited(given.of, parts["value"])
-        case Record(), Record():
-            return any(_limited(given.fields[name], it) for name, it in wanted.fields.items() if name in given.fields)
+        case ArrayType(), ArrayType():
+            return _can_misfit(given.element, wanted.element)
+        case MapType(), ArrayType(RecordType(parts)):
+            return _can_misfit(given.element, parts["value"])
+        case RecordType(), RecordType():
+            return any(
+                _can_misfit(given.fields[name], it) for name, it in wanted.fields.items() if name in given.fields
+            )
     return False
 
 
-def _misfit(field: Column, given: Type, wanted: Type, path: str) -> Column:
-    """What a field that is `_limited` holds that does not fit the column, as text; null: nothing."""
+def _describe_misfit(field: Column, given: FieldType, wanted: FieldType, path: str) -> Column:
+    """Return, as text, what in a field (`_can_misfit`) does not fit the column; null if all fits."""
     match given, wanted:
-        case Array(), Array():
-            each = F.transform(field, lambda it: _misfit(it, given.of, wanted.of, f"{path}[]"))
+        case ArrayType(), ArrayType():
+            each = F.transform(field, lambda it: _describe_misfit(it, given.element, wanted.element, f"{path}[]"))
             return F.get(F.filter(each, lambda it: it.isNotNull()), F.lit(0))
-        case Map(), Array(Record(parts)):
-            return _misfit(F.map_values(field), Array(given.of), Array(parts["value"]), path)
-        case Record(), Record():
-            told = (
-                _misfit(field.getField(name), given.fields[name], it, f"{path}.{name}")
+        case MapType(), ArrayType(RecordType(parts)):
+            return _describe_misfit(F.map_values(field), ArrayType(given.element), ArrayType(parts["value"]), path)
+        case RecordType(), RecordType():
+            misfits = (
+                _describe_misfit(field.getField(name), given.fields[name], it, f"{path}.{name}")
                 for name, it in wanted.fields.items()
-                if name in given.fields and _limited(given.fields[name], it)
+                if name in given.fields and _can_misfit(given.fields[name], it)
             )
-            return F.coalesce(*told)
+            return F.coalesce(*misfits)
     kind = str(wanted)
     value = field.try_cast(kind)
-    fits = exact.in_years(value, kind) if kind in ("date", "timestamp") else value.isNotNull()
+    fits = exact.is_in_years(value, kind) if kind in ("date", "timestamp") else value.isNotNull()
     return F.when(field.isNotNull() & ~fits, F.concat(F.lit(f"{path} is not a {kind}: "), field.cast("string")))
 
 
-def _has_text(kind: Type) -> bool:
+def _has_text(kind: FieldType) -> bool:
     match kind:
-        case Scalar():
+        case ScalarType():
             return kind.name == "string"
-        case Array() | Map():
-            return _has_text(kind.of)
-        case Record():
+        case ArrayType() | MapType():
+            return _has_text(kind.element)
+        case RecordType():
             return any(_has_text(it) for it in kind.fields.values())
 
 
-def _utf8(value: Column, kind: Type) -> Column:
-    """Whether all text in a value is UTF-8; of null it is."""
+def _is_utf8(value: Column, kind: FieldType) -> Column:
+    """Return whether all text in a value is UTF-8; true for null."""
     match kind:
-        case Array():
-            right = F.forall(value, lambda it: _utf8(it, kind.of))
-        case Record():
+        case ArrayType():
+            right = F.forall(value, lambda it: _is_utf8(it, kind.element))
+        case RecordType():
             parts = {name: it for name, it in kind.fields.items() if _has_text(it)}
-            right = reduce(and_, (_utf8(value.getField(name), it) for name, it in parts.items()))
+            right = reduce(and_, (_is_utf8(value.getField(name), it) for name, it in parts.items()))
         case _:
             right = F.is_valid_utf8(value)
     return F.coalesce(right, F.lit(True))

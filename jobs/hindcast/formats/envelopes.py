@@ -1,4 +1,4 @@
-"""Change events of Debezium: what a record's envelope says of a row. Pure: columns in, columns out.
+"""Change events of Debezium: a record's envelope as a change of a row. Pure: columns in, columns out.
 
     {"op": "u", "before": ..., "after": {"id": 1, "price": 8}, "source": {"ts_us": 1767225600000000, "lsn": 7}, ...}
 
@@ -9,8 +9,8 @@
 | t, m, any other | malformed: a truncated table, a message: no change of one row |
 | (no value) | no change: Debezium's own tombstone, which follows a delete so that compaction can forget the key |
 
-A format reads the columns that are `asked` of it; `changes` makes of them the value that the contract describes. With
-`schemas.enable` the envelope is the `payload` beside its `schema`; both forms are read.
+A format reads the `value_parser_columns` of an envelope; `read_changes` turns them into the value that the contract
+describes. With `schemas.enable` the envelope is the `payload` beside its `schema`; both forms are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Topic
+from hindcast.contract import Topic
 from hindcast.formats import encodings
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -38,9 +38,10 @@ _TREE: dict[str, Any] = {
 _PAYLOAD, _SCHEMA = "payload", "schema"
 
 
-class Change(NamedTuple):
-    """What an envelope says: the row's value (struct, null: gone), what is wrong (string, null: nothing), and when it
-    was changed (timestamp, null: it does not say).
+class EnvelopeChange(NamedTuple):
+    """The content of an envelope; `value`: struct, null if the row is gone.
+
+    `problem`: what is wrong (string, null: nothing); `timestamp`: when the row was changed (null: unknown).
     """
 
     value: Column
@@ -48,36 +49,39 @@ class Change(NamedTuple):
     timestamp: Column
 
 
-def change_of(records: DataFrame, topic: Topic) -> DataFrame:
-    """Parsed records as the changes that they are.
+def read_changes(records: DataFrame, topic: Topic) -> DataFrame:
+    """Return parsed records as changes of rows.
 
-    In: `_key` and `_value` as a format has read what is `asked` (null: none, or malformed), `_problem` (string, null:
-    none). Out: the same, but `_key` and `_value` as the contract types them, `_problem` also what is wrong with the
-    envelope, and `_at`: the time of the change, null where nothing says it.
+    In: `_key` and `_value` as parsed (`value_parser_columns`; null: none, or malformed), `_problem` (string, null:
+    none). Out: the same, but `_key` and `_value` as the contract types them, `_problem` also with what is wrong with
+    the envelope, and `_at`: the time of the change (timestamp), null if unknown.
     """
     json = topic.value_format == "json"
     # Exploded of one: else Spark would compute each part again wherever it is named.
-    envelope = records.withColumn("_envelope", F.explode(F.array(opened(F.col("_value"), topic, json=json))))
-    row = F.struct(*(_read(F.col("_envelope"), name, topic, json=json).alias(name) for name in topic.value))
+    envelope = records.withColumn("_envelope", F.explode(F.array(unwrap_envelope(F.col("_value"), topic, json=json))))
+    row = F.struct(*(_read_column(F.col("_envelope"), name, topic, json=json).alias(name) for name in topic.value))
     read = envelope.withColumn("_row", F.explode(F.array(row)))
-    it = change(F.col("_envelope"), F.col("_row"), topic, json=json)
+    it = read_change(F.col("_envelope"), F.col("_row"), topic, json=json)
     parts = F.struct(it.value.alias("value"), it.problem.alias("problem"), it.timestamp.alias("timestamp"))
     found = read.withColumn("_change", F.explode(F.array(parts)))
-    if topic.keyed_as == "json":
-        found = found.withColumn("_key", key(F.col("_key"), topic))
+    if topic.effective_key_format == "json":
+        found = found.withColumn("_key", read_key(F.col("_key"), topic))
     keyless = F.when(
         F.col("_key").isNotNull() & reduce(or_, (F.col("_key")[name].isNull() for name in topic.key)),
         f"the key has not all of its columns: {', '.join(topic.key)}",
     )
     found = found.withColumn("_problem", F.coalesce("_problem", keyless, "_change.problem"))
     right = F.col("_problem").isNull()
-    told = {"_at": F.when(right, F.col("_change.timestamp")), "_value": F.when(right, F.col("_change.value"))}
-    return found.withColumns(told).drop("_envelope", "_row", "_change")
+    columns = {"_at": F.when(right, F.col("_change.timestamp")), "_value": F.when(right, F.col("_change.value"))}
+    return found.withColumns(columns).drop("_envelope", "_row", "_change")
 
 
-def asked(topic: Topic, *, json: bool = True) -> dict[str, str]:
-    """The columns of the value that a parser is asked for: of JSON, or of a format that has types of its own."""
-    tree: dict[str, Any] = {**_TREE, "source": dict(_TREE["source"]), "after": _asked(topic, json=json)}
+def value_parser_columns(topic: Topic, *, json: bool = True) -> dict[str, str]:
+    """Return the columns of the value, with types, that a parser must read.
+
+    `json`: false for a format with its own types (Avro).
+    """
+    tree: dict[str, Any] = {**_TREE, "source": dict(_TREE["source"]), "after": _row_columns(topic, json=json)}
     for column, path in topic.metadata.items():
         *above, last = path.split(".")
         place = tree
@@ -87,86 +91,89 @@ def asked(topic: Topic, *, json: bool = True) -> dict[str, str]:
     if not json:
         return {name: _ddl(kind) for name, kind in tree.items()}
     schema = {"fields": f"array<struct<field: string, fields: array<{encodings.FIELD}>>>"}
-    return _columns(tree, schema if _encodable(topic) else None)
+    return _add_payload_columns(tree, schema if _has_encodable(topic) else None)
 
 
-def asked_of_key(topic: Topic) -> dict[str, str]:
-    """The columns of the key that a JSON parser is asked for; of another format they are the contract's."""
-    return _columns(dict(topic.key), None)
+def key_parser_columns(topic: Topic) -> dict[str, str]:
+    """Return the columns of the key, with types, that a JSON parser must read; other formats read the contract's."""
+    return _add_payload_columns(dict(topic.key), None)
 
 
-def key(parsed: Column, topic: Topic) -> Column:
-    """The key of a JSON key: a struct of the contract's key columns, null where `parsed` is."""
-    own = F.when(parsed[_PAYLOAD].isNotNull(), parsed[_PAYLOAD]).otherwise(F.struct(*_own(parsed, topic.key)))
+def read_key(parsed: Column, topic: Topic) -> Column:
+    """Return a parsed JSON key as a struct of the contract's key columns, null where `parsed` is."""
+    own = F.when(parsed[_PAYLOAD].isNotNull(), parsed[_PAYLOAD]).otherwise(F.struct(*_select_fields(parsed, topic.key)))
     return F.when(parsed.isNotNull(), own)
 
 
-def opened(parsed: Column, topic: Topic, *, json: bool = True) -> Column:
-    """The envelope of a parsed value, with its `schema` if one is asked for: a struct, null where `parsed` is."""
+def unwrap_envelope(parsed: Column, topic: Topic, *, json: bool = True) -> Column:
+    """Return the envelope of a parsed value, with its `schema` if required: a struct, null where `parsed` is."""
     if not json:
         return parsed
     wrapped = parsed[_PAYLOAD].isNotNull()
     found = {
         name: F.when(wrapped, parsed[_PAYLOAD][name]).otherwise(parsed[name])
-        for name in asked(topic)
+        for name in value_parser_columns(topic)
         if name not in (_PAYLOAD, _SCHEMA)
     }
-    found["after"] = _texts(found["after"], _asked(topic, json=True))
+    found["after"] = _convert_variants(found["after"], _row_columns(topic, json=True))
     parts = [column.alias(name) for name, column in found.items()]
-    fields = [_fields(parsed).alias(_SCHEMA)] if _encodable(topic) else []
+    fields = [_field_schemas(parsed).alias(_SCHEMA)] if _has_encodable(topic) else []
     return F.when(parsed.isNotNull(), F.struct(*parts, *fields))
 
 
-def _texts(row: Column, kinds: Mapping[str, str]) -> Column:
-    """A row with its variants as text; they keep a number's digits, which Spark's JSON parser does not."""
+def _convert_variants(row: Column, kinds: Mapping[str, str]) -> Column:
+    """Return a row with its variants as text; they keep a number's digits, which Spark's JSON parser does not."""
     texts = {name: F.try_variant_get(row[name], "$", "string") for name, kind in kinds.items() if kind == "variant"}
     columns = (texts.get(name, row[name]).alias(name) for name in kinds)
     return F.when(row.isNotNull(), F.struct(*columns)) if texts else row
 
 
-def change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) -> Change:
-    """What an `opened` envelope says, with its `row` as the contract types it; of one that is null nothing."""
+def read_change(envelope: Column, row: Column, topic: Topic, *, json: bool = True) -> EnvelopeChange:
+    """Return the change in an envelope (`unwrap_envelope`) with its `row`, as the contract types it; nulls if null."""
     op, after = envelope["op"], envelope["after"]
     kept, gone = op.isin("c", "u", "r"), op == "d"
-    at = _time(envelope)
+    at = _change_micros(envelope)
     problem = (
         F.when(op.isNull(), "the value is no change event of Debezium: it has no op")
         .when(op == "t", "op t: the table was truncated, which ends every row; no key tells which")
-        .when(~(kept | gone), F.concat(F.lit("op "), _shown(op), F.lit(" is no change of a row")))
+        .when(~(kept | gone), F.concat(F.lit("op "), _shorten_text(op), F.lit(" is no change of a row")))
         .when(kept & after.isNull(), F.concat(F.lit("op "), op, F.lit(" has no after: the row is not there")))
-        .when(at.isNotNull() & encodings.moment(at).isNull(), "the time of its source is not in the years 1 to 9999")
-        .when(kept, F.coalesce(*_problems(envelope, row, topic, json=json), F.lit(None).cast("string")))
+        .when(
+            at.isNotNull() & encodings.timestamp_from_micros(at).isNull(),
+            "the time of its source is not in the years 1 to 9999",
+        )
+        .when(kept, F.coalesce(*_find_problems(envelope, row, topic, json=json), F.lit(None).cast("string")))
     )
-    return Change(
+    return EnvelopeChange(
         F.when(envelope.isNotNull() & problem.isNull() & kept, row),
         F.when(envelope.isNotNull(), problem),
-        encodings.moment(at),
+        encodings.timestamp_from_micros(at),
     )
 
 
-def called(topic: Topic, name: str) -> str:
-    """What a JSON key or value has to be, in words: of a value also what it has to have as the contract says."""
+def describe_expected(topic: Topic, name: str) -> str:
+    """Return, in words, what a JSON key or value must be; for a value also what the contract requires of it."""
     if name == "key":
         return f"a JSON object of {', '.join(f'{column} {kind}' for column, kind in topic.key.items())}"
     kinds = {column: kind for column, kind in topic.value.items() if column not in topic.metadata}
-    told = (f"{column} {kind}{_by(topic, column)}" for column, kind in kinds.items())
-    return f"a change event of Debezium of a row with {', '.join(told)}"
+    described = (f"{column} {kind}{_describe_encoding(topic, column)}" for column, kind in kinds.items())
+    return f"a change event of Debezium of a row with {', '.join(described)}"
 
 
-def _by(topic: Topic, column: str) -> str:
+def _describe_encoding(topic: Topic, column: str) -> str:
     declared = topic.encoded.get(column)
     return f" encoded as {declared}" if declared else ""
 
 
-def _asked(topic: Topic, *, json: bool) -> dict[str, str]:
-    """The row's own columns, with the types that a parser is asked for."""
+def _row_columns(topic: Topic, *, json: bool) -> dict[str, str]:
+    """Return the row's own columns, with the types that a parser must read."""
     own = {name: kind for name, kind in topic.value.items() if name not in topic.metadata}
-    asked = encodings.asked if json else encodings.asked_typed
+    asked = encodings.parser_type if json else encodings.typed_parser_type
     return {name: asked(kind, topic.encoded.get(name)) for name, kind in own.items()}
 
 
-def _columns(tree: dict[str, Any], schema: dict[str, Any] | None) -> dict[str, str]:
-    """Columns with and without the `payload` around them."""
+def _add_payload_columns(tree: dict[str, Any], schema: dict[str, Any] | None) -> dict[str, str]:
+    """Return columns with and without the `payload` around them."""
     both = {**tree, _PAYLOAD: tree, **({_SCHEMA: schema} if schema else {})}
     return {name: _ddl(kind) for name, kind in both.items()}
 
@@ -177,49 +184,51 @@ def _ddl(kind: Any) -> str:
     return f"struct<{', '.join(f'`{name}`: {_ddl(part)}' for name, part in kind.items())}>"
 
 
-def _own(parsed: Column, columns: dict[str, str]) -> list[Column]:
+def _select_fields(parsed: Column, columns: dict[str, str]) -> list[Column]:
     return [parsed[name].alias(name) for name in columns]
 
 
-def _encodable(topic: Topic) -> bool:
-    return any(encodings.encodable(kind) for name, kind in topic.value.items() if name not in topic.metadata)
+def _has_encodable(topic: Topic) -> bool:
+    return any(encodings.is_encodable(kind) for name, kind in topic.value.items() if name not in topic.metadata)
 
 
-def _fields(parsed: Column) -> Column:
-    """The schemas of the fields of `after`, null without."""
+def _field_schemas(parsed: Column) -> Column:
+    """Return the schemas of the fields of `after`; null without schemas."""
     return F.get(F.filter(parsed[_SCHEMA]["fields"], lambda field: field["field"] == "after"), F.lit(0))["fields"]
 
 
-def _read(envelope: Column, name: str, topic: Topic, *, json: bool) -> Column:
-    """A column of the contract, null also where it does not fit."""
+def _read_column(envelope: Column, name: str, topic: Topic, *, json: bool) -> Column:
+    """Return a column of the contract; null also where it does not fit."""
     kind = topic.value[name]
     if name in topic.metadata:
         path = topic.metadata[name].split(".")
         found = envelope
         for part in path:
             found = found[part]
-        return encodings.moment(encodings.micros(found, _TIMES[path[-1]])) if kind == "timestamp" else found
+        return (
+            encodings.timestamp_from_micros(encodings.micros(found, _TIMES[path[-1]])) if kind == "timestamp" else found
+        )
     raw = envelope["after"][name]
-    if not encodings.encodable(kind):
+    if not encodings.is_encodable(kind):
         return raw
     if not json:
-        return encodings.read_typed(raw, kind, topic.encoded.get(name))
+        return encodings.decode_typed_value(raw, kind, topic.encoded.get(name))
     field = F.get(F.filter(envelope[_SCHEMA], lambda it: it["field"] == name), F.lit(0))
-    return encodings.read(raw, kind, topic.encoded.get(name), field["name"], field["parameters"]["scale"])
+    return encodings.decode_value(raw, kind, topic.encoded.get(name), field["name"], field["parameters"]["scale"])
 
 
-def _problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Iterator[Column]:
-    """What is wrong with the row's columns, each null if nothing is."""
+def _find_problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Iterator[Column]:
+    """Yield what is wrong with each of the row's columns; null where nothing is."""
     for name, kind in topic.value.items():
         if name in topic.metadata:
             continue
         raw = envelope["after"][name]
-        if encodings.encodable(kind):
-            text = raw if _asked(topic, json=json)[name] == "variant" else F.to_json(F.struct(raw.alias(name)))
-            how = _by(topic, name) or ", or no one says how it is encoded"
-            told = F.concat(F.lit(f"column {name} is no {kind}{how}: "), _shown(text))
-            yield F.when(raw.isNotNull() & row[name].isNull(), told)
-        if (missing := _missing(raw, kind)) is not None:
+        if encodings.is_encodable(kind):
+            text = raw if _row_columns(topic, json=json)[name] == "variant" else F.to_json(F.struct(raw.alias(name)))
+            how = _describe_encoding(topic, name) or ", or no one says how it is encoded"
+            problem = F.concat(F.lit(f"column {name} is no {kind}{how}: "), _shorten_text(text))
+            yield F.when(raw.isNotNull() & row[name].isNull(), problem)
+        if (missing := _is_placeholder(raw, kind)) is not None:
             yield F.when(
                 missing,
                 f"column {name} did not come: it was not changed, and the database sends only what was (REPLICA "
@@ -227,8 +236,8 @@ def _problems(envelope: Column, row: Column, topic: Topic, *, json: bool) -> Ite
             )
 
 
-def _missing(raw: Column, kind: str) -> Column | None:
-    """Whether a value is the placeholder; None for a type that cannot have it."""
+def _is_placeholder(raw: Column, kind: str) -> Column | None:
+    """Return whether a value is the placeholder; None for a type that cannot have it."""
     match kind:
         case "string":
             return raw.contains(PLACEHOLDER)
@@ -240,14 +249,14 @@ def _missing(raw: Column, kind: str) -> Column | None:
             return None
 
 
-def _time(envelope: Column) -> Column:
-    """When the row was changed: microseconds since 1970 as decimal(38,0); null if the envelope does not say.
+def _change_micros(envelope: Column) -> Column:
+    """Return when the row was changed: microseconds since 1970 as decimal(38,0); null if the envelope does not say.
 
     The source's own time, the finest first; else when Debezium processed it. A number of 0 or less is none.
     """
-    told = [(place[name], unit) for place in (envelope["source"], envelope) for name, unit in _TIMES.items()]
-    return F.coalesce(*(F.when(number > 0, encodings.micros(number, unit)) for number, unit in told))
+    times = [(place[name], unit) for place in (envelope["source"], envelope) for name, unit in _TIMES.items()]
+    return F.coalesce(*(F.when(number > 0, encodings.micros(number, unit)) for number, unit in times))
 
 
-def _shown(text: Column) -> Column:
+def _shorten_text(text: Column) -> Column:
     return F.substring(F.make_valid_utf8(text), 1, 200)

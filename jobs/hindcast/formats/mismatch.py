@@ -1,18 +1,18 @@
-"""What a record has beside what the contract says of it: names and types, never values."""
+"""Differences between a record and its contract: names and types, never values."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from hindcast.contracts import Topic
+from hindcast.contract import Topic
 
-SHOWN = 50
-"""So many fields of an object are told."""
+MAX_SHOWN = 50
+"""The number of fields of an object that are shown."""
 
 
-def told(topic: Topic, value: bytes | None) -> str:
-    """Both schemas in two lines, where the value is a JSON object; otherwise the contract's alone.
+def describe_mismatch(topic: Topic, value: bytes | None) -> str:
+    """Return the contract's schema as text; if the value is a JSON object, its schema on a second line.
 
     the contract: price decimal(8,2), note string
       the record: price string, size bigint
@@ -24,14 +24,14 @@ def told(topic: Topic, value: bytes | None) -> str:
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, dict):
-        lines.append(f"\n    the record: {_fields(found, ' ') or 'no fields'}")
+        lines.append(f"\n    the record: {_format_fields(found, ' ') or 'no fields'}")
     return "".join(lines)
 
 
-def kind(value: Any) -> str:
-    """The type of a JSON value as Spark would read it.
+def json_type(value: Any) -> str:
+    """Return the type of a JSON value as Spark would read it.
 
-    >>> kind({"at": [1, 2.5], "by": None, "ok": True})
+    >>> json_type({"at": [1, 2.5], "by": None, "ok": True})
     'struct<at:array<double>, by:void, ok:boolean>'
     """
     match value:
@@ -46,11 +46,11 @@ def kind(value: Any) -> str:
         case str():
             return "string"
         case list():
-            kinds = {kind(one) for one in value if one is not None} or {"void"}
-            return f"array<{'double' if kinds == {'bigint', 'double'} else ' or '.join(sorted(kinds)[:SHOWN])}>"
-    return f"struct<{_fields(value, ':')}>"
+            kinds = {json_type(one) for one in value if one is not None} or {"void"}
+            return f"array<{'double' if kinds == {'bigint', 'double'} else ' or '.join(sorted(kinds)[:MAX_SHOWN])}>"
+    return f"struct<{_format_fields(value, ':')}>"
 
 
-def _fields(found: dict[str, Any], between: str) -> str:
-    named = [f"{json.dumps(n) if not n.isidentifier() else n}{between}{kind(v)}" for n, v in found.items()]
-    return ", ".join([*named[:SHOWN], *([f"and {len(named) - SHOWN} more"] if len(named) > SHOWN else [])])
+def _format_fields(found: dict[str, Any], between: str) -> str:
+    named = [f"{json.dumps(n) if not n.isidentifier() else n}{between}{json_type(v)}" for n, v in found.items()]
+    return ", ".join([*named[:MAX_SHOWN], *([f"and {len(named) - MAX_SHOWN} more"] if len(named) > MAX_SHOWN else [])])

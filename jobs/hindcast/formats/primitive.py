@@ -18,36 +18,36 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from hindcast.formats import text
-from hindcast.formats.part import Part, result, shown_bytes
+from hindcast.formats.record_part import RecordPart, part_result, shorten_bytes
 
 _SIZES = {"smallint": 2, "int": 4, "bigint": 8, "float": 4, "double": 8, "boolean": 1}
 
 
-def read(raw: Column, before: Column, part: Part) -> Column:
-    """The value, by the number of bytes that its type has: 0x0000002A as an int is 42."""
-    name, kind = part.only
+def read_value(raw: Column, before: Column, part: RecordPart) -> Column:
+    """Return `struct` and `problem` (`record_part.part_result`): 0x0000002A is int 42; other sizes are malformed."""
+    name, kind = part.single_column
     if kind not in _SIZES:
-        return text.read(raw, before, part)
+        return text.read_value(raw, before, part)
     size = _SIZES[kind]
-    value = F.when(F.length(raw) == size, _value(raw, kind, size))
+    value = F.when(F.length(raw) == size, _parse_value(raw, kind, size))
     problem = F.when(
         raw.isNotNull() & value.isNull(),
-        F.concat(F.lit(f"the {part.name} is not {kind} in {size} byte{'s' * (size > 1)}: "), shown_bytes(raw)),
+        F.concat(F.lit(f"the {part.name} is not {kind} in {size} byte{'s' * (size > 1)}: "), shorten_bytes(raw)),
     )
-    return result(F.when(value.isNotNull(), F.struct(value.alias(name))), problem)
+    return part_result(F.when(value.isNotNull(), F.struct(value.alias(name))), problem)
 
 
-STEPS = (read,)
+STEPS = (read_value,)
 
 
-def written(value: Column, kind: str) -> Column:
-    """A value as these serializers write it, of types with a fixed size the integers only; else its text."""
+def serialize_value(value: Column, kind: str) -> Column:
+    """Return an integer as these serializers write it, and any other value as text in UTF-8."""
     if kind not in ("smallint", "int", "bigint"):
         return value.cast("string").cast("binary")
     return F.unhex(F.right(F.lpad(F.hex(value.cast("bigint")), 16, "0"), F.lit(2 * _SIZES[kind])))
 
 
-def _value(raw: Column, kind: str, size: int) -> Column:
+def _parse_value(raw: Column, kind: str, size: int) -> Column:
     if kind in ("float", "double"):
         # Avro writes the same bytes, the lowest first; Spark has no other function that reads them.
         turned = F.concat(*(F.substring(raw, place, 1) for place in range(size, 0, -1)))

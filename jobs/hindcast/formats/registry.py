@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from hindcast.errors import AccessError, RecordError, SettingsError, TopicError
-from hindcast.kafka.security import PEM, is_here, pem
-from hindcast.settings import Settings
+from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
+from hindcast.common.settings import Settings
+from hindcast.kafka.security import PEM, find_pem_file, is_loopback
 
 ADDRESS = "HINDCAST_SCHEMA_REGISTRY"
 USER, PASSWORD, CA = VARIABLES = tuple(f"{ADDRESS}_{name}" for name in ("USER", "PASSWORD", "CA"))
@@ -35,58 +35,57 @@ _UNKNOWN = (40401, 40402, 40403)
 _FORBIDDEN = (401, 403)
 
 
-def fetch(now: Settings, ids: Iterable[int], where: str) -> dict[int, str]:
-    """The schemas of these ids, each complete: what it refers to is written out in it. One that is not there is left
-    out.
+def fetch_schemas(settings: Settings, ids: Iterable[int], where: str) -> dict[int, str]:
+    """Return the schemas with these ids, as JSON with their references inlined; unknown ids are left out.
 
-    `where`: what needs them, for messages. SettingsError if no registry is set, or what is set for it makes no sense;
-    AccessError if it refuses us, or we it; TopicError if it does not answer as one; RecordError for a schema that is
-    not Avro.
+    `where`: what needs them, for messages. SettingsError if no registry is set or a setting for it is invalid;
+    AccessError if it refuses our credentials or its certificate is not trusted; TopicError if it does not answer as a
+    schema registry; RecordError for a schema that is not Avro.
     """
     wanted = sorted(ids)
     if not wanted:
         return {}
-    if not now.schema_registry:
+    if not settings.schema_registry:
         raise SettingsError(
             f"{where} names schema {wanted[0]}, and there is no schema registry",
-            mend="set HINDCAST_SCHEMA_REGISTRY to its URL, or name the schema's file in the contract (value_schema:)",
+            fix="set HINDCAST_SCHEMA_REGISTRY to its URL, or name the schema's file in the contract (value_schema:)",
         )
-    with _client(now) as client:
-        found = {id_: _fetched(client, now, id_, where) for id_ in wanted}
+    with _open_client(settings) as client:
+        found = {id_: _fetch_schema(client, settings, id_, where) for id_ in wanted}
     return {id_: schema for id_, schema in found.items() if schema is not None}
 
 
-def config(url: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What Confluent's client is made with: the registry's address, who we are, and whom we trust.
+def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the configuration of Confluent's client: the registry's address, our credentials, whom we trust.
 
-    SettingsError for what makes no sense, would be without effect, or would let others read the password.
+    SettingsError for a setting that is invalid, has no effect, or would let others read the password.
     """
     env = os.environ if environ is None else environ
     user, password, authority = (env.get(name) or "" for name in VARIABLES)
-    plain = list(_plain(url))
+    plain = list(_find_plain_addresses(url))
     if password and not user:
-        raise SettingsError(f"{PASSWORD} is set and {USER} is not", mend=f"set both, or leave {PASSWORD} out")
+        raise SettingsError(f"{PASSWORD} is set and {USER} is not", fix=f"set both, or leave {PASSWORD} out")
     if ":" in user:
-        raise SettingsError(f"{USER} has a ':', which ends the name", mend=f"what follows it belongs into {PASSWORD}")
-    if user and (away := [address for address, host in plain if not is_here(host)]):
+        raise SettingsError(f"{USER} has a ':', which ends the name", fix=f"what follows it belongs into {PASSWORD}")
+    if user and (away := [address for address, host in plain if not is_loopback(host)]):
         raise SettingsError(
             f"{USER} is set, and without TLS its password would go readable over the network",
             where=away[0],
-            mend=f"set {ADDRESS} to an https:// address; without TLS only a registry on this machine's loopback",
+            fix=f"set {ADDRESS} to an https:// address; without TLS only a registry on this machine's loopback",
         )
     if authority and len(plain) == len(url.split(",")):
-        mend = f"set {ADDRESS} to an https:// address, or leave {CA} out"
-        raise SettingsError(f"{CA} is set, and without TLS nothing would come of it", where=url, mend=mend)
-    told: dict[str, Any] = {"url": url, "timeout": TIMEOUT, "max.retries": 2}
+        fix = f"set {ADDRESS} to an https:// address, or leave {CA} out"
+        raise SettingsError(f"{CA} is set, and without TLS nothing would come of it", where=url, fix=fix)
+    config: dict[str, Any] = {"url": url, "timeout": TIMEOUT, "max.retries": 2}
     if user:
-        told["basic.auth.user.info"] = f"{user}:{password}"
-    if path := pem(CA, authority):
-        told["ssl.ca.location"] = str(path)
-    return told
+        config["basic.auth.user.info"] = f"{user}:{password}"
+    if path := find_pem_file(CA, authority):
+        config["ssl.ca.location"] = str(path)
+    return config
 
 
-def _plain(url: str) -> Iterator[tuple[str, str]]:
-    """Of a registry's addresses those without TLS, each with its host."""
+def _find_plain_addresses(url: str) -> Iterator[tuple[str, str]]:
+    """Yield a registry's addresses without TLS, each with its host."""
     for address in url.split(","):
         try:
             parts = urlsplit(address.strip())
@@ -94,77 +93,77 @@ def _plain(url: str) -> Iterator[tuple[str, str]]:
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https"):
-            mend = "write https://host:port, of several registries with commas between"
-            raise SettingsError(f"{ADDRESS} has '{address}', which is no address", mend=mend)
+            fix = "write https://host:port, of several registries with commas between"
+            raise SettingsError(f"{ADDRESS} has '{address}', which is no address", fix=fix)
         if parts.scheme == "http":
             yield address.strip(), host
 
 
-def reach(now: Settings) -> None:
-    """Asks the registry for its subjects; TopicError if it does not answer, or refuses us."""
-    with _client(now) as client:
-        _asked(client.get_subjects, now, "its subjects")
+def refuse_unreachable(settings: Settings) -> None:
+    """Raise TopicError if the registry does not answer a request for its subjects, or refuses us."""
+    with _open_client(settings) as client:
+        _ask_registry(client.get_subjects, settings, "its subjects")
 
 
-def _client(now: Settings) -> Any:
-    told = config(now.schema_registry)
+def _open_client(settings: Settings) -> Any:
+    config = client_config(settings.schema_registry)
     from confluent_kafka.schema_registry import SchemaRegistryClient  # its import takes a second
 
     try:
-        return SchemaRegistryClient(told)
+        return SchemaRegistryClient(config)
     except OSError as error:
         raise SettingsError(
             f"the certificates of whom we trust cannot be used: {error.strerror or error}",
-            where=told.get("ssl.ca.location") or os.environ.get("SSL_CERT_FILE") or now.schema_registry,
-            mend=f"{CA}: {PEM}",
+            where=config.get("ssl.ca.location") or os.environ.get("SSL_CERT_FILE") or settings.schema_registry,
+            fix=f"{CA}: {PEM}",
         ) from None
 
 
-def _fetched(client: Any, now: Settings, id_: int, where: str) -> str | None:
-    """One schema as JSON, None if the registry does not know the id."""
-    told = _asked(lambda: client.get_schema(id_), now, where)
-    if told is None:
+def _fetch_schema(client: Any, settings: Settings, id_: int, where: str) -> str | None:
+    """Return one schema as JSON; None if the registry does not know the id."""
+    schema = _ask_registry(lambda: client.get_schema(id_), settings, where)
+    if schema is None:
         return None
-    found = f"schema {id_} of {now.schema_registry} is"
-    if told.schema_type != "AVRO":
-        mend = "register it as Avro, or leave the topic out: values of other schemas are not read"
-        raise RecordError(f"{found} {told.schema_type}, not Avro", where=where, mend=mend)
+    found = f"schema {id_} of {settings.schema_registry} is"
+    if schema.schema_type != "AVRO":
+        fix = "register it as Avro, or leave the topic out: values of other schemas are not read"
+        raise RecordError(f"{found} {schema.schema_type}, not Avro", where=where, fix=fix)
     try:
-        return json.dumps(complete(_parsed(told), _referred(client, now, told, where)))
+        return json.dumps(inline_references(_parse_schema(schema), _fetch_references(client, settings, schema, where)))
     except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"{found} not Avro: {error}", where=where, mend="register it as Avro's JSON") from None
+        raise RecordError(f"{found} not Avro: {error}", where=where, fix="register it as Avro's JSON") from None
 
 
-def _parsed(schema: Any) -> Any:
-    """A schema's JSON; TypeError or ValueError if it is none."""
+def _parse_schema(schema: Any) -> Any:
+    """Return a schema's JSON; TypeError or ValueError if it is not JSON."""
     if not isinstance(schema.schema_str, str):
         raise TypeError("it has no text")
     return json.loads(schema.schema_str)
 
 
-def _referred(client: Any, now: Settings, told: Any, where: str) -> list[Any]:
-    """The schemas that a schema refers to, each after those that it refers to itself."""
+def _fetch_references(client: Any, settings: Settings, schema: Any, where: str) -> list[Any]:
+    """Return the schemas that a schema refers to, each after those that it refers to itself."""
     found: list[Any] = []
-    for reference in told.references or ():
-        its = _asked(lambda r=reference: client.get_version(r.subject, r.version), now, where)
+    for reference in schema.references or ():
+        its = _ask_registry(lambda r=reference: client.get_version(r.subject, r.version), settings, where)
         if its is None:
             raise TopicError(
                 f"a schema refers to {reference.name}, which is not in the registry (subject {reference.subject}, "
                 f"version {reference.version})",
-                where=f"{now.schema_registry}, {where}",
-                mend="register it again",
+                where=f"{settings.schema_registry}, {where}",
+                fix="register it again",
             )
-        found += [*_referred(client, now, its.schema, where), _parsed(its.schema)]
+        found += [*_fetch_references(client, settings, its.schema, where), _parse_schema(its.schema)]
     return found
 
 
-def complete(schema: Any, referred: Iterable[Any]) -> Any:
-    """A schema with the named types of others written out where it first names them.
+def inline_references(schema: Any, referred: Iterable[Any]) -> Any:
+    """Return a schema with the named types of others written out where it first names them.
 
-    >>> complete({"type": "array", "items": "x.Item"}, [{"type": "fixed", "name": "x.Item", "size": 4}])
+    >>> inline_references({"type": "array", "items": "x.Item"}, [{"type": "fixed", "name": "x.Item", "size": 4}])
     {'type': 'array', 'items': {'type': 'fixed', 'name': 'x.Item', 'size': 4}}
     """
-    known = {_full(it, None): it for it in referred if isinstance(it, dict)}
+    known = {_full_name(it, None): it for it in referred if isinstance(it, dict)}
     done: set[str] = set()
 
     def within(it: Any, namespace: str | None) -> Any:
@@ -178,7 +177,7 @@ def complete(schema: Any, referred: Iterable[Any]) -> Any:
             return [within(part, namespace) for part in it]
         if not isinstance(it, dict):
             return it
-        inner = _full(it, namespace).rpartition(".")[0] if "name" in it and "type" in it else namespace
+        inner = _full_name(it, namespace).rpartition(".")[0] if "name" in it and "type" in it else namespace
         parts = {name: within(it[name], inner) for name in ("type", "items", "values") if name in it}
         if isinstance(it.get("type"), str) and it["type"] != parts["type"]:
             return parts["type"]  # {"type": "x.Item"} is x.Item itself
@@ -192,56 +191,59 @@ def complete(schema: Any, referred: Iterable[Any]) -> Any:
     return within(schema, None)
 
 
-def _full(schema: dict[str, Any], namespace: str | None) -> str:
+def _full_name(schema: dict[str, Any], namespace: str | None) -> str:
     name, own = str(schema.get("name", "")), schema.get("namespace", namespace)
     return name if "." in name or not own else f"{own}.{name}"
 
 
-def _asked(question: Any, now: Settings, where: str) -> Any:
-    """What the registry answers, None if it does not know what was asked for."""
+def _ask_registry(question: Any, settings: Settings, where: str) -> Any:
+    """Return the registry's answer; None if it does not know what was asked for."""
     from confluent_kafka.schema_registry import SchemaRegistryError
 
-    place = f"{now.schema_registry}, {where}"
+    place = f"{settings.schema_registry}, {where}"
     try:
         return question()
     except SchemaRegistryError as error:
         if error.error_code in _UNKNOWN:
             return None
-        raise _refused(error, place) from None
+        raise _refusal_error(error, place) from None
     except Exception as error:  # noqa: BLE001  # the client's own HTTP library raises what it likes
-        raise _unheard(error, place) from None
+        raise _no_answer_error(error, place) from None
 
 
-def _refused(error: Any, place: str) -> TopicError:
-    """What an HTTP status other than 200 means. Who is no registry may say anything: that is not repeated."""
+def _refusal_error(error: Any, place: str) -> TopicError:
+    """Return the error for an HTTP status other than 200.
+
+    Anything could be behind the address: the message is quoted only if it is a schema registry's.
+    """
     status = error.http_status_code
     if status in _FORBIDDEN:
-        mend = f"set {USER} and {PASSWORD} to one who may read it"
-        return AccessError(f"the schema registry refuses us (HTTP {status})", where=place, mend=mend)
+        fix = f"set {USER} and {PASSWORD} to one who may read it"
+        return AccessError(f"the schema registry refuses us (HTTP {status})", where=place, fix=fix)
     if not isinstance(error.error_code, int) or error.error_code < 0:
-        return TopicError(f"no schema registry answers there (HTTP {status})", where=place, mend=_WRONG)
+        return TopicError(f"no schema registry answers there (HTTP {status})", where=place, fix=_WRONG)
     found, password = str(error.error_message)[:_SHOWN], os.environ.get(PASSWORD)
-    told = found.replace(password, "***") if password else found
-    return TopicError(f"the schema registry fails (HTTP {status}: {told})", where=place, mend=_WRONG)
+    message = found.replace(password, "***") if password else found
+    return TopicError(f"the schema registry fails (HTTP {status}: {message})", where=place, fix=_WRONG)
 
 
-def _unheard(error: BaseException, place: str) -> TopicError:
-    """What a question without an answer, or with one that cannot be read, means."""
+def _no_answer_error(error: BaseException, place: str) -> TopicError:
+    """Return the error for a request without an answer, or with one that cannot be read."""
     name = type(error).__name__
     if isinstance(error, (ValueError, TypeError, AttributeError, KeyError)):
-        return TopicError(f"what answers is no schema registry ({name})", where=place, mend=_WRONG)
+        return TopicError(f"what answers is no schema registry ({name})", where=place, fix=_WRONG)
     why: BaseException | None = error
     while why is not None and not isinstance(why, ssl.SSLError):
         why = why.__cause__ or why.__context__
     if isinstance(why, ssl.SSLCertVerificationError):
-        mend = f"set {CA} to a PEM file of the authority that has signed it, and {ADDRESS} to a name that it is for"
+        fix = f"set {CA} to a PEM file of the authority that has signed it, and {ADDRESS} to a name that it is for"
         found = f"the schema registry's certificate cannot be trusted: {why.verify_message}"
-        return AccessError(found, where=place, mend=mend)
+        return AccessError(found, where=place, fix=fix)
     if why is not None:
-        mend = f"does it speak TLS? If not, write http:// in {ADDRESS}"
-        return AccessError(f"the schema registry cannot be spoken to by TLS ({why.reason})", where=place, mend=mend)
-    mend = f"start it, or set {ADDRESS} to its URL"
-    return TopicError(f"the schema registry does not answer ({name})", where=place, mend=mend)
+        fix = f"does it speak TLS? If not, write http:// in {ADDRESS}"
+        return AccessError(f"the schema registry cannot be spoken to by TLS ({why.reason})", where=place, fix=fix)
+    fix = f"start it, or set {ADDRESS} to its URL"
+    return TopicError(f"the schema registry does not answer ({name})", where=place, fix=fix)
 
 
 _SHOWN = 200

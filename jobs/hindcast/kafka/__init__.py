@@ -1,1 +1,1 @@
-"""Kafka: how it is spoken to, which offsets there are, and the records themselves."""
+"""Kafka: connections, offsets, and the records themselves."""

@@ -1,7 +1,7 @@
-"""Which partition a key goes to: the hashes that clients use, and keys that are in several partitions because of that.
+"""Partitioning of keys: the hashes that clients use, and keys that are in several partitions because of that.
 
-Java clients take murmur2; librdkafka, and with it most clients of Python, Go, C# and PHP, takes crc32 unless it is told
-otherwise; Sarama takes fnv1a. A topic that is written with two of them has most keys in two partitions.
+Java clients use murmur2; librdkafka, and with it most clients of Python, Go, C# and PHP, uses crc32 by default; Sarama
+uses fnv1a. A topic that is written with two of them has most keys in two partitions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import closing
 
-from hindcast.kafka.topics import Cluster, Offsets
+from hindcast.kafka.topics import Cluster, OffsetRange
 
 PARTITIONERS = {
     "murmur2": "murmur2_random",
@@ -17,26 +17,26 @@ PARTITIONERS = {
     "fnv1a": "fnv1a_random",
     "random": "random",
 }
-"""Partitioners by what they are called here, as librdkafka calls them. Records without a key go anywhere."""
+"""Our names of partitioners, with those of librdkafka. Records without a key go anywhere."""
 
-NEWEST = 100_000
-"""So many of a topic's newest records are searched for keys."""
+MAX_NEWEST_RECORDS = 100_000
+"""How many of a topic's newest records are searched for keys."""
 
 
 def find_partitions(cluster: Cluster, topic: str, keys: Collection[bytes]) -> dict[bytes, set[int]]:
     """Return the partitions in which the newest records of a topic have these keys; nothing for a single partition."""
-    held = cluster.available(topic)
-    if len(held) == 1 or not keys:
+    available = cluster.read_offset_ranges(topic)
+    if len(available) == 1 or not keys:
         return {}
-    each = NEWEST // len(held)
-    ranges = {partition: Offsets(max(it.start, it.end - each), it.end) for partition, it in held.items()}
-    found: dict[bytes, set[int]] = {}
-    with closing(cluster.committed(topic, ranges)) as batches:
+    each = MAX_NEWEST_RECORDS // len(available)
+    ranges = {p: OffsetRange(max(start, end - each), end) for p, (start, end) in available.items()}
+    partitions: dict[bytes, set[int]] = {}
+    with closing(cluster.read_committed_records(topic, ranges)) as batches:
         for message in (message for batch in batches for message in batch):
             key = message.key()
             if isinstance(key, bytes) and key in keys:
-                found.setdefault(key, set()).add(message.partition() or 0)
-    return found
+                partitions.setdefault(key, set()).add(message.partition() or 0)
+    return partitions
 
 
 def describe_scattered(topic: str, sent: Mapping[bytes, set[int]], before: Mapping[bytes, set[int]]) -> str | None:
@@ -44,8 +44,9 @@ def describe_scattered(topic: str, sent: Mapping[bytes, set[int]], before: Mappi
     others = {key: before[key] - places for key, places in sent.items() if before.get(key, places) - places}
     if not others:
         return None
-    key, there = next(iter(others.items()))
-    shown = f"{key.decode('utf-8', 'replace')}: now in {_list(sent[key])}, before in {_list(there)}"
+    key, previous = next(iter(others.items()))
+    now_in, before_in = _format_partitions(sent[key]), _format_partitions(previous)
+    shown = f"{key.decode('utf-8', 'replace')}: now in {now_in}, before in {before_in}"
     many = f"{len(others):,} of {len(sent):,} keys are" if len(sent) > 1 else "the key is"
     return (
         f"warning: {many} in other partitions of {topic} too ({shown}). Of two records of a key with one timestamp the "
@@ -54,5 +55,5 @@ def describe_scattered(topic: str, sent: Mapping[bytes, set[int]], before: Mappi
     )
 
 
-def _list(partitions: Collection[int]) -> str:
+def _format_partitions(partitions: Collection[int]) -> str:
     return ", ".join(map(str, sorted(partitions)))

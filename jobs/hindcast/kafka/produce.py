@@ -1,4 +1,4 @@
-"""Records into Kafka: what the demo, the tests and `hindcast produce` write topics with."""
+"""Writing records to Kafka, for the demo, the tests and `hindcast produce`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from hindcast.errors import TopicError
-from hindcast.kafka import refusals
+from hindcast.common.errors import TopicError
+from hindcast.common.plurals import format_count
+from hindcast.kafka import access_errors
 from hindcast.kafka.partitioning import PARTITIONERS
-from hindcast.kafka.security import Security, client, security
+from hindcast.kafka.security import Security, client_config, read_security
 from hindcast.kafka.topics import TIMEOUT, millis
-from hindcast.words import counted
 
 
-class Record(NamedTuple):
-    """What is sent: bytes or null, the record's timestamp, and headers in order.
+class ProducerRecord(NamedTuple):
+    """A record to send: bytes or null, its timestamp, and headers in order.
 
-    `timestamp`: a moment, or milliseconds since 1970, of which negative ones are none (KIP-32); null: now.
+    `timestamp`: a moment, or milliseconds since 1970, of which negative ones mean none (KIP-32); None: now.
     """
 
     key: bytes | None
@@ -31,50 +31,50 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
-def create(
+def create_topics(
     servers: str,
     *topics: str,
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
     how: Security | None = None,
 ) -> None:
-    """Makes the topics that are not there, and returns when the broker knows them.
+    """Create the topics that do not exist, and return when the broker knows them.
 
-    They have as many replicas as the brokers are set to give (default.replication.factor), and keep records of any
-    date, unless `config` has settings of their own. `how` the broker is spoken to: as the
-    environment says, if not given. AccessError if it refuses us.
+    They have the brokers' number of replicas (default.replication.factor), and keep records of any date, unless
+    `config` says otherwise. `how` to connect: by default as the environment says. Raises AccessError if the broker
+    refuses us.
     """
-    how, heard = how or security(servers), refusals.Heard()
+    how, errors = how or read_security(servers), access_errors.ClientErrors()
     new = [NewTopic(topic, partitions, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
-    admin = refusals.connected(AdminClient, {**client(servers, how), "error_cb": heard}, how)
-    _greet(admin, heard, servers, None, how)  # to ask for the topic could make it, as the broker likes
+    admin = access_errors.connect_client(AdminClient, {**client_config(servers, how), "error_cb": errors}, how)
+    _await_broker(admin, errors, servers, None, how)  # asking for the topic could create it, if the broker allows that
     for topic, future in admin.create_topics(new, request_timeout=TIMEOUT).items():
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() in _NO_RIGHT:
-                raise refusals.no_right("Create", topic, servers, how) from None
+                raise access_errors.authorization_error("Create", topic, servers, how) from None
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise TopicError(error.args[0].str(), where=f"{servers}, topic {topic}", mend=_UP) from None
+                raise TopicError(error.args[0].str(), where=f"{servers}, topic {topic}", fix=_UP) from None
         until = time.monotonic() + TIMEOUT  # the broker learns of a topic a moment after its controller
         while admin.list_topics(topic, timeout=TIMEOUT).topics[topic].error and time.monotonic() < until:
             time.sleep(0.05)
 
 
-def send(
+def send_records(
     servers: str,
     topic: str,
-    records: Iterable[Record],
+    records: Iterable[ProducerRecord],
     how: Security | None = None,
     *,
     partitioner: str = "murmur2",
     partition: int | None = None,
     placed: dict[bytes, set[int]] | None = None,
 ) -> int:
-    """Sends records in order and waits until the broker has them all; returns how many. `how`: as `create` has it.
+    """Send records in order, wait until the broker has them all, and return their number.
 
-    To the partition that a `partitioner` (`partitioning.PARTITIONERS`) gives their keys, as Java clients do if none is
-    named; or all to one `partition`. `placed` is filled with the partitions that each key went to.
+    The `partitioner` (`partitioning.PARTITIONERS`) chooses the partition of a key, by default as Java clients do; with
+    `partition`, all go there. `placed` is filled with the partitions of each key. `how`: see `create_topics`.
     """
     problems: list[KafkaError] = []
 
@@ -84,21 +84,21 @@ def send(
         elif placed is not None and isinstance(key := message.key(), bytes):
             placed.setdefault(key, set()).add(message.partition() or 0)
 
-    how, heard = how or security(servers), refusals.Heard()
-    config = {**client(servers, how), "error_cb": heard, "linger.ms": 20, "message.timeout.ms": 30_000}
+    how, errors = how or read_security(servers), access_errors.ClientErrors()
+    config = {**client_config(servers, how), "error_cb": errors, "linger.ms": 20, "message.timeout.ms": 30_000}
     config |= {"partitioner": PARTITIONERS[partitioner]}
     reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": placed is None}
-    producer = refusals.connected(Producer, {**config, **reported}, how)
-    _greet(producer, heard, servers, topic, how)
+    producer = access_errors.connect_client(Producer, {**config, **reported}, how)
+    _await_broker(producer, errors, servers, topic, how)
     target = _ANY if partition is None else partition
     if partition is not None and not 0 <= partition < _count_partitions(producer, topic):
-        mend = f"it has {counted(_count_partitions(producer, topic), 'partition')}, numbered from 0"
-        raise TopicError(f"there is no partition {partition}; nothing was sent", where=f"topic {topic}", mend=mend)
+        fix = f"it has {format_count(_count_partitions(producer, topic), 'partition')}, numbered from 0"
+        raise TopicError(f"there is no partition {partition}; nothing was sent", where=f"topic {topic}", fix=fix)
     sent = 0
     for record in records:
         stamp = millis(record.timestamp) if isinstance(record.timestamp, datetime) else record.timestamp or 0
         if record.timestamp is not None and not stamp:
-            raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, mend=_EPOCH)
+            raise TopicError("the client cannot send a record dated 1970-01-01T00:00:00Z", where=topic, fix=_EPOCH)
         while True:
             try:
                 headers = list(record.headers)
@@ -108,17 +108,18 @@ def send(
                 producer.poll(0.1)
             except KafkaException as error:
                 producer.flush(60)
-                told = f"record {sent + 1} was not taken: {error.args[0].str()}; those before it were"
-                raise TopicError(told, where=topic, mend="send what the broker takes, from this record on") from None
+                problem = f"record {sent + 1} was not accepted: {error.args[0].str()}; those before it were"
+                fix = "send what the broker accepts, from this record on"
+                raise TopicError(problem, where=topic, fix=fix) from None
         sent += 1
         if sent % 10_000 == 0:
             producer.poll(0)
     left = producer.flush(60)
     if left or problems:
         if any(error.code() in _NO_RIGHT for error in problems):
-            raise refusals.no_right("Write", topic, servers, how)
-        told = problems[0].str() if problems else "the broker does not answer"
-        raise TopicError(f"{left + len(problems)} of {sent} records were not taken: {told}", where=topic, mend=_UP)
+            raise access_errors.authorization_error("Write", topic, servers, how)
+        problem = problems[0].str() if problems else "the broker does not answer"
+        raise TopicError(f"{left + len(problems)} of {sent} records were not accepted: {problem}", where=topic, fix=_UP)
     return sent
 
 
@@ -126,16 +127,18 @@ def _count_partitions(producer: Producer, topic: str) -> int:
     return len(producer.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions)
 
 
-def _greet(connected: Any, heard: refusals.Heard, servers: str, topic: str | None, how: Security) -> None:
+def _await_broker(
+    connected: Any, errors: access_errors.ClientErrors, servers: str, topic: str | None, how: Security
+) -> None:
     try:
-        refusals.greet(connected, heard, servers, topic, how, TIMEOUT)
+        access_errors.await_broker(connected, errors, servers, topic, how, TIMEOUT)
     except KafkaException as error:
         where = f"{servers}, topic {topic}" if topic else servers
-        raise TopicError(error.args[0].str(), where=where, mend=_UP) from None
+        raise TopicError(error.args[0].str(), where=where, fix=_UP) from None
 
 
 _ANY = -1
-"""For the client: the partition that the partitioner gives."""
+"""The client's number for the partition that the partitioner chooses."""
 _EPOCH = "date it a millisecond later; the client takes the epoch itself for `now`"
 _NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _UP = "is a broker up? (make up, or set HINDCAST_KAFKA)"

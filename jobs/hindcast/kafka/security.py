@@ -1,4 +1,4 @@
-"""How Kafka is spoken to: TLS and SASL, from the environment, for both clients that we use.
+"""Security of connections to Kafka: TLS and SASL, from the environment, for both clients that we use.
 
 | variable                     | default        | meaning                                                          |
 | ---------------------------- | -------------- | ---------------------------------------------------------------- |
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hindcast.errors import SettingsError, nearest
+from hindcast.common.errors import SettingsError, suggest_nearest
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_ssl", "sasl_plaintext")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
@@ -46,13 +46,13 @@ VARIABLES = tuple(
 )
 """The variables above, in their order."""
 
-USED = f"{PREFIX}CONN_USED"
-"""What a task of Airflow's notes for itself: the connection that its environment is from."""
+CONNECTION_USED = f"{PREFIX}CONN_USED"
+"""The variable in which an Airflow task notes the connection that its environment is from."""
 
 
 @dataclass(frozen=True)
 class Security:
-    """One reading of the environment. `password` and `key_password` are not in its `repr`.
+    """The security settings of one reading of the environment. `password` and `key_password` are not in its `repr`.
 
     `mechanism` is empty without SASL.
     """
@@ -76,14 +76,14 @@ class Security:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must be shown nowhere."""
-        return tuple(it for it in (self.password, self.key_password) if it)
+        """The values that must never be shown."""
+        return tuple(secret for secret in (self.password, self.key_password) if secret)
 
-    def librdkafka(self) -> dict[str, str]:
-        """The properties of librdkafka's clients (confluent-kafka) beside the brokers' addresses."""
+    def librdkafka_config(self) -> dict[str, str]:
+        """Return the properties of librdkafka's clients (confluent-kafka) except the brokers' addresses."""
         if self.protocol == "plaintext":
             return {}
-        told = {
+        properties = {
             "security.protocol": self.protocol,
             "ssl.ca.location": str(self.ca or ""),
             "ssl.certificate.location": str(self.cert or ""),
@@ -92,7 +92,7 @@ class Security:
             "sasl.mechanism": self.mechanism,
         }
         if self.mechanism == "OAUTHBEARER":
-            told |= {
+            properties |= {
                 "sasl.oauthbearer.method": "oidc",
                 "sasl.oauthbearer.token.endpoint.url": self.token_url,
                 "sasl.oauthbearer.client.id": self.username,
@@ -100,202 +100,206 @@ class Security:
                 "sasl.oauthbearer.scope": self.scope,
             }
         else:
-            told |= {"sasl.username": self.username, "sasl.password": self.password}
-        return {name: value for name, value in told.items() if value}
+            properties |= {"sasl.username": self.username, "sasl.password": self.password}
+        return {name: value for name, value in properties.items() if value}
 
 
 PLAINTEXT = Security()
 """Neither encrypted nor authenticated: the broker that `make up` starts."""
 
 
-def security(servers: str, environ: Mapping[str, str] | None = None) -> Security:
-    """How the brokers at `servers` are spoken to, as the environment has it at this moment.
+def read_security(servers: str, environ: Mapping[str, str] | None = None) -> Security:
+    """Return how to connect to the brokers at `servers`, as the environment says at this moment.
 
-    Reads the password file, if one is named. SettingsError for what makes no sense, would be without effect, or would
-    let others read a secret.
+    Reads the password file, if one is named. Raises SettingsError for settings that make no sense, would have no
+    effect, or would let others read a secret.
     """
     env = os.environ if environ is None else environ
-    addresses(servers, "HINDCAST_KAFKA")
+    parse_addresses(servers, "HINDCAST_KAFKA")
     _refuse_unknown(env)
-    told = {name.removeprefix(PREFIX).lower(): env.get(name) or "" for name in VARIABLES}
-    protocol = _one_of("SECURITY", told["security"].lower() or "plaintext", PROTOCOLS)
-    handover = _one_of("HANDOVER", told["handover"] or "environment", HANDOVERS)
-    _refuse_useless(protocol, told)
+    values = {name.removeprefix(PREFIX).lower(): env.get(name) or "" for name in VARIABLES}
+    protocol = _refuse_unknown_value("SECURITY", values["security"].lower() or "plaintext", PROTOCOLS)
+    handover = _refuse_unknown_value("HANDOVER", values["handover"] or "environment", HANDOVERS)
+    _refuse_useless(protocol, values)
     if protocol == "plaintext":
         return PLAINTEXT
-    if bool(told["cert"]) != bool(told["key"]):
-        one, other = ("CERT", "KEY") if told["cert"] else ("KEY", "CERT")
-        raise SettingsError(f"{PREFIX}{one} is set and {PREFIX}{other} is not", mend="mutual TLS takes both files")
-    ca, cert, key = (_file(name, told[name.lower()]) for name in ("CA", "CERT", "KEY"))
-    made = Security(protocol, ca, cert, key, told["key_password"], handover=handover)
+    if bool(values["cert"]) != bool(values["key"]):
+        one, other = ("CERT", "KEY") if values["cert"] else ("KEY", "CERT")
+        raise SettingsError(f"{PREFIX}{one} is set but {PREFIX}{other} is not", fix="mutual TLS takes both files")
+    ca, cert, key = (_find_key_file(name, values[name.lower()]) for name in ("CA", "CERT", "KEY"))
+    security = Security(protocol, ca, cert, key, values["key_password"], handover=handover)
     if protocol.startswith("sasl"):
-        made = _with_sasl(made, told)
-    _refuse_readable(servers, made)
-    return made
+        security = _add_sasl(security, values)
+    _refuse_readable(servers, security)
+    return security
 
 
-def addresses(servers: str, where: str) -> list[tuple[str, int]]:
-    """Brokers as host and port each; SettingsError, with `where` they stand, for one that is not `host:port`.
+def parse_addresses(servers: str, where: str) -> list[tuple[str, int]]:
+    """Return host and port of each broker; SettingsError, with `where` they are set, for one that is not `host:port`.
 
-    >>> addresses("b1:9092, SASL_SSL://[::1]:9093", "HINDCAST_KAFKA")
+    >>> parse_addresses("b1:9092, SASL_SSL://[::1]:9093", "HINDCAST_KAFKA")
     [('b1', 9092), ('::1', 9093)]
     """
-    found = []
+    addresses = []
     for server in servers.split(","):
         match = _ADDRESS.fullmatch(server.strip())
         if match is None or not 0 < int(match[2]) < _PORTS:
-            mend = "write each broker as host:port with commas between, as b1.example.org:9092,b2.example.org:9092"
-            raise SettingsError(f"'{server.strip()}' is not the host:port of a broker", where=where, mend=mend)
-        found.append((match[1].strip("[]"), int(match[2])))
-    return found
+            fix = "write each broker as host:port with commas between, as b1.example.org:9092,b2.example.org:9092"
+            raise SettingsError(f"'{server.strip()}' is not the host:port of a broker", where=where, fix=fix)
+        addresses.append((match[1].strip("[]"), int(match[2])))
+    return addresses
 
 
-def client(servers: str, how: Security) -> dict[str, Any]:
-    """What every client of librdkafka's is made with: the brokers, how they are spoken to, and no log of its own."""
-    return {"bootstrap.servers": servers, "log_level": 0, **how.librdkafka()}
+def client_config(servers: str, how: Security) -> dict[str, Any]:
+    """Return the properties of every librdkafka client: the brokers, their security, and no log of its own."""
+    return {"bootstrap.servers": servers, "log_level": 0, **how.librdkafka_config()}
 
 
-def forget() -> None:
-    """Takes all of this out of the environment of this process, for one that has a broker of its own."""
+def clear_environment() -> None:
+    """Remove all these variables from the environment of this process, for one that has its own broker."""
     for name in VARIABLES:
         os.environ.pop(name, None)
 
 
-def own_broker(environ: Mapping[str, str] | None = None) -> None:
-    """SettingsError if the environment asks for security of the broker that `make up` starts, which has none."""
+def refuse_security_of_own_broker(environ: Mapping[str, str] | None = None) -> None:
+    """Raise SettingsError if the environment wants security of the broker that `make up` starts, which has none."""
     env = os.environ if environ is None else environ
-    if (asked := env.get(f"{PREFIX}SECURITY") or "plaintext").lower() != "plaintext":
+    if (protocol := env.get(f"{PREFIX}SECURITY") or "plaintext").lower() != "plaintext":
         raise SettingsError(
-            f"{PREFIX}SECURITY is '{asked}', and the broker that `make up` starts speaks plaintext",
-            mend="set HINDCAST_KAFKA to your brokers' host:port, or leave HINDCAST_KAFKA_SECURITY out",
+            f"{PREFIX}SECURITY is '{protocol}', and the broker that `make up` starts speaks plaintext",
+            fix="set HINDCAST_KAFKA to your brokers' host:port, or leave HINDCAST_KAFKA_SECURITY out",
         )
 
 
-def is_here(host: str) -> bool:
-    """Whether a host is this machine's loopback."""
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine's loopback."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
 
-def pem(variable: str, text: str) -> Path | None:
-    """The PEM file that a variable names, None if it names none; SettingsError if it cannot be read or is no PEM."""
+def find_pem_file(variable: str, text: str) -> Path | None:
+    """Return the PEM file that a variable names, None if none; SettingsError if it cannot be read or is not PEM."""
     if not text:
         return None
     path = Path(text).expanduser().absolute()
-    if "-----BEGIN " not in _read(variable, text):
-        raise SettingsError(f"{variable} is no PEM file", where=str(path), mend=PEM)
+    if "-----BEGIN " not in _read_file(variable, text):
+        raise SettingsError(f"{variable} is not a PEM file", where=str(path), fix=PEM)
     return path
 
 
-def _with_sasl(made: Security, told: Mapping[str, str]) -> Security:
-    mechanism = _one_of("MECHANISM", (told["mechanism"] or "SCRAM-SHA-512").upper(), MECHANISMS)
-    if told["password"] and told["password_file"]:
-        raise SettingsError(f"{PREFIX}PASSWORD and {PREFIX}PASSWORD_FILE are both set", mend="set one of them")
-    password = told["password"] or _read(f"{PREFIX}PASSWORD_FILE", told["password_file"])
-    wanted = {"USERNAME": told["username"], "PASSWORD": password}
+def _add_sasl(security: Security, values: Mapping[str, str]) -> Security:
+    mechanism = _refuse_unknown_value("MECHANISM", (values["mechanism"] or "SCRAM-SHA-512").upper(), MECHANISMS)
+    if values["password"] and values["password_file"]:
+        raise SettingsError(f"{PREFIX}PASSWORD and {PREFIX}PASSWORD_FILE are both set", fix="set one of them")
+    password = values["password"] or _read_file(f"{PREFIX}PASSWORD_FILE", values["password_file"])
+    required = {"USERNAME": values["username"], "PASSWORD": password}
     if mechanism == "OAUTHBEARER":
-        wanted |= {"TOKEN_URL": told["token_url"]}
-        _refuse_open_token_url(told["token_url"])
-    elif given := [name for name in ("TOKEN_URL", "SCOPE") if told[name.lower()]]:
-        found = f"{PREFIX}{given[0]} is set and {PREFIX}MECHANISM is {mechanism}"
-        raise SettingsError(found, mend=f"set {PREFIX}MECHANISM to OAUTHBEARER, or leave {PREFIX}{given[0]} out")
-    if missing := [f"{PREFIX}{name}" for name, value in wanted.items() if not value]:
+        required |= {"TOKEN_URL": values["token_url"]}
+        _refuse_open_token_url(values["token_url"])
+    elif given := [name for name in ("TOKEN_URL", "SCOPE") if values[name.lower()]]:
+        problem = f"{PREFIX}{given[0]} is set and {PREFIX}MECHANISM is {mechanism}"
+        raise SettingsError(problem, fix=f"set {PREFIX}MECHANISM to OAUTHBEARER, or leave {PREFIX}{given[0]} out")
+    if missing := [f"{PREFIX}{name}" for name, value in required.items() if not value]:
         raise SettingsError(
-            f"SASL with {mechanism} is asked for, and {' and '.join(missing)} {_is(missing)} not set",
-            mend="set them in the environment of whoever talks to Kafka (docs/security.md)",
+            f"SASL with {mechanism} is requested, but {' and '.join(missing)} {_is_or_are(missing)} not set",
+            fix="set them in the environment of whoever talks to Kafka (docs/security.md)",
         )
     return replace(
-        made,
+        security,
         mechanism=mechanism,
-        username=told["username"],
+        username=values["username"],
         password=password,
-        token_url=told["token_url"],
-        scope=told["scope"],
+        token_url=values["token_url"],
+        scope=values["scope"],
     )
 
 
 def _refuse_unknown(env: Mapping[str, str]) -> None:
-    """SettingsError for a variable that begins as ours do and is none of them: it would be passed over.
+    """Raise SettingsError for a variable that begins as ours do and is none of them: it would be ignored.
 
-    Kubernetes has some of its own for a service that is called hindcast-kafka.
+    Kubernetes sets some of its own for a service that is called hindcast-kafka.
     """
     known = (*VARIABLES, f"{PREFIX}PORT")
     ours = (name for name in env if name.startswith(PREFIX) and not _OF_KUBERNETES.fullmatch(name))
-    if odd := sorted(name for name in ours if name not in (*known, USED)):
-        raise SettingsError(f"{odd[0]} is set, and there is no such variable", mend=nearest(odd[0], known))
+    if odd := sorted(name for name in ours if name not in (*known, CONNECTION_USED)):
+        raise SettingsError(f"{odd[0]} is set, but Hindcast has no such variable", fix=suggest_nearest(odd[0], known))
 
 
-def _refuse_useless(protocol: str, told: Mapping[str, str]) -> None:
-    """SettingsError for what is set and would have no effect: whoever set a password believes that it is asked for."""
+def _refuse_useless(protocol: str, values: Mapping[str, str]) -> None:
+    """Raise SettingsError for settings without effect: whoever sets a password believes that it is needed."""
     tls, sasl = ("ca", "cert", "key", "key_password"), ("mechanism", "username", "password", "password_file")
     useless = {
         "plaintext": (*tls, *sasl, "token_url", "scope"),
         "ssl": (*sasl, "token_url", "scope"),
         "sasl_plaintext": tls,
     }.get(protocol, ())
-    if given := [f"{PREFIX}{name.upper()}" for name in useless if told[name]]:
+    if given := [f"{PREFIX}{name.upper()}" for name in useless if values[name]]:
         raise SettingsError(
-            f"{' and '.join(given)} {_is(given)} set, and with {PREFIX}SECURITY {protocol} nothing would come of it",
-            mend=f"set {PREFIX}SECURITY to {'sasl_ssl' if protocol != 'sasl_plaintext' else 'sasl_ssl or ssl'}, "
+            f"{' and '.join(given)} {_is_or_are(given)} set, which has no effect with {PREFIX}SECURITY {protocol}",
+            fix=f"set {PREFIX}SECURITY to {'sasl_ssl' if protocol != 'sasl_plaintext' else 'sasl_ssl or ssl'}, "
             "or leave them out",
         )
 
 
-def _refuse_readable(servers: str, made: Security) -> None:
-    """PLAIN sends the password as it is, and OAUTHBEARER a token that is as good: not over an open network."""
-    if made.tls or made.mechanism not in ("PLAIN", "OAUTHBEARER"):
+def _refuse_readable(servers: str, security: Security) -> None:
+    """Raise SettingsError if a password (PLAIN) or token (OAUTHBEARER) would cross an open network unencrypted."""
+    if security.tls or security.mechanism not in ("PLAIN", "OAUTHBEARER"):
         return
-    if away := [server for server in servers.split(",") if not is_here(server.strip().rpartition(":")[0])]:
+    if remote := [server for server in servers.split(",") if not is_loopback(server.strip().rpartition(":")[0])]:
         raise SettingsError(
-            f"{made.mechanism} without TLS would send its secret readable over the network",
-            where=away[0].strip(),
-            mend=f"set {PREFIX}SECURITY to sasl_ssl, or use SCRAM; without TLS only brokers on this machine's loopback",
+            f"{security.mechanism} without TLS would send its secret unencrypted over the network",
+            where=remote[0].strip(),
+            fix=f"set {PREFIX}SECURITY to sasl_ssl, or use SCRAM; without TLS only brokers on this machine's loopback",
         )
 
 
 def _refuse_open_token_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.username or parts.password:
-        found = f"{PREFIX}TOKEN_URL has credentials in it"
-        raise SettingsError(found, mend=f"give them as {PREFIX}USERNAME and {PREFIX}PASSWORD")
-    if url and parts.scheme != "https" and not (parts.scheme == "http" and is_here(parts.hostname or "")):
+        problem = f"{PREFIX}TOKEN_URL has credentials in it"
+        raise SettingsError(problem, fix=f"give them as {PREFIX}USERNAME and {PREFIX}PASSWORD")
+    if url and parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise SettingsError(
-            f"{PREFIX}TOKEN_URL is '{url}': the client's secret would go readable over the network",
-            mend="set an https:// address",
+            f"{PREFIX}TOKEN_URL is '{url}': the client's secret would go over the network unencrypted",
+            fix="set an https:// address",
         )
 
 
-def _file(name: str, text: str) -> Path | None:
+def _find_key_file(name: str, text: str) -> Path | None:
     variable = f"{PREFIX}{name}"
-    path = pem(variable, text)
-    if path and name == "KEY" and not re.search(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", _read(variable, text)):
-        raise SettingsError(f"{variable} is not a key in PKCS#8, which Java reads", where=str(path), mend=_PKCS8)
+    path = find_pem_file(variable, text)
+    if (
+        path
+        and name == "KEY"
+        and not re.search(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", _read_file(variable, text))
+    ):
+        raise SettingsError(f"{variable} is not a PKCS#8 key, which Java needs", where=str(path), fix=_PKCS8)
     return path
 
 
-def _read(variable: str, text: str) -> str:
-    """The text of the file that a variable names, without the line's end that editors add."""
+def _read_file(variable: str, text: str) -> str:
+    """Return the text of the file that a variable names, without the newline that editors add."""
     if not text:
         return ""
     path = Path(text).expanduser().absolute()
     try:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingsError(
-            f"{variable} cannot be read: {told}", where=str(path), mend="check path and rights"
+            f"{variable} cannot be read: {reason}", where=str(path), fix="check the path and its permissions"
         ) from None
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+def _refuse_unknown_value(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
-        raise SettingsError(f"{PREFIX}{name} is '{value}'", mend=nearest(value, known))
+        raise SettingsError(f"{PREFIX}{name} is '{value}'", fix=suggest_nearest(value, known))
     return value
 
 
-def _is(names: list[str]) -> str:
+def _is_or_are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
@@ -303,4 +307,4 @@ _ADDRESS = re.compile(r"(?:\w+://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(\d{1,5})
 _OF_KUBERNETES = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
 _PORTS = 65536
 PEM = "give a file with -----BEGIN CERTIFICATE----- (from a Java keystore: keytool -exportcert -rfc)"
-_PKCS8 = "openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem makes one of it"
+_PKCS8 = "convert it: openssl pkcs8 -topk8 -in OLD.pem -out NEW.pem"

@@ -1,4 +1,4 @@
-"""Kafka: which offsets there are, which of them an interval bounds, and the records themselves."""
+"""Kafka: available offsets, those within an interval, and the records themselves."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 from pyspark.sql import DataFrame, SparkSession
 
-from hindcast.errors import TopicError
-from hindcast.kafka import handover, refusals
-from hindcast.kafka.security import Security, client, security
+from hindcast.common.errors import TopicError
+from hindcast.kafka import access_errors, jvm_credentials
+from hindcast.kafka.security import Security, client_config, read_security
 
 TIMEOUT = 20.0
 """Seconds after which a broker that does not answer is an error."""
 
 
-class Offsets(NamedTuple):
+class OffsetRange(NamedTuple):
     """The half-open range of offsets [start, end) of one partition."""
 
     start: int
@@ -37,19 +37,19 @@ class Offsets(NamedTuple):
 
 
 class Cluster:
-    """The brokers at `servers` (host:port, comma-separated). A context manager.
+    """The brokers at `servers` (host:port, comma-separated), as a context manager.
 
-    `how` they are spoken to: as the environment says, if not given. AccessError from any question if they refuse us.
+    `how` to connect to them: by default as the environment says. Every method raises AccessError if they refuse us.
     """
 
     def __init__(self, servers: str, how: Security | None = None) -> None:
         self.servers = servers
-        self._how = how or security(servers)
-        self._heard, self._greeted = refusals.Heard(), False
+        self._how = how or read_security(servers)
+        self._errors, self._greeted = access_errors.ClientErrors(), False
         self._config = {
-            **client(servers, self._how),
+            **client_config(servers, self._how),
             "socket.timeout.ms": 10_000,
-            "error_cb": self._heard,
+            "error_cb": self._errors,
         }
         reading = {
             **self._config,
@@ -59,8 +59,8 @@ class Cluster:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
-        self._admin = refusals.connected(AdminClient, self._config, self._how)
-        self._consumer = refusals.connected(Consumer, reading, self._how)
+        self._admin = access_errors.connect_client(AdminClient, self._config, self._how)
+        self._consumer = access_errors.connect_client(Consumer, reading, self._how)
 
     def __enter__(self) -> Cluster:
         return self
@@ -68,237 +68,238 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def topics(self) -> dict[str, list[int]]:
-        """Every topic with its partitions; Kafka tells of none that we have no right to Describe."""
-        found = self._ask(lambda: self._consumer.list_topics(timeout=TIMEOUT), "")
-        return {name: sorted(it.partitions) for name, it in found.topics.items() if it.error is None}
+    def list_topics(self) -> dict[str, list[int]]:
+        """Return every topic with its partitions; Kafka leaves out those that we may not Describe."""
+        metadata = self._ask(lambda: self._consumer.list_topics(timeout=TIMEOUT), "")
+        return {name: sorted(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
-    def has(self, topic: str) -> bool:
-        """Whether the topic is there. AccessError without the right to Describe it: Kafka then tells nobody."""
+    def has_topic(self, topic: str) -> bool:
+        """Return whether the topic exists. AccessError without the right to Describe it: Kafka does not say then."""
         error = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic).topics[topic].error
         if error is not None and error.name() not in _NO_TOPIC:
-            raise self._told(error, topic)
+            raise self._explain_error(error, topic)
         return error is None
 
     def topic_id(self, topic: str) -> str:
-        """The id that a topic made anew under the same name does not share."""
-        wanted = TopicCollection([topic])
-        found = self._ask(self._admin.describe_topics(wanted, request_timeout=TIMEOUT)[topic].result, topic)
-        return str(found.topic_id)
+        """Return the id of the topic; a recreated topic of the same name has another."""
+        topics = TopicCollection([topic])
+        description = self._ask(self._admin.describe_topics(topics, request_timeout=TIMEOUT)[topic].result, topic)
+        return str(description.topic_id)
 
-    def allowed(self, topic: str) -> set[str]:
-        """What we may do with a topic, in the words of Kafka's operations: READ, DESCRIBE, ..."""
-        wanted = TopicCollection([topic])
-        question = self._admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=TIMEOUT)
-        found = self._ask(question[topic].result, topic)
-        return {operation.name for operation in found.authorized_operations or ()}
+    def list_allowed_operations(self, topic: str) -> set[str]:
+        """Return what we may do with a topic, by the names of Kafka's operations: READ, DESCRIBE, ..."""
+        topics = TopicCollection([topic])
+        question = self._admin.describe_topics(topics, include_authorized_operations=True, request_timeout=TIMEOUT)
+        description = self._ask(question[topic].result, topic)
+        return {operation.name for operation in description.authorized_operations or ()}
 
-    def available(self, topic: str) -> dict[int, Offsets]:
-        """The offsets that each partition holds now: from its first record to after its last committed one.
+    def read_offset_ranges(self, topic: str) -> dict[int, OffsetRange]:
+        """Return the offsets that each partition holds now: from its first record to after its last committed one.
 
-        Asks for all partitions at once. Raises TopicError if no broker answers or the topic is not there.
+        Asks for all partitions at once. Raises TopicError if no broker answers or the topic does not exist.
         """
         metadata = self._ask(lambda: self._consumer.list_topics(topic, timeout=TIMEOUT), topic)
-        found = metadata.topics[topic]
-        if found.error is not None:
-            raise self._told(found.error, topic)
-        # The start first: what retention takes meanwhile is told as lost when it is read.
+        described = metadata.topics[topic]
+        if described.error is not None:
+            raise self._explain_error(described.error, topic)
+        # Starts first: what retention removes meanwhile is reported as lost when it is read.
         starts, ends = (
-            self._offsets(topic, found.partitions, at)
+            self._list_offsets(topic, described.partitions, at)
             for at in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         )
-        return {partition: Offsets(starts[partition], ends[partition]) for partition in sorted(found.partitions)}
+        return {p: OffsetRange(starts[p], ends[p]) for p in sorted(described.partitions)}
 
-    def compacted(self, topic: str) -> bool:
-        """Whether the topic keeps only the last record of a key."""
-        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        question = self._admin.describe_configs([asked], request_timeout=TIMEOUT)[asked].result
-        found = self._ask(question, topic, "DescribeConfigs")
-        return "compact" in found["cleanup.policy"].value
+    def is_compacted(self, topic: str) -> bool:
+        """Return whether the topic keeps only the last record of a key."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        question = self._admin.describe_configs([resource], request_timeout=TIMEOUT)[resource].result
+        config = self._ask(question, topic, "DescribeConfigs")
+        return "compact" in config["cleanup.policy"].value
 
-    def reaching(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
-        """Per partition the first offset whose timestamp reaches `moment` (KIP-32), None if there is none.
+    def find_offsets_for_time(self, topic: str, moment: datetime, latest: datetime) -> dict[int, int | None]:
+        """Return per partition the first offset whose timestamp reaches `moment` (KIP-32); None if there is none.
 
-        Records dated after `latest` are passed over: one dated 2099 bounds nothing.
+        Records dated after `latest` are skipped: one dated 2099 bounds nothing.
         """
-        held = self.available(topic)
-        asked = [TopicPartition(topic, p, _ms_from(moment)) for p in held]
-        hits = self._ask(lambda: self._consumer.offsets_for_times(asked, timeout=TIMEOUT), topic)
-        left = {hit.partition: Offsets(hit.offset, held[hit.partition].end) for hit in hits if hit.offset >= 0}
-        found: dict[int, int | None] = dict.fromkeys(held)
+        available = self.read_offset_ranges(topic)
+        places = [TopicPartition(topic, p, _next_millis(moment)) for p in available]
+        hits = self._ask(lambda: self._consumer.offsets_for_times(places, timeout=TIMEOUT), topic)
+        left = {hit.partition: OffsetRange(hit.offset, available[hit.partition].end) for hit in hits if hit.offset >= 0}
+        offsets: dict[int, int | None] = dict.fromkeys(available)
         many = 1  # nearly always the hit itself
-        while left := {p: r for p, r in left.items() if r.end > r.start and found[p] is None}:
-            look = {p: Offsets(r.start, min(r.end, r.start + many)) for p, r in left.items()}
-            found |= self._plausible(topic, look, moment, latest)
-            left = {p: Offsets(look[p].end, r.end) for p, r in left.items()}
+        while left := {p: r for p, r in left.items() if r.end > r.start and offsets[p] is None}:
+            searched = {p: OffsetRange(r.start, min(r.end, r.start + many)) for p, r in left.items()}
+            offsets |= self._find_first_dated(topic, searched, moment, latest)
+            left = {p: OffsetRange(searched[p].end, r.end) for p, r in left.items()}
             many = max(_AT_ONCE, 4 * many)
-        return found
+        return offsets
 
-    def committed(self, topic: str, ranges: Mapping[int, Offsets]) -> Generator[list[Message], None, None]:
-        """The committed records of these ranges as they come, a few thousand at a time; each partition in order."""
-        left = {partition: it.end for partition, it in ranges.items() if it.end > it.start}
-        self._ask(lambda: None, topic)  # greets the broker, which polls: once records come, that would take one
+    def read_committed_records(
+        self, topic: str, ranges: Mapping[int, OffsetRange]
+    ) -> Generator[list[Message], None, None]:
+        """Yield the committed records of these ranges, a few thousand at a time; each partition in order."""
+        left = {partition: offsets.end for partition, offsets in ranges.items() if offsets.end > offsets.start}
+        self._ask(lambda: None, topic)  # greets the broker first: greeting polls, which would consume a record later
         self._consumer.assign([TopicPartition(topic, partition, ranges[partition].start) for partition in left])
-        heard = time.monotonic()
+        last_message = time.monotonic()
         try:
             while left:
-                came = self._ask(self._come, topic)
-                if not came and time.monotonic() - heard > TIMEOUT:
+                messages = self._ask(self._poll_messages, topic)
+                if not messages and time.monotonic() - last_message > TIMEOUT:
                     raise TopicError("the broker sends no records", where=f"{topic} partition {min(left)}")
-                heard = time.monotonic() if came else heard
-                wanted = []
-                for message in came:
+                last_message = time.monotonic() if messages else last_message
+                records = []
+                for message in messages:
                     partition, error = message.partition(), message.error()
                     if error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
-                        raise self._told(error, topic, "Read", partition)
+                        raise self._explain_error(error, topic, "Read", partition)
                     end = left.get(partition, 0)
                     if not error and message.offset() < end:
-                        wanted.append(message)
+                        records.append(message)
                     if error or message.offset() >= end - 1:
                         left.pop(partition, None)
-                if wanted:
-                    yield wanted
+                if records:
+                    yield records
         finally:
             self._consumer.unassign()
 
-    def _come(self) -> list[Message]:
-        """What has come of the assigned partitions; waits a second for the first of it.
+    def _poll_messages(self) -> list[Message]:
+        """Return the messages received from the assigned partitions; wait a second for the first.
 
-        Not that we may not use our group: nothing is committed in it, so nobody needs a right to it.
+        Drops the refusal of our consumer group: nothing is committed in it, so nobody needs a right to it.
         """
         first = self._consumer.poll(1.0)
-        came = [first, *self._consumer.consume(_AT_ONCE, 0)] if first is not None else []
-        return [message for message in came if (e := message.error()) is None or e.name() not in _OF_GROUP]
+        messages = [first, *self._consumer.consume(_AT_ONCE, 0)] if first is not None else []
+        return [message for message in messages if (e := message.error()) is None or e.name() not in _NO_GROUP_RIGHT]
 
-    def _plausible(
-        self, topic: str, ranges: Mapping[int, Offsets], moment: datetime, latest: datetime
+    def _find_first_dated(
+        self, topic: str, ranges: Mapping[int, OffsetRange], moment: datetime, latest: datetime
     ) -> dict[int, int]:
-        """Of each range the first record that is dated from `moment` up to `latest`; none where there is none."""
-        found: dict[int, int] = {}
-        with closing(self.committed(topic, ranges)) as batches:
+        """Return the first record of each range that is dated from `moment` up to `latest`, where there is one."""
+        offsets: dict[int, int] = {}
+        with closing(self.read_committed_records(topic, ranges)) as batches:
             for message in (message for batch in batches for message in batch):
                 partition = message.partition() or 0
-                if partition not in found and _ms_from(moment) <= message.timestamp()[1] <= millis(latest):
-                    found[partition] = message.offset() or 0
-        return found
+                if partition not in offsets and _next_millis(moment) <= message.timestamp()[1] <= millis(latest):
+                    offsets[partition] = message.offset() or 0
+        return offsets
 
-    def _offsets(self, topic: str, partitions: Iterable[int], at: OffsetSpec) -> dict[int, int]:
-        """Where partitions begin or end, for readers of committed records; one request to each broker."""
-        wanted = {TopicPartition(topic, partition): at for partition in partitions}
+    def _list_offsets(self, topic: str, partitions: Iterable[int], at: OffsetSpec) -> dict[int, int]:
+        """Return where partitions begin or end, for readers of committed records; one request to each broker."""
+        specs = {TopicPartition(topic, partition): at for partition in partitions}
 
-        def asked() -> dict[int, int]:
-            found = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
+        def list_offsets() -> dict[int, int]:
+            futures = self._admin.list_offsets(
+                specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT
             )
-            return {place.partition: future.result().offset for place, future in found.items()}
+            return {place.partition: future.result().offset for place, future in futures.items()}
 
-        offsets: dict[int, int] = self._ask(asked, topic)
+        offsets: dict[int, int] = self._ask(list_offsets, topic)
         return offsets
 
     def _ask(self, question: Any, topic: str, operation: str = "Describe") -> Any:
-        """The answer to a question that takes the right to an operation on the topic; without one, of all topics."""
+        """Return the answer to a question that needs the right to an operation on the topic (empty: on all topics)."""
         until = time.monotonic() + TIMEOUT
         while True:
             try:
                 if not self._greeted:
-                    refusals.greet(self._consumer, self._heard, self.servers, topic or None, self._how, TIMEOUT)
+                    access_errors.await_broker(
+                        self._consumer, self._errors, self.servers, topic or None, self._how, TIMEOUT
+                    )
                     self._greeted = True
                 return question()
             except KafkaException as error:
                 if error.args[0].name() not in _ELECTING or time.monotonic() > until:
-                    raise self._told(error.args[0], topic, operation) from None
+                    raise self._explain_error(error.args[0], topic, operation) from None
                 time.sleep(0.1)
 
-    def _told(
+    def _explain_error(
         self, error: KafkaError, topic: str, operation: str = "Describe", partition: int | None = None
     ) -> TopicError:
         if error.name() in _NO_TOPIC:
-            return self._missing(topic)
+            return TopicError(
+                "the topic does not exist",
+                where=f"{self.servers}, topic {topic}",
+                fix=f"create it, or name the right one in the contract with topic: under the topic's entry ({topic})",
+            )
         if error.name() in _NO_RIGHT:
-            return refusals.no_right(operation, topic, self.servers, self._how)
+            return access_errors.authorization_error(operation, topic, self.servers, self._how)
+        place = f"{self.servers}, topic {topic}" if topic else self.servers
         if error.name() in _NO_BROKER:
-            refusals.refuse(self._heard, self.servers, self._how)
+            access_errors.refuse_denied_access(self._errors, self.servers, self._how)
             return TopicError(
                 f"no Kafka broker answers ({error.str()})",
-                where=f"{self.servers}, topic {topic}" if topic else self.servers,
-                mend="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port; "
+                where=place,
+                fix="start it (make up), or set HINDCAST_KAFKA to the brokers' host:port; "
                 "HINDCAST_KAFKA_SECURITY if they ask for TLS or SASL (docs/security.md)",
             )
-        place = f"{self.servers}, topic {topic}" if topic else self.servers
         return TopicError(error.str(), where=place if partition is None else f"{place}, partition {partition}")
 
-    def _missing(self, topic: str) -> TopicError:
-        return TopicError(
-            "there is no such topic",
-            where=f"{self.servers}, topic {topic}",
-            mend=f"create it, or name the right one in the contract with topic: under the topic's entry ({topic})",
-        )
 
-
-def bounded(
-    available: Mapping[int, Offsets], starts: Mapping[int, int], bound: Mapping[int, int | None]
-) -> dict[int, Offsets]:
-    """The ranges of a run: per partition from its start up to the interval's bound, without one to its end.
+def bound_ranges(
+    available: Mapping[int, OffsetRange], starts: Mapping[int, int], bound: Mapping[int, int | None]
+) -> dict[int, OffsetRange]:
+    """Return the ranges of a run: per partition from its start up to the interval's bound, or to its end without one.
 
     A range never runs backwards: what earlier runs replayed beyond the bound stays replayed.
     """
     ranges = {}
     for partition, offsets in available.items():
         start, hit = starts[partition], bound.get(partition)
-        ranges[partition] = Offsets(start, max(start, offsets.end if hit is None else min(hit, offsets.end)))
+        ranges[partition] = OffsetRange(start, max(start, offsets.end if hit is None else min(hit, offsets.end)))
     return ranges
 
 
-def cut(ranges: Mapping[int, Offsets], size: int) -> list[dict[int, Offsets]]:
-    """Ranges in pieces of about `size` offsets: each has the same share of every partition, in offset order.
+def split_ranges(ranges: Mapping[int, OffsetRange], size: int) -> list[dict[int, OffsetRange]]:
+    """Return the ranges in pieces of about `size` offsets, each with the same part of every partition, in offset order.
 
-    {0: [0, 6), 1: [0, 2)} by 4  ->  {0: [0, 3), 1: [0, 1)}, {0: [3, 6), 1: [1, 2)}
+    {0: [0, 6), 1: [0, 2)} by 4 -> {0: [0, 3), 1: [0, 1)}, {0: [3, 6), 1: [1, 2)}
     """
     total = sum(r.end - r.start for r in ranges.values())
     count = -(-total // size)
-    pieces: list[dict[int, Offsets]] = [{} for _ in range(count)]
+    pieces: list[dict[int, OffsetRange]] = [{} for _ in range(count)]
     before = 0
     for partition, (start, end) in ranges.items():
         # Partitions with fewer offsets than there are pieces take turns: what went `before` shifts their cuts.
         cuts = [start + ((end - start) * n + before % count) // count for n in range(count + 1)]
         for piece, low, high in zip(pieces, cuts, cuts[1:], strict=False):
             if high > low:
-                piece[partition] = Offsets(low, high)
+                piece[partition] = OffsetRange(low, high)
         before += end - start
     return [piece for piece in pieces if piece]
 
 
-def records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, Offsets]) -> DataFrame:
-    """The records of these ranges: partition, offset, timestamp, timestampType, key, value, headers (bytes as sent).
+def read_records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
+    """Return the committed records of these ranges, with the columns of `RECORD_SCHEMA` and the bytes as sent.
 
-    Only committed records (read_committed). Fails rather than return fewer records where Kafka has lost some. Tasks
-    read about `_PER_TASK` offsets each: a large partition is read by several, of many small ones one reads several.
+    Reads read_committed, and fails rather than return fewer records where Kafka has lost some. Tasks read about
+    `_PER_TASK` offsets each: several read a large partition, and one reads several small ones.
     """
-    return of_topics(spark, servers, {topic: ranges}).drop("topic")
+    return read_topics(spark, servers, {topic: ranges}).drop("topic")
 
 
-def of_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[int, Offsets]]) -> DataFrame:
-    """The `records` of several topics, read at once, each with its `topic`."""
-    wanted = {
-        topic: told
+def read_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[int, OffsetRange]]) -> DataFrame:
+    """Return the `read_records` of several topics, read at once, each with its `topic`."""
+    by_topic = {
+        topic: nonempty
         for topic, parts in ranges.items()
-        if (told := {str(p): r for p, r in parts.items() if r.end > r.start})
+        if (nonempty := {str(p): r for p, r in parts.items() if r.end > r.start})
     }
-    if not wanted:
-        return spark.createDataFrame([], f"topic string, {RECORD}")
-    every = [r for parts in wanted.values() for r in parts.values()]
+    if not by_topic:
+        return spark.createDataFrame([], f"topic string, {RECORD_SCHEMA}")
+    every = [r for parts in by_topic.values() for r in parts.values()]
     tasks = max(_TASKS, sum(r.end - r.start for r in every) // _PER_TASK)
     frame = (
         spark.read.format("kafka")
-        .options(**handover.options(servers))
+        .options(**jvm_credentials.kafka_options(servers))
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
         .option("kafka.fetch.max.bytes", str(64 << 20))
-        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in wanted.items()}))
+        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in by_topic.items()}))
         .option(
-            "startingOffsets", json.dumps({t: {p: r.start for p, r in parts.items()} for t, parts in wanted.items()})
+            "startingOffsets", json.dumps({t: {p: r.start for p, r in parts.items()} for t, parts in by_topic.items()})
         )
-        .option("endingOffsets", json.dumps({t: {p: r.end for p, r in parts.items()} for t, parts in wanted.items()}))
+        .option("endingOffsets", json.dumps({t: {p: r.end for p, r in parts.items()} for t, parts in by_topic.items()}))
         .option("includeHeaders", "true")
         .option("failOnDataLoss", "true")
         .option("minPartitions", str(tasks if tasks > _TASKS else 1))
@@ -308,50 +309,54 @@ def of_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[in
     return read.coalesce(tasks) if len(every) > tasks else read
 
 
-def continued(topic: str, ends: Mapping[int, int], available: Mapping[int, Offsets]) -> None:
-    """Raises TopicError where Kafka has less of a topic than was replayed already, up to `ends`."""
+def refuse_lost_offsets(topic: str, ends: Mapping[int, int], available: Mapping[int, OffsetRange]) -> None:
+    """Raise TopicError if Kafka has less of a topic than was replayed already, up to `ends`."""
     for partition, end in sorted(ends.items()):
         where = f"topic {topic}, partition {partition}"
         if partition not in available:
-            raise TopicError("was replayed before and is not there any more", where=where, mend=_ANEW)
+            raise TopicError("was replayed before and no longer exists", where=where, fix=_RECREATED_FIX)
         high = available[partition].end
         if end > high:
             raise TopicError(
-                f"offsets up to {end - 1} were replayed, the partition ends at {high - 1}", where=where, mend=_ANEW
+                f"offsets up to {end - 1} were replayed, but the partition ends at {high - 1}",
+                where=where,
+                fix=_RECREATED_FIX,
             )
 
 
-def made_anew(topic: str, run: int) -> TopicError:
-    """The refusal of a topic whose id is not the one that run `run` knew."""
+def recreated_topic_error(topic: str, run: int) -> TopicError:
+    """Return the error for a topic whose id is not the one that run `run` knew."""
     return TopicError(
-        f"was deleted and made anew since run {run}: its offsets mean other records",
+        f"was deleted and recreated since run {run}: its offsets mean other records",
         where=f"topic {topic}",
-        mend="replay the new topic into a new pipeline (another pipeline: name in the contract)",
+        fix="replay the new topic into a new pipeline (another pipeline: name in the contract)",
     )
 
 
 def millis(moment: datetime) -> int:
-    """A moment as Kafka's timestamps have it: whole milliseconds since 1970, exactly."""
+    """Return a moment as Kafka's timestamps have it: whole milliseconds since 1970, rounded down."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
-HEADERS = "headers array<struct<key: string, value: binary>>"
-RECORD = f"partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, {HEADERS}"
+HEADERS_SCHEMA = "headers array<struct<key: string, value: binary>>"
+RECORD_SCHEMA = (
+    f"partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary, {HEADERS_SCHEMA}"
+)
 """The columns of a record."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _AT_ONCE = 9_999
 _TASKS, _PER_TASK = 8, 100_000
-"""So many tasks may read a few records; of many records one reads so many."""
+"""The tasks for few records, and the records of a task for many."""
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 _NO_RIGHT = ("TOPIC_AUTHORIZATION_FAILED",)
-_OF_GROUP = ("GROUP_AUTHORIZATION_FAILED",)
+_NO_GROUP_RIGHT = ("GROUP_AUTHORIZATION_FAILED",)
 _ELECTING = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "NOT_LEADER_OR_FOLLOWER")
 _NO_BROKER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")
-_ANEW = "the topic was made anew: replay it into a new pipeline (another pipeline: name in the contract)"
+_RECREATED_FIX = "the topic was recreated: replay it into a new pipeline (another pipeline: name in the contract)"
 
 
-def _ms_from(moment: datetime) -> int:
-    """The first whole millisecond that is not before a moment; 0 before 1970, where Kafka has no times to search."""
+def _next_millis(moment: datetime) -> int:
+    """Return the first whole millisecond not before a moment; 0 before 1970, where Kafka has no times to search."""
     return max(0, -(-(moment - _EPOCH) // _MILLISECOND))

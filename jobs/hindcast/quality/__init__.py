@@ -1,1 +1,1 @@
-"""Gates: Great Expectations on what is about to be published, and what is held back."""
+"""Gates: Great Expectations on a change before it is published, and the rows that are held back."""

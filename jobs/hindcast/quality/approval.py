@@ -1,6 +1,6 @@
-"""What a person is asked about changes that are held back: one line for each key, of which some can be chosen.
+"""Approval: held changes as a person is shown them, one line per key, and the keys that the person chooses.
 
-A key is named by its `label`, which is the same as long as what is held of it is: so an answer can be read back.
+A key's `label` stays the same while what is held of the key does, so a chosen label leads back to its key.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from hindcast import show
-from hindcast.contracts import Contract, shapes
-from hindcast.contracts.sensitive import sensitive
-from hindcast.delta import tables
-from hindcast.errors import show_briefly
-from hindcast.quality import holds
-from hindcast.words import counted
+from hindcast.common.errors import show_briefly
+from hindcast.common.plurals import format_count
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.quality import hold_store
+from hindcast.query import show
+from hindcast.store import tables
 
-SHOWN = 200
-"""So many keys a form shows; the others are found by `hindcast failing`."""
+MAX_SHOWN_KEYS = 200
+"""The number of keys that a form shows; `hindcast failing` lists the others."""
 
 
 class HeldKey(NamedTuple):
-    """A key (JSON) whose change is held: `rows` of the change, of which so many are `failing`.
+    """A key (JSON) whose change is held, with the number of its `rows` and of those that are `failing`.
 
     `row` (JSON), `reason` and the place of the record are those of the first failing row. `label` and `shown` name the
-    key without what is sensitive.
+    key without sensitive values.
     """
 
     label: str
@@ -46,55 +46,61 @@ class HeldKey(NamedTuple):
 
 
 def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = None) -> list[HeldKey]:
-    """Return the keys that are held and not rejected, by table; with `until` those that have been held so since.
+    """Return the keys that are held and not rejected, by table; with `until` those whose entries are not newer.
 
-    Of a table that is not in the contract any more nothing can be published: its keys are left out.
+    Keys of tables that are no longer in the contract are left out: nothing of these can be published.
     """
     by_key: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in holds.held(warehouse, contract.pipeline).to_pylist():
+    for row in hold_store.read_held_rows(warehouse, contract.pipeline).to_pylist():
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
             by_key.setdefault((row["table"], row["key"]), []).append(row)
-    hidden = {name for name, columns in sensitive(contract).items() if columns & {*shapes(contract)[name].key}}
-    found = tables.opened(holds.table(warehouse, contract.pipeline)) if hidden else None
-    secret = str(found.metadata().id) if found else ""
+    hidden = {
+        name
+        for name, columns in find_sensitive_columns(contract).items()
+        if columns & {*list_shapes(contract)[name].key}
+    }
+    delta_table = tables.open_table(hold_store.failing_table(warehouse, contract.pipeline)) if hidden else None
+    secret = str(delta_table.metadata().id) if delta_table else ""
     return [
-        _held_key(table, key, rows, secret if table in hidden else "")
+        _build_held_key(table, key, rows, secret if table in hidden else "")
         for (table, key), rows in sorted(by_key.items())
         if until is None or all(row["at"] <= until for row in rows)
     ]
 
 
-def describe(contract: Contract, keys: Sequence[HeldKey]) -> str:
-    """Return keys for a person who decides, in Markdown: one line each, with its first failing row."""
+def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> str:
+    """Return a Markdown table of keys for the person who decides: a line per key with its first failing row."""
     lines: list[dict[str, Any]] = [
         {"table": key.table, "key": key.shown, "row": key.row, "reason": key.reason}
         | {"failing rows": f"{key.failing:,} of {key.rows:,}", "topic": key.topic, "offset": key.offset}
-        for key in keys[:SHOWN]
+        for key in keys[:MAX_SHOWN_KEYS]
     ]
-    rest = len(keys) - SHOWN
-    more = f"\n\n... and {counted(rest, 'more key')}: hindcast failing {contract.pipeline} --held" if rest > 0 else ""
-    return f"{show.markdown(pa.Table.from_pylist(lines))}{more}"
+    rest = len(keys) - MAX_SHOWN_KEYS
+    more = (
+        f"\n\n... and {format_count(rest, 'more key')}: hindcast failing {contract.pipeline} --held" if rest > 0 else ""
+    )
+    return f"{show.format_markdown(pa.Table.from_pylist(lines))}{more}"
 
 
 def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str) -> dict[str, list[str]]:
-    """Return the keys (JSON) by table that labels (a JSON list) name, all for none, of what was held so at `until`.
+    """Return the keys (JSON), by table, that `labels` (a JSON list) name; all that were held at `until` without labels.
 
-    Says which are not held any more as they were shown.
+    Print the labels whose keys are no longer held as they were shown.
     """
-    keys, wanted = read_held_keys(warehouse, contract, until), json.loads(labels or "[]") or []
+    keys, chosen_labels = read_held_keys(warehouse, contract, until), json.loads(labels or "[]") or []
     chosen: dict[str, list[str]] = {}
     for key in keys:
-        if not wanted or key.label in wanted:
+        if not chosen_labels or key.label in chosen_labels:
             chosen.setdefault(key.table, []).append(key.key)
-    for label in sorted({*wanted} - {key.label for key in keys}):
-        of_known = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
-        why = "is not held any more as it was shown" if of_known else "its table is not in the contract any more"
-        print(f"{show_briefly(label)}: {why}; it is left as it is")
+    for label in sorted({*chosen_labels} - {key.label for key in keys}):
+        in_contract = any(label.startswith(f"{name} ") for name in (*contract.topics, *contract.views))
+        reason = "is no longer held as it was shown" if in_contract else "its table is no longer in the contract"
+        print(f"{show_briefly(label)}: {reason}; it is left unchanged")
     return chosen
 
 
-def _held_key(table: str, key: str, rows: Sequence[dict[str, Any]], secret: str) -> HeldKey:
-    """Return what is held of a key; `secret` hides it behind a mark that no guess of the key leads to."""
+def _build_held_key(table: str, key: str, rows: Sequence[dict[str, Any]], secret: str) -> HeldKey:
+    """Return the held key of some rows; `secret` replaces the key by a mark that cannot be checked by guessing keys."""
     failing = [row for row in rows if row["expectation"] is not None]
     first = min(failing or rows, key=lambda row: (row["gate"] or 0, row["offset"] or 0, row["row"]))
     place = first["topic"], first["partition"], first["offset"]

@@ -7,21 +7,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hindcast import rights
-from hindcast.contracts import Contract, Expectation
-from hindcast.errors import PlatformError
-from hindcast.quality.expectations import described, imported
+from hindcast.common import permissions
+from hindcast.common.errors import PlatformError
+from hindcast.contract import Contract, Expectation
+from hindcast.quality.expectations import describe_gate, import_gx
 
 
-def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
-    """Builds the site of a run's report (report.make) in a folder; returns its first page.
+def build_site(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
+    """Write the site of a run's report (`report.build_report`) into a folder; return the path of its first page.
 
-    One validation result for each table that has gates: what was checked, and what was observed. Examples of failing
-    rows are in none; `hindcast failing` lists all of them. The pages load their style from where Great Expectations
-    has it: offline they are plain.
+    One validation result for each table that has gates: what was checked and what was observed. It has no failing rows;
+    `hindcast failing` lists them. The pages load their style from Great Expectations' site, so they are plain offline.
+    PlatformError if the folder cannot be written or has other files.
     """
-    place = _make(folder)
-    imported()
+    path = _make_folder(folder)
+    import_gx()
     import great_expectations as gx
     from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
     from great_expectations.core.run_identifier import RunIdentifier
@@ -31,7 +31,7 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
     )
 
     context = gx.get_context(mode="ephemeral")
-    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": place}
+    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": path}
     context.add_data_docs_site(
         "hindcast",
         {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": {"class_name": _INDEX}},
@@ -43,10 +43,10 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
         results = [
             ExpectationValidationResult(
                 success=gate["outcome"] == "passed",
-                expectation_config=described(
+                expectation_config=describe_gate(
                     contract, name, Expectation(type=gate["expectation"], kwargs=_escape(gate["kwargs"]))
                 ),
-                result=_result(gate),
+                result=_format_result(gate),
                 exception_info={
                     "raised_exception": gate["outcome"] == "error",
                     "exception_message": gate["detail"],
@@ -56,7 +56,7 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
             for gate in table["gates"]
         ]
         passed = sum(bool(result.success) for result in results)
-        told = ExpectationSuiteValidationResult(
+        validation = ExpectationSuiteValidationResult(
             success=passed == len(results),
             results=results,
             suite_name=suite,
@@ -68,46 +68,49 @@ def build(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
             },
             meta={"run_id": RunIdentifier(report["runId"], datetime.fromisoformat(report["knownAt"]))},
         )
-        key = ValidationResultIdentifier(ExpectationSuiteIdentifier(suite), told.meta["run_id"], suite)
-        context.validation_results_store.add(key, told)
+        key = ValidationResultIdentifier(ExpectationSuiteIdentifier(suite), validation.meta["run_id"], suite)
+        context.validation_results_store.add(key, validation)
     try:
         context.build_data_docs(site_names=["hindcast"])
     except OSError as error:
-        raise PlatformError(**rights.explain(error, folder, "written")) from None
+        raise PlatformError(**permissions.explain_error(error, folder, "written")) from None
     return folder / "index.html"
 
 
 def _escape(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a gate with those escaped that Great Expectations puts into its pages as HTML."""
-    return {name: html.escape(it) if name in _AS_HTML and isinstance(it, str) else it for name, it in kwargs.items()}
+    """Return the parameters of a gate; those that Great Expectations puts into its pages as HTML are escaped."""
+    return {
+        name: html.escape(value) if name in _HTML_PARAMETERS and isinstance(value, str) else value
+        for name, value in kwargs.items()
+    }
 
 
-_AS_HTML = ("description", "notes")
+_HTML_PARAMETERS = ("description", "notes")
 
 
-def _make(folder: Path) -> str:
-    """Make the folder; return its path as Great Expectations takes it, which replaces `$NAME` in what it is given."""
+def _make_folder(folder: Path) -> str:
+    """Create the folder; return its path with `$` escaped: Great Expectations replaces `$NAME` in paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        is_foreign = any(folder.iterdir()) and not (folder / _OWN).exists()
+        is_foreign = any(folder.iterdir()) and not (folder / _OWN_FILE).exists()
     except (FileExistsError, NotADirectoryError):
-        raise PlatformError("is not a folder", where=str(folder), mend="name a folder for the Data Docs") from None
+        raise PlatformError("is not a folder", where=str(folder), fix="name a folder for the Data Docs") from None
     except OSError as error:
-        raise PlatformError(**rights.explain(error, folder, "written")) from None
+        raise PlatformError(**permissions.explain_error(error, folder, "written")) from None
     if is_foreign:
-        found = "has files that are no Data Docs, and index.html and static/ would be written among them"
-        raise PlatformError(found, where=str(folder), mend="name a new or an empty folder, or one of Data Docs")
+        problem = "has files other than Data Docs, and index.html and static/ would be written among them"
+        raise PlatformError(problem, where=str(folder), fix="name a new or an empty folder, or one with Data Docs")
     return str(folder.absolute()).replace("$", r"\$")
 
 
-_OWN = "static/styles/data_docs_default_styles.css"
+_OWN_FILE = "static/styles/data_docs_default_styles.css"
 """A file that all Data Docs have."""
 
 _INDEX = "DefaultSiteIndexBuilder"
 
 
-def _result(gate: dict[str, Any]) -> dict[str, Any]:
-    """What a gate found, as Great Expectations writes it."""
+def _format_result(gate: dict[str, Any]) -> dict[str, Any]:
+    """Return what a gate found in the form of Great Expectations' results."""
     if gate["failing"] is None:
         return {"observed_value": gate["observed"] if gate["outcome"] != "unchecked" else gate["detail"]}
     checked = gate["checked"] or 0

@@ -1,4 +1,4 @@
-"""What expectations there are, Great Expectations' and our own rules, and how a gate becomes one."""
+"""Expectations: Great Expectations' own and our rules, and how a gate becomes one."""
 
 from __future__ import annotations
 
@@ -8,48 +8,52 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hindcast.contracts import Contract, Expectation, shapes
-from hindcast.contracts.gates import complaint
-from hindcast.contracts.parsing import strip_comments
-from hindcast.contracts.shapes import PERIODS
-from hindcast.contracts.views import Complaint
-from hindcast.errors import nearest, show_briefly
+from hindcast.common.errors import show_briefly, suggest_nearest
+from hindcast.contract import Contract, Expectation, list_shapes
+from hindcast.contract.gates import build_complaint
+from hindcast.contract.parsing import strip_comments
+from hindcast.contract.shapes import PERIODS
+from hindcast.contract.view_checks import Complaint
 
 
-def looks_at(gate: Expectation) -> str:
-    """Which rows a gate looks at (`Candidate.rows`): a rule of ours says so itself, unless the whole table is asked."""
-    rule: str = getattr(implementation(gate.type), "about", gate.rows)
+def find_row_set(gate: Expectation) -> str:
+    """Return the rows that a gate looks at, a name for `StagedChange.rows`.
+
+    Our rules choose them, unless the gate asks for `rows: table` and the rule can judge a whole table.
+    """
+    rule: str = getattr(find_implementation(gate.type), "row_set", gate.rows)
     return gate.rows if gate.rows == "table" and rule in ("change", "near", "keys") else rule
 
 
-def implementation(expectation: str) -> Any:
-    """The class of an expectation of Great Expectations' or ours; None if there is none of that name."""
-    registry = imported().expectations.registry
+def find_implementation(expectation: str) -> Any:
+    """Return the class of an expectation, Great Expectations' or ours; None if there is none of that name."""
+    registry = import_gx().expectations.registry
     known = registry.list_registered_expectation_implementations()
     return registry.get_expectation_impl(expectation) if expectation in known else None
 
 
-def row_by_row(expectation: Any) -> bool:
-    """Whether an expectation tells which rows fail."""
+def is_row_by_row(expectation: Any) -> bool:
+    """Return whether an expectation can say which rows fail."""
     return hasattr(expectation, "map_metric") or getattr(
         expectation, "row_level", expectation.expectation_type == "unexpected_rows_expectation"
     )
 
 
-def configured(gate: Expectation, facts: Mapping[str, Any]) -> Any:
-    """A gate as Great Expectations takes it, with those of the facts that a rule of ours asks for.
+def configure_gate(gate: Expectation, facts: Mapping[str, Any]) -> Any:
+    """Return a gate as a configuration for Great Expectations, with the facts that a rule of ours has parameters for.
 
-    Text that Spark parses goes there without its comments: so it is what was looked at (contracts/queries.py).
+    SQL goes to Spark without its comments, which is the text that was checked (contract/queries.py).
     """
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    asked = getattr(implementation(gate.type), "__fields__", {}) if hasattr(implementation(gate.type), "about") else {}
-    given = {name: fact for name, fact in facts.items() if name in asked}
-    in_sql = {name: strip_comments(gate.kwargs[name]) for name in _in_sql(gate)}
+    implementation = find_implementation(gate.type)
+    parameters = implementation.__fields__ if hasattr(implementation, "row_set") else {}
+    given = {name: fact for name, fact in facts.items() if name in parameters}
+    in_sql = {name: strip_comments(gate.kwargs[name]) for name in _list_sql_parameters(gate)}
     return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **in_sql, **given})
 
 
-def _in_sql(gate: Expectation) -> list[str]:
+def _list_sql_parameters(gate: Expectation) -> list[str]:
     """Return the parameters of a gate that Spark parses."""
     names = ["unexpected_rows_query"] if gate.type == "unexpected_rows_expectation" else []
     if not str(gate.kwargs.get("condition_parser")).startswith("great_expectations"):
@@ -57,178 +61,184 @@ def _in_sql(gate: Expectation) -> list[str]:
     return [name for name in names if isinstance(gate.kwargs.get(name), str)]
 
 
-def named(expectation: str, kwargs: Mapping[str, Any]) -> str:
-    """An expectation with its parameters, as people write it."""
+def format_gate(expectation: str, kwargs: Mapping[str, Any]) -> str:
+    """Return an expectation with its parameters as text: `NAME(PARAMETER=VALUE, ...)`."""
     return f"{expectation}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-def imported() -> Any:
-    """Great Expectations with our rules, imported when a gate needs it, without its chatter: it takes seconds."""
+def import_gx() -> Any:
+    """Return Great Expectations with our rules registered. It is imported here, quietly, because that takes seconds."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("TQDM_DISABLE", "1")
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     import great_expectations
     import great_expectations.expectations.registry
 
+    logging.getLogger("great_expectations.expectations.registry").addFilter(_is_not_about_our_metric)
     import hindcast.quality.json_schemas
     import hindcast.quality.rules  # noqa: F401  # what is in them registers itself
 
     return great_expectations
 
 
-def complaints(contract: Contract) -> Iterator[Complaint]:
-    """Every complaint about the gates of a contract that only their expectations can tell.
+def _is_not_about_our_metric(record: logging.LogRecord) -> bool:
+    """Return False for the warning that our metric for JSON schemas takes the place of Great Expectations' own."""
+    return not record.getMessage().startswith("metric column_values.match_json_schema")
 
-    An expectation that there is not, or with parameters that it refuses; a rule of ours where it has nothing to look
-    at; quarantine where no failing rows can be told.
+
+def check_expectations(contract: Contract) -> Iterator[Complaint]:
+    """Yield the complaints about a contract's gates that need Great Expectations to find.
+
+    An unknown expectation; parameters that it refuses; a rule of ours on a table that it cannot judge; quarantine
+    where the expectation does not say which rows fail.
     """
     for field, tables in (("topics", contract.topics), ("views", contract.views)):
         for name in tables:
             for number, gate in enumerate(contract.expectations(name)):
-                if problem := _problem(contract, name, gate):
-                    yield complaint((field, name, "expect", number), *problem)
+                if problem := _find_problem(contract, name, gate):
+                    yield build_complaint((field, name, "expect", number), *problem)
 
 
-def described(contract: Contract, name: str, gate: Expectation) -> Any:
-    """A gate for Great Expectations to show as HTML, not to run: a rule of ours as people write it."""
-    shown = configured(gate, facts(contract, name, gate) | _SAMPLE)
-    if hasattr(implementation(gate.type), "about"):
-        shown.description = html.escape(named(gate.type, gate.kwargs))
+def describe_gate(contract: Contract, name: str, gate: Expectation) -> Any:
+    """Return a gate for Great Expectations to show as HTML, not to run; our rules are described by `format_gate`."""
+    shown = configure_gate(gate, contract_facts(contract, name, gate) | _SAMPLE_FACTS)
+    if hasattr(find_implementation(gate.type), "row_set"):
+        shown.description = html.escape(format_gate(gate.type, gate.kwargs))
     return shown
 
 
-def facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
-    """What a rule of ours may ask about the table that it guards, as far as the contract tells it."""
-    shape = shapes(contract)[name]
+def contract_facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
+    """Return the facts about a table that rules of ours have parameters for, as far as the contract has them."""
+    shape = list_shapes(contract)[name]
     periods = PERIODS[shape.kind]
-    told: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
+    facts: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
     other = gate.kwargs.get("table")
-    if isinstance(other, str) and (referred := shapes(contract).get(other)):
-        told |= {"found_in": other, "found_key": list(referred.key)}
-    return told
+    if isinstance(other, str) and (referred := list_shapes(contract).get(other)):
+        facts |= {"found_in": other, "found_key": list(referred.key)}
+    return facts
 
 
-def _problem(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
-    """What is wrong with a gate, and what would do; None if nothing is."""
-    found = implementation(gate.type)
-    if found is None:
-        names = imported().expectations.registry.list_registered_expectation_implementations()
-        return f"no expectation '{gate.type}'", nearest(gate.type, names)
-    if problem := _misplaced(contract, name, gate, found):
+def _find_problem(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
+    """Return what is wrong with a gate and how to fix it; None if nothing is wrong."""
+    implementation = find_implementation(gate.type)
+    if implementation is None:
+        names = import_gx().expectations.registry.list_registered_expectation_implementations()
+        return f"no expectation '{gate.type}'", suggest_nearest(gate.type, names)
+    if problem := _find_misplacement(contract, name, gate, implementation):
         return f"{gate.type}: {problem[0]}", problem[1]
-    if far := _far(gate):
+    if far := _describe_outside_reference(gate):
         return f"{gate.type}: {far}", "write what is meant under $defs in it, and refer to it as '#/$defs/NAME'"
     try:
-        configured(gate, facts(contract, name, gate) | _SAMPLE).to_domain_obj()
-    except (TypeError, ValueError, imported().exceptions.GreatExpectationsError) as error:
-        told, mend = _told(error, gate, found)
-        return f"{named(gate.type, gate.kwargs)}: {told}", mend
+        configure_gate(gate, contract_facts(contract, name, gate) | _SAMPLE_FACTS).to_domain_obj()
+    except (TypeError, ValueError, import_gx().exceptions.GreatExpectationsError) as error:
+        refusal, fix = _describe_refusal(error, gate, implementation)
+        return f"{format_gate(gate.type, gate.kwargs)}: {refusal}", fix
     return None
 
 
-def _far(gate: Expectation) -> str:
-    """Return what is wrong with a JSON Schema that is not whole; empty if nothing is."""
-    from hindcast.quality.json_schemas import find_far
+def _describe_outside_reference(gate: Expectation) -> str:
+    """Return what is wrong with a JSON Schema that refers to something outside of it; an empty text if nothing is."""
+    from hindcast.quality.json_schemas import find_outside_reference
 
-    told = find_far(gate.kwargs.get("json_schema"))
-    return (
-        f"json_schema refers to {show_briefly(told)}, which is not in it: nothing is read from elsewhere"
-        if told
-        else ""
-    )
+    reference = find_outside_reference(gate.kwargs.get("json_schema"))
+    if reference is None:
+        return ""
+    return f"json_schema refers to {show_briefly(reference)}, which is not in it: nothing is read from elsewhere"
 
 
-_SAMPLE: dict[str, Any] = {
+_SAMPLE_FACTS: dict[str, Any] = {
     "known_at": "2026-01-01T00:00:00+00:00",
     "until": "2026-01-01T00:00:00+00:00",
     "planned": {0: [(0, 1)]},
     "earlier": [1.0],
 }
-"""What only a run can tell, for a rule's parameters to be looked at before."""
+"""Stand-ins for facts that only a run has, so that a rule's parameters can be checked before."""
 
 
-def _misplaced(contract: Contract, name: str, gate: Expectation, found: Any) -> tuple[str, str] | None:
-    """What is wrong with a gate on this table, and what would do; None if nothing is."""
-    about, kind = getattr(found, "about", None), shapes(contract)[name].kind
+def _find_misplacement(contract: Contract, name: str, gate: Expectation, expectation: Any) -> tuple[str, str] | None:
+    """Return why a gate does not suit this table and how to fix it; None if it does."""
+    row_set, kind = getattr(expectation, "row_set", None), list_shapes(contract)[name].kind
     view = contract.views.get(name)
-    if gate.on_failure == "quarantine" and about == "ties":
+    if gate.on_failure == "quarantine" and row_set == "ties":
         return "a record that loses a tie changes nothing that could be held back", "write stop or warn"
-    if gate.on_failure == "quarantine" and not row_by_row(found):
+    if gate.on_failure == "quarantine" and not is_row_by_row(expectation):
         return "on_failure: quarantine needs failing rows, and this judges all rows together", "write stop or warn"
     if gate.rows == "table" and gate.on_failure == "quarantine":
         return "only what a run would change can be held back, not rows: table", "leave rows out, or write stop or warn"
-    if about is None:
+    if row_set is None:
         return None
-    if gate.rows == "table" and about not in ("change", "near", "keys"):
+    if gate.rows == "table" and row_set not in ("change", "near", "keys"):
         return "rows: table does not suit it: it looks at what it needs", "leave rows out"
-    if set_ := sorted(gate.kwargs.keys() & (facts(contract, name, gate) | _SAMPLE).keys()):
-        return f"{', '.join(set_)} is told by the run", "remove it"
-    asked = found.__fields__.keys()
-    if "end" in asked and kind != "versions":
+    if given := sorted(gate.kwargs.keys() & (contract_facts(contract, name, gate) | _SAMPLE_FACTS).keys()):
+        return f"{', '.join(given)} is set by the run", "remove it"
+    parameters = expectation.__fields__
+    if "end" in parameters and kind != "versions":
         return f"{name} holds {kind}, not periods of keys", "use it on a table of versions"
-    if about in ("records", "unpublished") and name not in contract.topics:
+    if row_set in ("records", "unpublished") and name not in contract.topics:
         return "it judges the records of a topic, this is a view", "move it to a topic"
-    if about == "ties" and (name not in contract.topics or contract.topics[name].read != "table"):
+    if row_set == "ties" and (name not in contract.topics or contract.topics[name].read != "table"):
         return "it judges the records of a topic that is read as a table", "move it to such a topic"
-    if about == "events" and not (view and view.stream and view.join and view.join.table):
+    if row_set == "events" and not (view and view.stream and view.join and view.join.table):
         return "it judges the events of a stream that is joined with a table", "use it on such a view"
-    if "found_in" in asked:
-        return _unfound(contract, name, gate)
+    if "found_in" in parameters:
+        return _find_missing_table(contract, name, gate)
     return None
 
 
-def _unfound(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
-    """What is wrong with the table that a gate wants to find keys in: a run must have it before."""
-    other, known_ = gate.kwargs.get("table"), shapes(contract)
-    before = contract.before(name)
-    if not isinstance(other, str) or other not in known_:
-        return f"no table '{other}' here", nearest(str(other), [n for n in before if known_[n].kind == "versions"])
+def _find_missing_table(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
+    """Return why a gate cannot look up keys in its table and how to fix it; a run must publish that table before."""
+    other, shapes = gate.kwargs.get("table"), list_shapes(contract)
+    before = contract.list_tables_before(name)
+    if not isinstance(other, str) or other not in shapes:
+        candidates = [table for table in before if shapes[table].kind == "versions"]
+        return f"no table '{other}' here", suggest_nearest(str(other), candidates)
     if other not in before:
-        return f"'{other}' is not there yet when {name} is gated", f"one of these is: {', '.join(before) or 'none'}"
-    if known_[other].kind != "versions":
-        return f"'{other}' holds {known_[other].kind}, not versions of keys", "name a table of versions"
-    if len(gate.columns) != len(known_[other].key):
-        told = ", ".join(known_[other].key)
-        return f"the key of {other} has {len(known_[other].key)} columns: {told}", "name as many, in this order"
+        return f"'{other}' does not exist yet when {name} is gated", f"use one of these: {', '.join(before) or 'none'}"
+    if shapes[other].kind != "versions":
+        return f"'{other}' holds {shapes[other].kind}, not versions of keys", "name a table of versions"
+    if len(gate.columns) != len(key := shapes[other].key):
+        return f"the key of {other} has {len(key)} columns: {', '.join(key)}", "name as many, in this order"
     return None
 
 
-def _told(error: Exception, gate: Expectation, found: Any) -> tuple[str, str]:
-    """What a model refuses, in one line, and what would do."""
-    takes = _parameters(found)
-    if unknown := [name for name in gate.kwargs if name not in found.__fields__]:
-        return f"no parameter '{unknown[0]}'", nearest(unknown[0], takes)
+def _describe_refusal(error: Exception, gate: Expectation, expectation: Any) -> tuple[str, str]:
+    """Return what an expectation's model refuses, in one line, and how to fix it."""
+    parameters = _list_parameters(expectation)
+    if unknown := [name for name in gate.kwargs if name not in expectation.__fields__]:
+        return f"no parameter '{unknown[0]}'", suggest_nearest(unknown[0], parameters)
     if not hasattr(error, "errors"):
-        return str(error).strip().splitlines()[0], _GALLERY
+        return str(error).strip().splitlines()[0], _GALLERY_FIX
     refused: dict[str, list[Any]] = {}
     for problem in error.errors():
         refused.setdefault(str(problem["loc"][0]), []).append(problem)
     if lacking := [name for name, (first, *_) in refused.items() if first["type"] == "value_error.missing"]:
-        return f"parameter '{lacking[0]}' is missing", f"it takes {', '.join(takes)}"
+        return f"parameter '{lacking[0]}' is missing", f"it takes {', '.join(parameters)}"
     # What is wrong with all parameters together follows from what is wrong with one.
     name = next((name for name in refused if name != "__root__"), "__root__")
-    text = _first(refused[name])
+    text = _choose_message(refused[name])
     if name != "__root__" and not text.startswith(name):
         text = f"{name}: {text}"
-    told, _, mend = text.partition("; ") if hasattr(found, "about") else (text, "", "")
-    return told, mend or _GALLERY
+    refusal, _, fix = text.partition("; ") if hasattr(expectation, "row_set") else (text, "", "")
+    return refusal, fix or _GALLERY_FIX
 
 
-def _first(problems: list[Any]) -> str:
-    """What one parameter must be: of the forms that it may have the first is meant for people, none is a dict."""
-    forms = [problem["msg"] for problem in problems if problem["type"] != "type_error.dict"]
-    return str((forms or [problems[0]["msg"]])[0])
+def _choose_message(problems: list[Any]) -> str:
+    """Return the message about one parameter: the first of those for its accepted types, except for a dict.
+
+    Great Expectations accepts a dict for its own use; people write one of the other types.
+    """
+    messages = [problem["msg"] for problem in problems if problem["type"] != "type_error.dict"]
+    return str((messages or [problems[0]["msg"]])[0])
 
 
-def _parameters(found: Any) -> list[str]:
-    """The parameters of an expectation that a gate can give."""
-    base = imported().expectations.expectation.BatchExpectation
-    others = {*base.__fields__}
-    if hasattr(found, "about"):
-        others |= {*found.success_keys, *_TOLD, *_SAMPLE}
-    return sorted(found.__fields__.keys() - others)
+def _list_parameters(expectation: Any) -> list[str]:
+    """Return the parameters of an expectation that a gate can set."""
+    others = {*import_gx().expectations.expectation.BatchExpectation.__fields__}
+    if hasattr(expectation, "row_set"):
+        others |= {*expectation.success_keys, *_FACT_PARAMETERS, *_SAMPLE_FACTS}
+    return sorted(expectation.__fields__.keys() - others)
 
 
-_GALLERY = "docs/quality.md lists our rules with their parameters, Great Expectations' gallery its own"
-_TOLD = ("key", "start", "end", "finish", "found_in", "found_key")
-"""Parameters of our rules that `facts` gives."""
+_GALLERY_FIX = "docs/quality.md lists our rules and their parameters, Great Expectations' gallery its own"
+_FACT_PARAMETERS = ("key", "start", "end", "finish", "found_in", "found_key")
+"""Parameters of our rules that `contract_facts` sets."""

@@ -1,9 +1,9 @@
 """Gates: Great Expectations on what a run is about to publish.
 
-All gates that look at the same rows are asked at once, for their verdicts alone (BOOLEAN_ONLY): then Great
-Expectations bundles what it measures, and we keep its counts. Only those that fail are asked again, for examples. A
-gate never passes what it did not check: without rows, or with nothing but nulls, it is unchecked; an expectation that
-could not be evaluated is an error, and stops what it was to guard.
+All gates that look at the same rows are evaluated at once, without details (BOOLEAN_ONLY): then Great Expectations
+bundles what it measures, and we keep its counts. Only gates that fail are evaluated again, for examples. A gate never
+passes what it did not check: without rows, or with nothing but nulls, it is unchecked. An expectation that cannot be
+evaluated is an error and stops what it guards.
 """
 
 from __future__ import annotations
@@ -14,259 +14,267 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from hindcast.contracts import Expectation
-from hindcast.contracts.sensitive import discreet, sensitive
-from hindcast.errors import GateError, cause, escape_controls, show_briefly
-from hindcast.quality.candidates import Candidate
-from hindcast.quality.expectations import configured, implementation, imported, looks_at, named, row_by_row
-from hindcast.quality.verdicts import Outcome, Verdict
+from hindcast.common.errors import GateError, describe_cause, escape_controls, show_briefly
+from hindcast.contract import Expectation
+from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.quality.expectations import (
+    configure_gate,
+    find_implementation,
+    find_row_set,
+    format_gate,
+    import_gx,
+    is_row_by_row,
+)
+from hindcast.quality.gate_results import GateResult, Outcome
+from hindcast.quality.staged_change import StagedChange
 
 
-def check(candidate: Candidate, gates: Sequence[Expectation]) -> list[Verdict]:
-    """The verdict of each gate, in their order."""
-    if not candidate.opened + candidate.closed and not any(gate.beyond for gate in gates):
-        return [_verdict(n, gate, "unchecked", _NONE, _NOTHING) for n, gate in enumerate(gates)]
-    told: dict[int, Verdict] = {}
-    about: dict[str, list[int]] = {}
+def evaluate_gates(candidate: StagedChange, gates: Sequence[Expectation]) -> list[GateResult]:
+    """Return the result of each gate, in the order of `gates`."""
+    if not candidate.opened + candidate.closed and not any(gate.can_fail_without_change for gate in gates):
+        return [_build_result(n, gate, "unchecked", _NO_MEASUREMENT, _NOTHING_CHECKED) for n, gate in enumerate(gates)]
+    results: dict[int, GateResult] = {}
+    numbers_by_row_set: dict[str, list[int]] = {}
     for number, gate in enumerate(gates):
-        about.setdefault(looks_at(gate), []).append(number)
-    for which, numbers in about.items():
-        if candidate.empty(which):
-            told |= {n: _verdict(n, gates[n], "unchecked", _NONE, _NOTHING) for n in numbers}
+        numbers_by_row_set.setdefault(find_row_set(gate), []).append(number)
+    for which, numbers in numbers_by_row_set.items():
+        if candidate.is_empty(which):
+            results |= {n: _build_result(n, gates[n], "unchecked", _NO_MEASUREMENT, _NOTHING_CHECKED) for n in numbers}
         else:
-            told |= _checked(candidate, which, {n: gates[n] for n in numbers})
-    return [told[number] for number in range(len(gates))]
+            results |= _evaluate_together(candidate, which, {n: gates[n] for n in numbers})
+    return [results[number] for number in range(len(gates))]
 
 
-def refuse(pipeline: str, table: str, run: int, verdicts: Sequence[Verdict]) -> None:
-    """Raises GateError if one of the gates stops the table."""
-    stopping = [v for v in verdicts if v.stops]
+def refuse_failed_gates(pipeline: str, table: str, run: int, verdicts: Sequence[GateResult]) -> None:
+    """Raise GateError if one of the gates stops the table."""
+    stopping = [v for v in verdicts if v.is_stopping]
     if stopping:
-        told = "; ".join(f"{named(v.expectation, v.kwargs)}: {v.detail}" for v in stopping)
+        details = "; ".join(f"{format_gate(v.expectation, v.kwargs)}: {v.detail}" for v in stopping)
         listed = any(v.failing for v in stopping)
         rows = f"`hindcast failing {pipeline} --table {table}` has the rows: " if listed else ""
         raise GateError(
-            f"{len(stopping)} of {len(verdicts)} gates stopped it; nothing of it was published. {told}",
+            f"{len(stopping)} of {len(verdicts)} gates stopped it; nothing of it was published. {details}",
             where=f"{pipeline}.{table}, run {run}",
-            mend=f"{rows}mend the records in the topic and run again (an event stays: leave it out by where:, or "
+            fix=f"{rows}fix the records in the topic and run again (an event stays: leave it out by where:, or "
             "forget it); or change the gate under expect: in the contract",
         )
 
 
-def failing(candidate: Candidate, gate: Expectation) -> DataFrame:
-    """The rows that a gate finds wrong, with all columns of what it looks at; only of one that judges row by row."""
-    rows = candidate.rows(looks_at(gate))
-    expectation = configured(gate, candidate.facts(gate)).to_domain_obj()
+def select_failing_rows(candidate: StagedChange, gate: Expectation) -> DataFrame:
+    """Return the rows that a row-by-row gate fails, with all columns of the rows that it looks at."""
+    rows = candidate.rows(find_row_set(gate))
+    expectation = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
     if hasattr(expectation, "unexpected_rows_query"):
-        query = expectation.unexpected_rows_query.format(batch=candidate.view(rows))
+        query = expectation.unexpected_rows_query.format(batch=candidate.create_view(rows))
         return rows.sparkSession.sql(query)
-    batch = _batch(rows)
+    batch = _build_batch(rows)
     from great_expectations.validator.metric_configuration import MetricConfiguration
     from great_expectations.validator.validator import Validator
 
     engine = batch.data.execution_engine
-    wanted = expectation.get_validation_dependencies(engine, {"result_format": {"result_format": "BOOLEAN_ONLY"}})
-    counted = wanted.metric_configurations[f"{expectation.map_metric}.unexpected_count"]
+    needed = expectation.get_validation_dependencies(engine, {"result_format": {"result_format": "BOOLEAN_ONLY"}})
+    count = needed.metric_configurations[f"{expectation.map_metric}.unexpected_count"]
     metric = MetricConfiguration(
-        f"{expectation.map_metric}.condition", counted.metric_domain_kwargs, counted.metric_value_kwargs
+        f"{expectation.map_metric}.condition", count.metric_domain_kwargs, count.metric_value_kwargs
     )
-    told = Validator(execution_engine=engine, batches=[batch], data_context=_context()).get_metric(metric)
-    condition, domain, accessor = told
-    found: DataFrame = engine.get_domain_records({**domain, **accessor})
+    validator = Validator(execution_engine=engine, batches=[batch], data_context=_open_context())
+    condition, domain, accessor = validator.get_metric(metric)
+    records: DataFrame = engine.get_domain_records({**domain, **accessor})
     # A column first: conditions may be window functions.
-    return found.withColumn("_failing", condition).where("_failing").drop("_failing")
+    return records.withColumn("_failing", condition).where("_failing").drop("_failing")
 
 
-def find_failing_rows(candidate: Candidate, gate: Expectation) -> DataFrame:
-    """Return the failing rows as the table has them, where what a query makes of them might be a sensitive column's.
+def find_presentable_rows(candidate: StagedChange, gate: Expectation) -> DataFrame:
+    """Return the failing rows in a form that is safe to show.
 
-    `SELECT id, email AS note` names a value as another column. A query that does not tell which rows it found has none.
+    A gate's SQL can show a sensitive value under another name (`SELECT id, email AS note`). So if the table has
+    sensitive columns, the rows are those of the table; none if the query does not return the key and identity columns.
     """
-    found = failing(candidate, gate)
-    if gate.type != "unexpected_rows_expectation" or not sensitive(candidate.contract)[candidate.name]:
-        return found
-    looked, names = candidate.rows(looks_at(gate)), [*{*candidate.table.key, *candidate.table.identity}]
-    if {*names} - {*found.columns}:
-        return looked.limit(0)
-    return looked.join(found.select(*names).distinct(), names, "left_semi")
+    failing = select_failing_rows(candidate, gate)
+    if gate.type != "unexpected_rows_expectation" or not find_sensitive_columns(candidate.contract)[candidate.name]:
+        return failing
+    rows, names = candidate.rows(find_row_set(gate)), [*{*candidate.table.key, *candidate.table.identity}]
+    if {*names} - {*failing.columns}:
+        return rows.limit(0)
+    return rows.join(failing.select(*names).distinct(), names, "left_semi")
 
 
-_NOTHING = "nothing to check"
-_EXAMPLES = 5
+_NOTHING_CHECKED = "nothing to check"
+_MAX_EXAMPLES = 5
 _LONGEST = 1_000
-"""So many characters of what a gate observed are told."""
+"""The most characters that are kept of what a gate observed."""
 
 
-class _Measured(NamedTuple):
-    """What Great Expectations measured for a gate: rows judged, rows that failed, and what it observed."""
+class _Measurement(NamedTuple):
+    """The counts and the value that Great Expectations measured for a gate; see `GateResult`."""
 
     checked: int
     failing: int | None
     observed: float | None
 
 
-_NONE = _Measured(0, None, None)
+_NO_MEASUREMENT = _Measurement(0, None, None)
 
 
-def _checked(candidate: Candidate, which: str, gates: Mapping[int, Expectation]) -> dict[int, Verdict]:
-    """The verdicts of gates that look at the same rows, asked all at once."""
-    told: dict[int, Verdict] = {}
-    asked = _validate(candidate, which, list(gates.values()), "BOOLEAN_ONLY")
-    for (n, gate), (result, metrics) in zip(gates.items(), asked, strict=True):
-        if problem := _exception(result.exception_info):
-            said = discreet(candidate.contract, candidate.name, problem)
-            told[n] = _verdict(n, gate, "error", detail=f"could not be evaluated: {said}")
+def _evaluate_together(candidate: StagedChange, which: str, gates: Mapping[int, Expectation]) -> dict[int, GateResult]:
+    """Return the results of gates that look at the same rows, by their numbers; they are evaluated together."""
+    results: dict[int, GateResult] = {}
+    validated = _validate(candidate, which, list(gates.values()), "BOOLEAN_ONLY")
+    for (n, gate), (result, metrics) in zip(gates.items(), validated, strict=True):
+        if problem := _find_exception(result.exception_info):
+            message = redact_message(candidate.contract, candidate.name, problem)
+            results[n] = _build_result(n, gate, "error", detail=f"could not be evaluated: {message}")
             continue
-        measured = _measured(candidate, which, gate, metrics)
-        if not result.success and measured.failing and (stranger := _find_stranger(candidate, gate)):
-            told[n] = _verdict(n, gate, "error", detail=stranger)
+        measured = _read_measurement(candidate, which, gate, metrics)
+        if not result.success and measured.failing and (problem := _describe_foreign_rows(candidate, gate)):
+            results[n] = _build_result(n, gate, "error", detail=problem)
             continue
         outcome: Outcome = "unchecked" if not measured.checked else "passed" if result.success else "failed"
-        detail = _NOTHING if outcome == "unchecked" else ""
+        detail = _NOTHING_CHECKED if outcome == "unchecked" else ""
         if outcome == "failed":
-            detail = _detail(candidate, which, gate, measured)
-        told[n] = _verdict(n, gate, outcome, measured, detail)
-    return told
+            detail = _describe_failure(candidate, which, gate, measured)
+        results[n] = _build_result(n, gate, outcome, measured, detail)
+    return results
 
 
-def _measured(candidate: Candidate, which: str, gate: Expectation, metrics: Mapping[str, Any]) -> _Measured:
-    """What a gate measured, from Great Expectations' own metrics."""
-    it = implementation(gate.type)
-    if f"{getattr(it, 'map_metric', None)}.unexpected_count" in metrics:
-        failing, judged = (
-            metrics[f"{it.map_metric}.unexpected_count"] or 0,
-            metrics.get(f"{it.map_metric}.filtered_row_count"),
-        )
-        if judged is None:
-            nulls = 0 if it.map_metric in _OF_NULLS else metrics["column_values.nonnull.unexpected_count"] or 0
-            judged = metrics["table.row_count"] - nulls
-        return _of_rows(judged, failing)
-    if row_by_row(it):
-        return _of_rows(candidate.size(which), metrics["unexpected_rows_query.row_count"])
-    if "query.table" in metrics and hasattr(it, "about"):
+def _read_measurement(
+    candidate: StagedChange, which: str, gate: Expectation, metrics: Mapping[str, Any]
+) -> _Measurement:
+    """Return what a gate measured, from Great Expectations' own metrics."""
+    expectation = find_implementation(gate.type)
+    map_metric, dependencies = getattr(expectation, "map_metric", None), expectation.metric_dependencies
+    if f"{map_metric}.unexpected_count" in metrics:
+        failing = metrics[f"{map_metric}.unexpected_count"] or 0
+        checked = metrics.get(f"{map_metric}.filtered_row_count")
+        if checked is None:
+            nulls = 0 if map_metric in _NULL_METRICS else metrics["column_values.nonnull.unexpected_count"] or 0
+            checked = metrics["table.row_count"] - nulls
+        return _measure_share(checked, failing)
+    if is_row_by_row(expectation):
+        return _measure_share(candidate.count_rows(which), metrics["unexpected_rows_query.row_count"])
+    if "query.table" in metrics and hasattr(expectation, "row_set"):
         answer = metrics["query.table"][0]
-        return _Measured(int(answer["checked"] or 0), None, _number(answer["observed"]))
-    value = metrics.get(it.metric_dependencies[0]) if it.metric_dependencies else None
-    nothing = bool(it.metric_dependencies) and (value is None or (hasattr(value, "__len__") and not len(value)))
-    observed = None if candidate.sensitive(gate.columns) else _number(value)
-    return _Measured(0 if nothing else candidate.size(which), None, observed)
+        return _Measurement(int(answer["checked"] or 0), None, _parse_number(answer["observed"]))
+    value = metrics.get(dependencies[0]) if dependencies else None
+    nothing = bool(dependencies) and (value is None or (hasattr(value, "__len__") and not len(value)))
+    observed = None if candidate.has_sensitive(gate.columns) else _parse_number(value)
+    return _Measurement(0 if nothing else candidate.count_rows(which), None, observed)
 
 
-def _of_rows(judged: int, failing: int) -> _Measured:
-    """What a gate measured that judges row by row: the share that failed."""
-    return _Measured(judged, failing, failing / judged) if judged else _NONE
+def _measure_share(checked: int, failing: int) -> _Measurement:
+    """Return the measurement of a row-by-row gate; it observes the share of rows that fail."""
+    return _Measurement(checked, failing, failing / checked) if checked else _NO_MEASUREMENT
 
 
-def _find_stranger(candidate: Candidate, gate: Expectation) -> str:
-    """Return what is wrong with the rows that a quarantine gate's SQL gives, if they do not tell which rows to hold."""
+def _describe_foreign_rows(candidate: StagedChange, gate: Expectation) -> str:
+    """Return why the rows of a quarantine gate's SQL do not identify the rows to hold; "" if they do."""
     if gate.on_failure != "quarantine" or gate.type != "unexpected_rows_expectation":
         return ""
-    names, found = sorted({*candidate.table.key, *candidate.table.identity}), failing(candidate, gate)
-    if lacking := sorted({*names} - {*found.columns}):
+    names, failing = sorted({*candidate.table.key, *candidate.table.identity}), select_failing_rows(candidate, gate)
+    if lacking := sorted({*names} - {*failing.columns}):
         return f"its query gives no {', '.join(lacking)}: let it give all columns of {{batch}}"
-    given, looked = found.select(*names), candidate.rows(looks_at(gate)).select(*names)
-    if changed := [name for name in names if given.schema[name].dataType != looked.schema[name].dataType]:
-        return (
-            f"its query gives {', '.join(changed)} with another type: let it give all columns of {{batch}} as they are"
-        )
-    if given.subtract(looked).take(1):
-        told = f"its query gives rows with another {', '.join(names)} than any that it looked at"
-        return f"{told}: let it give all columns of {{batch}} as they are"
+    failing, rows = failing.select(*names), candidate.rows(find_row_set(gate)).select(*names)
+    fix = "let it give all columns of {batch} as they are"
+    if changed := [name for name in names if failing.schema[name].dataType != rows.schema[name].dataType]:
+        return f"its query gives {', '.join(changed)} with another type: {fix}"
+    if failing.subtract(rows).take(1):
+        return f"its query gives rows with another {', '.join(names)} than any that it looked at: {fix}"
     return ""
 
 
-_OF_NULLS = ("column_values.nonnull", "column_values.null")
-"""Metrics whose expectations judge nulls; others pass over them."""
+_NULL_METRICS = ("column_values.nonnull", "column_values.null")
+"""Metrics whose expectations judge nulls; others ignore them."""
 
 
-def _detail(candidate: Candidate, which: str, gate: Expectation, measured: _Measured) -> str:
-    """What a failed gate found; with examples, if there is a column that may be shown."""
-    hidden = candidate.sensitive(gate.columns)
+def _describe_failure(candidate: StagedChange, which: str, gate: Expectation, measured: _Measurement) -> str:
+    """Return what a failed gate found, with examples if it has a column that may be shown."""
+    hidden = candidate.has_sensitive(gate.columns)
     if measured.failing is None and hidden:
         return "observed is not told"
-    if measured.failing is None and hasattr(implementation(gate.type), "found"):
-        rule = configured(gate, candidate.facts(gate)).to_domain_obj()
-        told: str = rule.found(measured.observed, measured.checked)
-        return told
+    if measured.failing is None and hasattr(find_implementation(gate.type), "describe_failure"):
+        rule = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
+        description: str = rule.describe_failure(measured.observed, measured.checked)
+        return description
     if measured.failing is None:
         (result, _), *_ = _validate(candidate, which, [gate], "BASIC")
         return f"observed {show_briefly(str(result.result.get('observed_value')), _LONGEST)}"
     column = gate.kwargs.get("column")
     examples = ""
     if column is not None and not hidden:
-        seen = failing(candidate, gate).where(f"`{column}` IS NOT NULL").select(f"`{column}`").limit(_EXAMPLES)
-        examples = ", ".join(show_briefly(str(row[0])) for row in seen.collect())
+        rows = select_failing_rows(candidate, gate).where(f"`{column}` IS NOT NULL").select(f"`{column}`")
+        examples = ", ".join(show_briefly(str(row[0])) for row in rows.limit(_MAX_EXAMPLES).collect())
         examples = examples and f", for example {examples}"
     return f"{measured.failing} of {measured.checked} rows fail{examples}"
 
 
-def _verdict(
-    n: int, gate: Expectation, outcome: Outcome, measured: _Measured | None = None, detail: str = ""
-) -> Verdict:
-    checked, failing_, observed = measured or (None, None, None)
-    told = escape_controls(detail)
-    return Verdict(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing_, observed, told)
+def _build_result(
+    n: int, gate: Expectation, outcome: Outcome, measured: _Measurement | None = None, detail: str = ""
+) -> GateResult:
+    checked, failing, observed = measured or (None, None, None)
+    text = escape_controls(detail)
+    return GateResult(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing, observed, text)
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     try:
         return None if value is None or isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError):
         return None
 
 
-def _batch(rows: DataFrame) -> Any:
-    return _definition().get_batch({"dataframe": rows})
+def _build_batch(rows: DataFrame) -> Any:
+    return _build_definition().get_batch({"dataframe": rows})
 
 
 @cache
-def _definition() -> Any:
-    source = _context().data_sources.add_spark("candidate", persist=False)
+def _build_definition() -> Any:
+    source = _open_context().data_sources.add_spark("candidate", persist=False)
     return source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("all")
 
 
 @cache
-def _context() -> Any:
-    """One for a process: each has a temporary folder until the process ends."""
-    context = imported().get_context(mode="ephemeral")
+def _open_context() -> Any:
+    """Return a context, one per process: each keeps a temporary folder until the process ends."""
+    context = import_gx().get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     return context
 
 
 def _validate(
-    candidate: Candidate, which: str, gates: Sequence[Expectation], result_format: str
+    candidate: StagedChange, which: str, gates: Sequence[Expectation], result_format: str
 ) -> list[tuple[Any, dict[str, Any]]]:
-    """Great Expectations' result of each gate on the same rows, in their order, and the metrics that it is made of."""
-    asked = []
+    """Return Great Expectations' result of each gate on the same rows, in their order, with the metrics it used."""
+    configured = []
     for number, gate in enumerate(gates):
-        asked.append(configured(gate, candidate.facts(gate)).to_domain_obj())
-        asked[-1].meta = {"gate": number}
-    # Added one by one, a gate would take the place of another of the same type and column.
-    suite = imported().ExpectationSuite(name="gates", expectations=asked)
-    from hindcast.quality.metrics import bundled
+        configured.append(configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj())
+        configured[-1].meta = {"gate": number}
+    # Added one by one, a gate would replace another of the same type and column.
+    suite = import_gx().ExpectationSuite(name="gates", expectations=configured)
+    from hindcast.quality.metrics import bundle_metrics
 
-    batch = _batch(candidate.rows(which))
-    with bundled(batch.data.execution_engine, candidate.known_size(which)) as metrics:
-        found = batch.validate(suite, result_format={"result_format": result_format}).results
-    if len(found) != len(asked):
+    batch = _build_batch(candidate.rows(which))
+    with bundle_metrics(batch.data.execution_engine, candidate.known_size(which)) as metrics:
+        results = batch.validate(suite, result_format={"result_format": result_format}).results
+    if len(results) != len(configured):
         raise GateError(
-            f"Great Expectations evaluated {len(found)} of {len(asked)} gates",
+            f"Great Expectations evaluated {len(results)} of {len(configured)} gates",
             where=", ".join(gate.type for gate in gates),
-            mend="two gates of one table must not be equal: remove one",
+            fix="two gates of one table must not be equal: remove one",
         )
-    wanted = {"result_format": {"result_format": result_format}}
-    told = []
-    for result in sorted(found, key=lambda r: r.expectation_config.meta["gate"]):
+    configuration = {"result_format": {"result_format": result_format}}
+    measured = []
+    for result in sorted(results, key=lambda r: r.expectation_config.meta["gate"]):
         expectation = result.expectation_config.to_domain_obj()  # which names the batch by now
-        needed = expectation.get_validation_dependencies(batch.data.execution_engine, wanted).metric_configurations
-        told.append((result, {name: metrics[it.id] for name, it in needed.items() if it.id in metrics}))
-    return told
+        needed = expectation.get_validation_dependencies(batch.data.execution_engine, configuration)
+        ids = {name: metric.id for name, metric in needed.metric_configurations.items()}
+        measured.append((result, {name: metrics[id_] for name, id_ in ids.items() if id_ in metrics}))
+    return measured
 
 
-def _exception(info: Mapping[str, Any] | None) -> str:
-    """The message of what went wrong in evaluating, if anything did."""
+def _find_exception(info: Mapping[str, Any] | None) -> str:
+    """Return the message of the exception that an evaluation raised; "" if it raised none."""
     if not info:
         return ""
     if "raised_exception" in info:
-        return cause(Exception(info.get("exception_message"))) if info["raised_exception"] else ""
-    return next((text for part in info.values() if (text := _exception(part))), "")
+        return describe_cause(Exception(info.get("exception_message"))) if info["raised_exception"] else ""
+    return next((text for part in info.values() if (text := _find_exception(part))), "")

@@ -1,7 +1,7 @@
-"""Values that match a JSON Schema, of which every part is at hand: none is read from a file, nor asked of a server.
+"""The metric behind `expect_column_values_to_match_json_schema`: it reads no file and asks no server.
 
-Great Expectations' own measure leaves that to jsonschema, which opens whatever address `$ref` names, with the rights of
-the Spark server; and it fails altogether on a value that is no JSON. Here such a value does not match.
+Great Expectations' own metric leaves that to jsonschema, which opens whatever address `$ref` names, with the rights of
+the Spark server; and it fails altogether on a value that is not JSON. Here such a value does not match.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.types import BooleanType
 
 
 class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
-    """Takes the place of Great Expectations' measure of this name, in Spark."""
+    """Replaces Great Expectations' metric of this name, in Spark."""
 
     condition_metric_name = "column_values.match_json_schema"
     condition_value_keys = ("json_schema",)
@@ -35,28 +35,28 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
     def _spark(cls, column: Column, json_schema: Mapping[str, Any], **_others: object) -> Column:  # noqa: N805  # as GX wants it
         schema = json.loads(json.dumps(json_schema, default=str))
         jsonschema.validators.validator_for(schema).check_schema(schema)
-        made: list[Any] = []
+        validators: list[Any] = []
 
-        # Within this function, so that it goes to Spark's workers by value: they need not have this package.
+        # A function in a function goes to Spark's workers by value: they need not have this package.
         def matches(text: str | None) -> bool:
             if text is None:
                 return False
-            if not made:
-                made.append(jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY))
+            if not validators:
+                validators.append(jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY))
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError):
                 return False
-            return bool(made[0].is_valid(value))
+            return bool(validators[0].is_valid(value))
 
         return F.udf(lambda text: matches(text), BooleanType())(column)  # noqa: PLW0108  # Spark reads hints of types
 
 
-def find_far(schema: object) -> str | None:
+def find_outside_reference(schema: object) -> str | None:
     """Return the first reference of a JSON Schema to what is neither in it nor a schema of JSON Schema itself.
 
-    >>> find_far({"$id": "https://a.org/b", "items": {"$ref": "c"}, "$defs": {"c": {"$id": "c"}}})
-    >>> find_far({"items": {"$ref": "file:///etc/passwd"}})
+    >>> find_outside_reference({"$id": "https://a.org/b", "items": {"$ref": "c"}, "$defs": {"c": {"$id": "c"}}})
+    >>> find_outside_reference({"items": {"$ref": "file:///etc/passwd"}})
     'file:///etc/passwd'
     """
     base = str(schema.get("$id", "")) if isinstance(schema, dict) else ""
@@ -64,28 +64,28 @@ def find_far(schema: object) -> str | None:
     here = {_place(base, part[name]) for part in parts for name in ("$id", "id") if isinstance(part.get(name), str)}
     for part in parts:
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
-            told = part.get(name)
-            if isinstance(told, str) and not told.startswith("#"):
-                place = _place(base, told)
+            reference = part.get(name)
+            if isinstance(reference, str) and not reference.startswith("#"):
+                place = _place(base, reference)
                 if place not in here and place not in REGISTRY:
-                    return told
+                    return reference
     return None
 
 
-def _place(base: str, told: str) -> str:
+def _place(base: str, reference: str) -> str:
     try:
-        return urldefrag(urljoin(base, told))[0]
+        return urldefrag(urljoin(base, reference))[0]
     except ValueError:
-        return told
+        return reference
 
 
 def _walk(schema: object) -> Iterator[dict[str, Any]]:
     """Yield each object in a JSON value, the outer ones first."""
-    todo = [schema]
-    while todo:
-        match todo.pop(0):
+    plan = [schema]
+    while plan:
+        match plan.pop(0):
             case dict() as one:
                 yield one
-                todo += one.values()
+                plan += one.values()
             case list() as some:
-                todo += some
+                plan += some

@@ -1,9 +1,9 @@
 """Metrics: what Great Expectations measures for the gates of one batch, in as few passes over its rows as it allows.
 
-Great Expectations (GX) resolves a suite's metrics level by level, and bundles what it can of a level into one
-aggregate. Here aggregates wait until nothing else is left to resolve, so that they are one bundle whatever level they
-are of; how many rows there are need not be counted where it is known; and what GX counts in jobs of their own, though
-rows alone decide it, joins the bundle. What a metric means, GX's provider of it says.
+Great Expectations (GX) resolves a suite's metrics level by level, and bundles what it can of one level into one
+aggregate. Here aggregates wait until nothing else is left to resolve, so that those of all levels are one bundle. The
+number of rows is not counted where it is known. Counts for which GX starts a job of their own, although each row
+decides alone, join the bundle. The meaning of a metric is that of GX's provider.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 
-class RowsWhere(TableMetricProvider):
-    """How many rows meet `condition`, in SQL."""
+class RowsWhereCount(TableMetricProvider):
+    """The number of rows that meet `condition`, in SQL."""
 
     metric_name = "rows_where.count"
     value_keys = ("condition",)
@@ -53,93 +53,97 @@ class RowsWhere(TableMetricProvider):
 
 
 @contextmanager
-def bundled(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
-    """The metrics that an execution engine resolves meanwhile, by their ids.
+def bundle_metrics(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
+    """Yield a dict that collects the metrics that an execution engine resolves during the block, by their ids.
 
-    `rows`: how many the batch has, if that is known.
+    `rows`: the number of rows of the batch, if known.
     """
-    kept: dict[Any, Any] = {}
+    metrics_by_id: dict[Any, Any] = {}
     failed: set[Any] = set()
-    arranged = engine._build_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # no other way
-    computed = engine._process_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # between these
+    arrange = engine._build_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # no other way
+    compute = engine._process_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # between these
 
-    def sound(some: list[Any]) -> list[Any]:
-        """Those that have not failed yet, or all: GX asks thrice, and gives up what is asked with one that fails."""
-        return [it for it in some if it.metric_configuration.id not in failed] or some
+    def without_failed(computations: list[Any]) -> list[Any]:
+        """Return those that have not failed, or all: GX tries thrice, and drops what is tried along with a failure."""
+        return [c for c in computations if c.metric_configuration.id not in failed] or computations
 
-    def resolved(
+    def resolve_metrics(
         metrics_to_resolve: Iterable[Any],
         metrics: Mapping[Any, Any] | None = None,
         runtime_configuration: Mapping[str, Any] | None = None,
     ) -> dict[Any, Any]:
-        alone, together = arranged(metrics_to_resolve, metrics, runtime_configuration)
-        known = {it.metric_configuration.id: rows for it in together if rows is not None and _of_all_rows(it)}
-        counts = {it.metric_configuration.id: count for it in alone if (count := _counted(it))}
-        alone = [it for it in alone if it.metric_configuration.id not in counts]
-        # What is left out now GX asks for again. It tells no order: in a fixed one Spark compiles a bundle only once.
-        bundle = [] if known or alone else sorted(map(_alike, (*together, *counts.values())), key=_order)
+        alone, together = arrange(metrics_to_resolve, metrics, runtime_configuration)
+        known = {c.metric_configuration.id: rows for c in together if rows is not None and _is_row_count(c)}
+        counts = {c.metric_configuration.id: count for c in alone if (count := _convert_to_count(c))}
+        alone = [c for c in alone if c.metric_configuration.id not in counts]
+        # GX asks again for what is left out now. It fixes no order; with a fixed one Spark compiles a bundle only once.
+        bundle = [] if known or alone else sorted(map(_unify_domain, (*together, *counts.values())), key=_metric_order)
         try:
-            found = {**known, **computed(*map(sound, (alone, bundle)))}
+            resolved = {**known, **compute(*map(without_failed, (alone, bundle)))}
         except MetricResolutionError as error:
             failed.update(metric.id for metric in error.failed_metrics)
             raise
-        kept.update(found)
-        return found
+        metrics_by_id.update(resolved)
+        return resolved
 
-    engine.resolve_metrics = resolved
+    engine.resolve_metrics = resolve_metrics
     try:
-        yield kept
+        yield metrics_by_id
     finally:
         del engine.resolve_metrics
 
 
-def _order(it: Any) -> str:
-    return str(it.metric_configuration.id)
+def _metric_order(computation: Any) -> str:
+    return str(computation.metric_configuration.id)
 
 
-def _alike(it: Any) -> Any:
-    """An aggregate, its domain told as others tell the same rows: GX bundles by what is told, null or not."""
-    domain = {key: told for key, told in it.compute_domain_kwargs.items() if told is not None}
-    domain.pop("ignore_row_if", None)  # of no columns: `_counted` has done it
-    return replace(it, compute_domain_kwargs=domain)
+def _unify_domain(computation: Any) -> Any:
+    """Return an aggregate without the nulls in its domain: GX bundles only domains that are written alike."""
+    domain = {key: value for key, value in computation.compute_domain_kwargs.items() if value is not None}
+    domain.pop("ignore_row_if", None)  # it concerns columns: `_convert_to_count` has applied it
+    return replace(computation, compute_domain_kwargs=domain)
 
 
-def _of_all_rows(it: Any) -> bool:
-    metric = it.metric_configuration
+def _is_row_count(computation: Any) -> bool:
+    metric = computation.metric_configuration
     return metric.metric_name == "table.row_count" and not metric.metric_domain_kwargs.get("row_condition")
 
 
-def _counted(it: Any) -> Any:
-    """The count of a pair of columns, or of several, as part of a bundle; None if it is not one that can be."""
-    name = it.metric_configuration.metric_name
-    if it.metric_fn not in _COUNTS or (name.endswith(_UNEXPECTED) and name.removesuffix(_UNEXPECTED) not in _OF_ROWS):
+def _convert_to_count(computation: Any) -> Any:
+    """Return a count over several columns as an aggregate that can be bundled; None if it is not such a count."""
+    name = computation.metric_configuration.metric_name
+    if computation.metric_fn not in _COUNT_FUNCTIONS or (
+        name.endswith(_UNEXPECTED_SUFFIX) and name.removesuffix(_UNEXPECTED_SUFFIX) not in _ROW_METRICS
+    ):
         return None
-    condition, domain, columns = it.metric_provider_kwargs["metrics"]["unexpected_condition"]
-    looked_at = _looked_at(columns.get("column_list") or [columns["column_A"], columns["column_B"]], domain)
-    counted = F.when(looked_at, condition) if name.endswith(_UNEXPECTED) else looked_at
-    return replace(it, metric_fn=F.count_if(counted), compute_domain_kwargs=domain, accessor_domain_kwargs=columns)
+    condition, domain, columns = computation.metric_provider_kwargs["metrics"]["unexpected_condition"]
+    looked_at = _is_looked_at(columns.get("column_list") or [columns["column_A"], columns["column_B"]], domain)
+    counted = F.when(looked_at, condition) if name.endswith(_UNEXPECTED_SUFFIX) else looked_at
+    return replace(
+        computation, metric_fn=F.count_if(counted), compute_domain_kwargs=domain, accessor_domain_kwargs=columns
+    )
 
 
-def _looked_at(columns: Iterable[str], domain: Mapping[str, Any]) -> Column:
-    """Which rows are not passed over for their nulls (GX: SparkDFExecutionEngine.get_domain_records)."""
-    told = [F.col(column).isNotNull() for column in columns]
+def _is_looked_at(columns: Iterable[str], domain: Mapping[str, Any]) -> Column:
+    """Return which rows GX does not ignore for their nulls (SparkDFExecutionEngine.get_domain_records)."""
+    present = [F.col(column).isNotNull() for column in columns]
     match domain.get("ignore_row_if"):
         case "either_value_is_missing" | "any_value_is_missing":
-            return reduce(and_, told)
+            return reduce(and_, present)
         case "both_values_are_missing" | "all_values_are_missing":
-            return reduce(or_, told)
+            return reduce(or_, present)
         case _:
             return F.lit(True)
 
 
-_UNEXPECTED = ".unexpected_count"
-_COUNTS = (
+_UNEXPECTED_SUFFIX = ".unexpected_count"
+_COUNT_FUNCTIONS = (
     _spark_map_condition_unexpected_count_value,
     _spark_column_pair_map_condition_filtered_row_count,
     _spark_multicolumn_map_condition_filtered_row_count,
 )
-"""GX's counts in a job of their own."""
-_OF_ROWS = (
+"""Counts for which GX starts a job of their own."""
+_ROW_METRICS = (
     "column_pair_values.equal",
     "column_pair_values.a_greater_than_b",
     "column_pair_values.in_set",

@@ -1,47 +1,47 @@
-"""For how long keys show a value that a held record would have ended (`hold: row`)."""
+"""Overdue: how long keys have shown a value that a held record would have ended (`hold: row`)."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from hindcast.contracts import Contract
-from hindcast.contracts.sensitive import sensitive
-from hindcast.delta import scan, tables
-from hindcast.quality import holds
-from hindcast.quality.units import holds_records
-from hindcast.questions import END, Bound
+from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.quality import hold_store
+from hindcast.quality.hold_units import has_record_hold
+from hindcast.store import duckdb_reader, tables
 
 
 def read_overdue(warehouse: str, contract: Contract, run: int, known_at: datetime) -> dict[str, dict[str, Any]]:
-    """Return, by table, how many `keys` show a value that a record held after a run would have ended; and of the one
-    that does so for longest `key` (*** if it is sensitive), `since`, `until` (null: still) and `seconds`.
+    """Return, by table, how many `keys` show a value that a record held after a run would have ended.
+
+    Also, of the key that has done so longest: `key` (*** if it is sensitive), `since`, `until` (null: still) and
+    `seconds`.
     """
-    found = {}
-    for name in contract.topics:
-        if (
-            holds_records(contract, name)
-            and (overdue := _of_table(warehouse, contract, name, run, known_at)) is not None
-        ):
-            found[name] = overdue
-    return found
+    tables_held = (name for name in contract.topics if has_record_hold(contract, name))
+    overdue = {name: _read_table_overdue(warehouse, contract, name, run, known_at) for name in tables_held}
+    return {name: keys for name, keys in overdue.items() if keys is not None}
 
 
-def _of_table(warehouse: str, contract: Contract, name: str, run: int, known_at: datetime) -> dict[str, Any] | None:
-    table = tables.located(warehouse, contract, name)
-    opened = tables.opened(table)
-    rows = holds.held(warehouse, contract.pipeline, run)
+def _read_table_overdue(
+    warehouse: str, contract: Contract, name: str, run: int, known_at: datetime
+) -> dict[str, Any] | None:
+    table = tables.locate_table(warehouse, contract, name)
+    opened = tables.open_table(table)
+    rows = hold_store.read_held_rows(warehouse, contract.pipeline, run)
     if opened is None or name not in rows.column("table").to_pylist():
         return None
-    with scan.engine() as engine:
-        scan.register(engine, opened, [Bound("systemTo", least=END, or_null=True)])
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, opened, [ColumnBound("systemTo", least=LAST_MOMENT, or_null=True)])
         engine.register("held", rows)
         types = {column: kind for column, kind, *_ in engine.execute("DESCRIBE rows").fetchall()}
         same = " AND ".join(
-            f"r.{scan.quoted(column)} IS NOT DISTINCT FROM TRY_CAST(json_extract_string(key, $k{n}) AS {types[column]})"
+            f"r.{duckdb_reader.quote_name(column)} IS NOT DISTINCT FROM TRY_CAST(json_extract_string(key, "
+            f"$k{n}) AS {types[column]})"
             for n, column in enumerate(table.key)
         )
-        paths = {f"k{n}": f"$.{scan.quoted(column)}" for n, column in enumerate(table.key)}
+        paths = {f"k{n}": f"$.{duckdb_reader.quote_name(column)}" for n, column in enumerate(table.key)}
         answer = engine.execute(
             f"""
             WITH record AS (
@@ -61,6 +61,6 @@ def _of_table(warehouse: str, contract: Contract, name: str, run: int, known_at:
     if answer is None:
         return None
     keys, key, since, until, seconds = answer
-    shown = "***" if sensitive(contract)[name] & set(table.key) else key
-    told = {"key": shown, "since": since.isoformat(), "until": until.isoformat() if until else None}
-    return {"keys": keys, **told, "seconds": seconds}
+    shown = "***" if find_sensitive_columns(contract)[name] & set(table.key) else key
+    longest = {"key": shown, "since": since.isoformat(), "until": until.isoformat() if until else None}
+    return {"keys": keys, **longest, "seconds": seconds}

@@ -1,9 +1,9 @@
 """`hold: row` on a topic that is read as a table: failing records count as not yet known.
 
-The table is derived without them, and asked anew, until no gate finds another record to hold. A rule about values
-blames the record of the failing row, one about periods all records of its key that the run has brought: one of them
-made it fail. What is known already is never taken back, nor what a person has released: a rule about values passes over
-a row that says what was believed before, for its end alone has changed.
+The table is derived without them and judged again, until no gate finds another record to hold. A rule about values
+blames the record of the failing row. A rule about periods blames all records of its key that the run has ingested: one
+of them made it fail. What is known already is never taken back, nor what a person has released. A rule about values
+ignores a row whose content was current before: only its end has changed.
 """
 
 from __future__ import annotations
@@ -17,113 +17,123 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.contracts import Expectation
-from hindcast.contracts.shapes import PERIODS
-from hindcast.corrected.plane import matching, without
-from hindcast.quality import gates, holds
-from hindcast.quality.candidates import Candidate
-from hindcast.quality.expectations import looks_at, named
-from hindcast.quality.units import RECORD
-from hindcast.quality.verdicts import Verdict
+from hindcast.bitemporal.plane import drop_matching_rows, keep_matching_rows
+from hindcast.contract import Expectation
+from hindcast.contract.shapes import PERIODS
+from hindcast.quality import gates, hold_store
+from hindcast.quality.expectations import find_row_set, format_gate
+from hindcast.quality.gate_results import GateResult
+from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.quality.staged_change import StagedChange
 
 
-class Records(NamedTuple):
-    """The records that a table is derived of, as far as they can be held.
+class HoldableRecords(NamedTuple):
+    """The records that a table is derived from, as far as they can be held.
 
-    `judged`: `record_rows`, and `_fresh`: whether a run brings it now, be it for the first time or once more. `derive`:
-    makes the change of the table without some records (`RECORD`). `released`: those that a person has let pass, in this
-    run or before.
+    `rows`: as `record_rows` returns them; `_fresh` is true if this run ingests the record (also again).
+    `derive`: returns the change of the table without some records (`RECORD_COLUMNS`). `released`: the records that a
+    person has let pass, in this run or before.
     """
 
-    judged: DataFrame
+    rows: DataFrame
     derive: Callable[[DataFrame], DataFrame]
     released: DataFrame
 
 
 def record_rows(records: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return decoded records as rows: the columns of key and value, `validFrom`, `RECORD`, `_key`, `_unit`, `_digest`.
+    """Return decoded records as flat rows.
 
-    A tombstone has null in the columns of the value.
+    Columns: those of key and value, `validFrom`, `RECORD_COLUMNS`, `_fresh`, `_key`, `_unit`, `_digest`. The value
+    columns of a tombstone are null.
     """
-    place = F.col("partition").alias(RECORD[0]), F.col("offset").alias(RECORD[1])
+    place = F.col("partition").alias(RECORD_COLUMNS[0]), F.col("offset").alias(RECORD_COLUMNS[1])
     rows = records.select("key.*", "value.*", F.col("timestamp").alias("validFrom"), *place, "_fresh")
     content = [F.col(f"`{column}`") for column in rows.columns if not column.startswith("_")]
     return rows.withColumns(
-        {"_key": holds.key_of(key), "_unit": holds.key_of(RECORD), "_digest": F.xxhash64(holds.keyed(*content))}
+        {
+            "_key": hold_store.format_row_key(key),
+            "_unit": hold_store.format_row_key(RECORD_COLUMNS),
+            "_digest": F.xxhash64(hold_store.format_key(*content)),
+        }
     )
 
 
 @contextmanager
-def sifted_records(
-    candidate: Candidate, expected: Sequence[Expectation], records: Records
-) -> Iterator[tuple[Candidate, DataFrame | None, list[Verdict]]]:
-    """Give what of a candidate may be published, the records that are held, and the verdicts of all gates, those of the
-    others on what is left; as long as the block lasts.
+def sift_records(
+    candidate: StagedChange, expected: Sequence[Expectation], records: HoldableRecords
+) -> Iterator[tuple[StagedChange, DataFrame | None, list[GateResult]]]:
+    """Yield what may be published of a candidate, the records that are held, and the results of all gates.
 
-    The records have `RECORD`, `_gate`, `_expectation` and `_reason`; None where none is held.
+    The records have `RECORD_COLUMNS`, `_gate`, `_expectation` and `_reason`; None if none is held. Gates that hold
+    nothing are evaluated on what is left. The change that is left is freed when the block ends.
     """
-    verdicts, passed, held = gates.check(candidate, expected), candidate, None
-    failing = [v for v in verdicts if v.holds]
+    results, passed, held = gates.evaluate_gates(candidate, expected), candidate, None
+    failing = [result for result in results if result.is_holding]
     try:
         while failing:
-            more = _blamed_now(passed, expected, failing, records, held)
+            more = _find_newly_blamed(passed, expected, failing, records, held)
             if not more.take(1):
                 break
             held = more if held is None else held.unionByName(more).localCheckpoint()
-            change = records.derive(held.select(*RECORD).distinct()).persist()
-            _close(passed, candidate)
-            passed = candidate.replaced(change, held, RECORD)
-            again = gates.check(passed, expected)
-            failing = [v for v in again if v.holds]
-            verdicts = [v if v.holds else anew for v, anew in zip(verdicts, again, strict=True)]
-        yield passed, held, verdicts
+            change = records.derive(held.select(*RECORD_COLUMNS).distinct()).persist()
+            free_change(passed, candidate)
+            passed = candidate.replace_change(change, held, RECORD_COLUMNS)
+            new_results = gates.evaluate_gates(passed, expected)
+            failing = [result for result in new_results if result.is_holding]
+            results = [old if old.is_holding else new for old, new in zip(results, new_results, strict=True)]
+        yield passed, held, results
     finally:
-        _close(passed, candidate)
+        free_change(passed, candidate)
 
 
-def _close(passed: Candidate, candidate: Candidate) -> None:
+def free_change(passed: StagedChange, candidate: StagedChange) -> None:
+    """Unpersist what is left of a candidate, unless that is the candidate itself."""
     if passed is not candidate:
         passed.close()
         passed.change.unpersist()
 
 
-def _blamed_now(
-    passed: Candidate,
+def _find_newly_blamed(
+    passed: StagedChange,
     expected: Sequence[Expectation],
-    failing: Sequence[Verdict],
-    records: Records,
+    failing: Sequence[GateResult],
+    records: HoldableRecords,
     held: DataFrame | None,
 ) -> DataFrame:
     """Return the records that failing gates blame and that are not held yet, each with the gate."""
     blamed = [
-        _blamed(passed, expected[v.gate], records).select(
-            *RECORD,
-            F.lit(v.gate).alias("_gate"),
-            F.lit(v.expectation).alias("_expectation"),
-            F.lit(named(v.expectation, v.kwargs)).alias("_reason"),
+        _find_blamed_records(passed, expected[result.gate], records).select(
+            *RECORD_COLUMNS,
+            F.lit(result.gate).alias("_gate"),
+            F.lit(result.expectation).alias("_expectation"),
+            F.lit(format_gate(result.expectation, result.kwargs)).alias("_reason"),
         )
-        for v in failing
+        for result in failing
     ]
-    every = matching(reduce(DataFrame.unionByName, blamed), records.judged, RECORD)
-    every = without(every, records.released, RECORD)
-    return (every if held is None else without(every, held, RECORD)).localCheckpoint()
+    holdable = keep_matching_rows(reduce(DataFrame.unionByName, blamed), records.rows, RECORD_COLUMNS)
+    holdable = drop_matching_rows(holdable, records.released, RECORD_COLUMNS)
+    return (holdable if held is None else drop_matching_rows(holdable, held, RECORD_COLUMNS)).localCheckpoint()
 
 
-def _blamed(passed: Candidate, gate: Expectation, records: Records) -> DataFrame:
-    """Return the records (`RECORD`) because of which a gate fails."""
+def _find_blamed_records(passed: StagedChange, gate: Expectation, records: HoldableRecords) -> DataFrame:
+    """Return the records (`RECORD_COLUMNS`) that make a gate fail."""
     identity = passed.table.identity
-    rows = matching(passed.rows(looks_at(gate)), gates.failing(passed, gate).select(*identity).distinct(), identity)
+    rows = keep_matching_rows(
+        passed.rows(find_row_set(gate)), gates.select_failing_rows(passed, gate).select(*identity).distinct(), identity
+    )
     if not is_about_periods(gate):
         closed = passed.change.where("change = 'close'")
         content = [c for c in closed.columns if not c.startswith("_") and c not in ("change", "validTo")]
-        return without(rows, closed, content).select(*RECORD)
-    rows = without(rows, records.released, RECORD).withColumn("_key", holds.key_of(passed.table.key))
-    brought = records.judged.where("_fresh")
-    alone = without(rows, brought, ["_key"]).select(*RECORD)
-    return matching(brought, rows, ["_key"]).select(*RECORD).unionByName(alone)
+        return drop_matching_rows(rows, closed, content).select(*RECORD_COLUMNS)
+    rows = drop_matching_rows(rows, records.released, RECORD_COLUMNS).withColumn(
+        "_key", hold_store.format_row_key(passed.table.key)
+    )
+    ingested = records.rows.where("_fresh")
+    alone = drop_matching_rows(rows, ingested, ["_key"]).select(*RECORD_COLUMNS)
+    return keep_matching_rows(ingested, rows, ["_key"]).select(*RECORD_COLUMNS).unionByName(alone)
 
 
 def is_about_periods(gate: Expectation) -> bool:
-    """Whether what a gate says of a row depends on how long it is valid, or on the rows beside it."""
+    """Return whether a gate's verdict on a row depends on how long it is valid, or on other rows."""
     text = json.dumps(gate.kwargs, default=str)
-    return looks_at(gate) != "change" or any(column in text for column in PERIODS["versions"])
+    return find_row_set(gate) != "change" or any(column in text for column in PERIODS["versions"])

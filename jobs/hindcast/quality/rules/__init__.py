@@ -1,24 +1,24 @@
 """Hindcast's own rules, as custom expectations that Great Expectations knows once this package is imported.
 
-A row rule asks for the rows that fail: `unexpected_rows_query` gives exactly these, with the columns of the batch. A
-share rule asks for one number, its `observed_value`; `checked` says over how much, and over nothing it never succeeds.
-Both make their query of their other parameters, over one of these batches:
+The `unexpected_rows_query` of a row rule returns exactly the rows that fail, with the columns of the batch. The query
+of a share rule returns one number, its `observed_value`, and `checked`, over how much; over nothing it never succeeds.
+Both queries are built from the other parameters, over one of these batches:
 
-| about | the rows | columns beside the user's |
+| row_set | the rows | columns beside the user's |
 | --- | --- | --- |
-| change | that the run would open | those of the period, `systemFrom` |
-| near | of the keys that it touches, in the span of what changes, as they would be | the same |
-| keys | of the keys that it touches, all of them, as they would be | the same |
-| plane | believed before near the change, and those that it would open | the same |
-| table | of the whole table, as they would be | the same |
-| records | of a topic's log, of this run | `partition, offset, offsets, timestamp, streamTime, fate` |
-| unpublished | of a topic's log, since a run has published its table or was completed | the same |
-| ties | of the topic's records that came, each as a row | the same, `_unordered`, `_replaced` (corrected/ties.py) |
-| events | of a joined stream, of this run | `matched` |
+| change | rows that the run would open | those of the period, `systemFrom` |
+| near | rows of the changing keys, in the span of the change, as they would be | the same |
+| keys | all rows of the changing keys, as they would be | the same |
+| plane | current rows near the change, and rows that the run would open | the same |
+| table | all rows of the table, as they would be | the same |
+| records | rows of a topic's log, of this run | `partition, offset, offsets, timestamp, streamTime, fate` |
+| unpublished | rows of a topic's log, since the last run that published its table or was completed | the same |
+| ties | the topic's new records | the same, `_unordered`, `_replaced` (bitemporal/ties.py) |
+| events | events of a joined stream, of this run | `matched` |
 
-Periods are half-open, without an end they last for ever. `key` names the key columns, `start` and `end` those of the
-period. Moments are UTC unless they say otherwise. Names are quoted and moments counted, so that neither a name nor the
-session's time zone changes what a query means.
+Periods are half-open; without an end they last for ever. `key` names the key columns, `start` and `end` those of the
+period. Moments without a zone are UTC. Queries quote names and write moments as numbers, so that neither a name nor the
+session's time zone changes their meaning.
 """
 
 from hindcast.quality.rules import rows, shares

@@ -1,0 +1,48 @@
+"""Airflow's assets: one for each published table, so that other DAGs can be scheduled on it.
+
+An event is sent when a run has completed, for each table in which it published something: readers of the table then
+find all of it. `extra` of the event has pipeline, run, knownAt, opened, closed and corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias
+
+from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+
+def table_asset(table: str) -> Asset:
+    """Return the asset of a table, with the table's name (`restaurant.bills`) and its location as URI."""
+    warehouse = read_settings().warehouse
+    location = f"{warehouse}/{table.replace('.', '/')}"
+    return Asset(name=table, uri=location if "://" in warehouse else Path(location).as_uri(), group="hindcast")
+
+
+def pipeline_alias(pipeline: str) -> AssetAlias:
+    """Return the alias through which the task that completes a pipeline's runs sends events."""
+    return AssetAlias(pipeline, group="hindcast")
+
+
+def send_asset_events(events: OutletEventAccessors, report: dict[str, Any]) -> list[str]:
+    """Send the events of a completed run, given its report, and return the tables that they are for."""
+    pipeline, published = report["pipeline"], []
+    for name, table in report["tables"].items():
+        if table["opened"] + table["closed"]:
+            counts = {count: table[count] for count in ("opened", "closed", "corrected")}
+            extra = {"pipeline": pipeline, "run": report["run"], "knownAt": report["knownAt"], **counts}
+            events[pipeline_alias(pipeline)].add(table_asset(f"{pipeline}.{name}"), extra=extra)
+            published.append(name)
+    return published
+
+
+def describe_trigger(triggering: Iterable[Any]) -> str | None:
+    """Return the reason of a run that these events started; None if none of them is of a run."""
+    runs = {f"{e.extra['pipeline']}, run {e.extra['run']}" for e in triggering if "run" in (e.extra or {})}
+    return f"published by {'; '.join(sorted(runs))}" if runs else None

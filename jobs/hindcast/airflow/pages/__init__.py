@@ -1,0 +1,55 @@
+"""The pages in Airflow's UI: quality, time machine, ledger. plugins/hindcast_pages.py registers them.
+
+Every process of Airflow loads its plugins, but only one serves pages: what they need is imported at the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from threading import Lock
+from typing import Any
+
+PREFIX = "/hindcast"
+"""The path at which Airflow's API server serves the pages."""
+
+VIEWS = [
+    {"name": name, "href": f"{PREFIX}/{page}", "destination": destination, "url_route": f"hindcast-{route}"}
+    for name, page, destination, route in (
+        ("Hindcast", "quality", "nav", "quality"),
+        ("Quality", "dag/{DAG_ID}/quality", "dag", "dag-quality"),
+        ("Time machine", "dag/{DAG_ID}/machine", "dag", "dag-machine"),
+        ("Ledger", "dag/{DAG_ID}/ledger", "dag", "dag-ledger"),
+        ("Report", "dag/{DAG_ID}/run/{RUN_ID}/report", "dag_run", "run-report"),
+        ("Time machine", "dag/{DAG_ID}/run/{RUN_ID}/machine", "dag_run", "run-machine"),
+        ("Report", "dag/{DAG_ID}/run/{RUN_ID}/report", "task_instance", "task-report"),
+    )
+]
+"""The pages as Airflow's UI lists them (external_views); it fills in the ids of DAG and run."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve the pages behind Airflow's login, as an ASGI application."""
+    from starlette.concurrency import run_in_threadpool
+
+    await (await run_in_threadpool(_load_app))(scope, receive, send)
+
+
+def _load_app() -> Any:
+    with _BUILD_LOCK:
+        return _build_app()
+
+
+@cache
+def _build_app() -> Any:
+    from hindcast.airflow.pages import access
+    from hindcast.airflow.pages.routes import build_app
+
+    return build_app(access.airflow_access())
+
+
+_BUILD_LOCK = Lock()

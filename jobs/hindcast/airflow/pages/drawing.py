@@ -1,0 +1,100 @@
+"""Numbers and moments as positions in a drawing: sparklines, axes, ticks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from hindcast.store.store_formats import UNKNOWN_TIME
+
+WIDTH, HEIGHT, MARGIN = 120, 26, 4
+"""The size of a sparkline, in pixels."""
+
+
+def sparkline(values: Sequence[float]) -> dict[str, Any]:
+    """Return a sparkline: the SVG path of its line, the position of the last value, and that value.
+
+    Equal values are a line in the middle; the last value is on the right.
+
+        sparkline([1, 3]) -> {"path": "M4.0 22.0L116.0 4.0", "x": 116.0, "y": 4.0, "last": 3}
+    """
+    if not values:
+        return {"path": "", "x": None, "y": None, "last": None}
+    low, high = min(values), max(values)
+    step = (WIDTH - 2 * MARGIN) / max(len(values) - 1, 1)
+    first = WIDTH - MARGIN - step * (len(values) - 1)
+    room = HEIGHT - 2 * MARGIN
+
+    def place(n: int, value: float) -> tuple[float, float]:
+        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5  # halved: it stays finite
+        return first + step * n, HEIGHT - MARGIN - room * share
+
+    points = [place(n, value) for n, value in enumerate(values)]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    x, y = points[-1]
+    return {"path": f"M{path}" + ("h0" if len(points) == 1 else ""), "x": x, "y": y, "last": values[-1]}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A map from moments to positions from 0 to 1, linear between its knots; the outer two are beyond what is drawn."""
+
+    knots: tuple[tuple[float, datetime], ...]
+
+    def place(self, moment: datetime | None) -> float:
+        """Return the position of a moment; None (no end), or a moment beyond the knots, is at the border."""
+        if moment is None:
+            return 1.0
+        for (left, start), (right, end) in pairwise(self.knots):
+            if moment < end:
+                return max(0.0, left + (right - left) * ((moment - start) / (end - start)))
+        return 1.0
+
+    @property
+    def ticks(self) -> list[tuple[float, datetime]]:
+        """The knots to label: not the outer two, and not more than fit."""
+        inner = self.knots[1:-1]
+        every = -(-len(inner) // MAX_LABELS)
+        return [*inner[::every]] if inner else []
+
+
+def build_axis(moments: Iterable[datetime], *, even: bool) -> Axis:
+    """Return an axis of these moments (at least one): in `even` steps, or true to time.
+
+    At the sides there is room for what began before and what has not ended.
+    """
+    inner = sorted(set(moments))
+    length = inner[-1] - inner[0]
+    last = max(len(inner) - 1, 1)
+    room = max((1 - SIDE_ROOM) / (last + 1), SIDE_ROOM) if even else 2 * SIDE_ROOM
+    shares = [n / last if even else (moment - inner[0]) / (length or _HOUR) for n, moment in enumerate(inner)]
+    places = [SIDE_ROOM + (1 - SIDE_ROOM - room) * share for share in shares]
+    step = (length / last if even else length * room / (1 - SIDE_ROOM - room)) or _HOUR
+    before, after = _shift_moment(inner[0], -step), _shift_moment(inner[-1], step)
+    return Axis(((0.0, before), *zip(places, inner, strict=True), (1.0, after)))
+
+
+def format_moment(moment: datetime) -> str:
+    """Return a moment in its shortest form: `2026-01-01`, `2026-01-01 00:03`, `2026-01-01 00:03:00.5`, `unknown`."""
+    if moment == UNKNOWN_TIME:
+        return "unknown"
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    if "." in text:
+        return text.rstrip("0")
+    return text.removesuffix(":00").removesuffix(" 00:00")
+
+
+SIDE_ROOM = 0.05
+MAX_LABELS = 8
+_HOUR = timedelta(hours=1)
+
+
+def _shift_moment(moment: datetime, by: timedelta) -> datetime:
+    """Return a moment that is `by` later, limited to what Python can represent."""
+    try:
+        return moment + by
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if by > timedelta(0) else datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,218 @@
+"""Why a row is what it is: a sentence, and the rows of its inputs that it was made of, as known then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import duckdb
+import sqlglot
+from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
+
+from hindcast.airflow.pages import key_history
+from hindcast.airflow.pages.drawing import format_moment
+from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, Row, find_records
+from hindcast.bitemporal import predicates
+from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.errors import describe_cause
+from hindcast.contract import Contract, Join, Shape, View, list_shapes
+from hindcast.contract.expressions import resolve
+from hindcast.contract.sensitive import redact_message
+from hindcast.contract.shapes import PERIODS, resolve_all
+from hindcast.plan import horizon
+from hindcast.query.show import format_cell
+from hindcast.store import duckdb_reader, emitted_log
+from hindcast.store.emitted_log import EmitCause
+
+
+def explain_row(
+    warehouse: str, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+) -> dict[str, Any]:
+    """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows.
+
+    Rows of other pipelines are included only if those are `readable`.
+    """
+    if name in contract.topics:
+        (record,) = find_records(warehouse, contract, name, row)
+        text = f"It is the record of {record['topic']}, partition {record['partition']}, offset {record['offset']}."
+        return {"text": text, "parts": []}
+    reader = InputReader(warehouse, contract, known, frozenset(readable))
+    view, shape = contract.views[name], list_shapes(contract)[name]
+    if view.semantics == "kafka":
+        cause = emitted_log.find_cause(emitted_log.emitted_table(warehouse, contract, name), shape.kind, row)
+        if cause is not None:
+            text, part = _explain_emission(contract, reader, cause)
+            return {"text": text, "parts": [part.as_json(warehouse, contract)]}
+    frozen = horizon.find_frozen_until(warehouse, contract, name)
+    if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
+        text = f"What it was made of is no longer kept: its inputs were trimmed up to {format_moment(frozen)}."
+        return {"text": text, "parts": []}
+    try:
+        text, parts = _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
+    except (SqlglotError, duckdb.Error) as error:
+        # DuckDB does not support all of Spark's SQL.
+        text, parts = f"This page cannot tell: {redact_message(contract, name, describe_cause(error))}", []
+    return {"text": text[:1].upper() + text[1:], "parts": [part.as_json(warehouse, contract) for part in parts]}
+
+
+def _explain_emission(contract: Contract, reader: InputReader, cause: EmitCause) -> tuple[str, InputRows]:
+    """Return when a row of a kafka view was emitted, and the record that caused it."""
+    record, part = reader.read_record(cause.topic, cause.cause_partition, cause.cause_offset)
+    place = f"{contract.kafka_topic(cause.topic)}, partition {cause.cause_partition}, offset {cause.cause_offset}"
+    output = f"offset {cause.offset} of partition {cause.partition} of its output"
+    text = f"It was emitted in run {cause.run}, as {output}, when {place}"
+    if record is None:
+        return f"{text} was processed.", part
+    is_late = record["streamTime"] is not None and record["timestamp"] < record["streamTime"]
+    fate = "; it was late" if is_late else ""
+    if record["fate"] != "accepted" and not part.total:  # another history retention may have accepted it since
+        fate = f"; it is {record['fate']}, so {cause.topic} does not have it"
+    return f"{text}, dated {format_moment(record['timestamp'])}, was processed{fate}.", part
+
+
+@dataclass(frozen=True)
+class _RowExplainer:
+    """Explains a row of a view from the view's inputs."""
+
+    view: View
+    known: Mapping[str, Shape]
+    row: Row
+    reader: InputReader
+    horizon: datetime | None = None
+
+    @property
+    def moment(self) -> datetime:
+        """The moment at which the row begins to be true, but not before its inputs are kept."""
+        start: datetime = next(self.row[name] for name in ("timestamp", "windowStart", "validFrom") if name in self.row)
+        return start if self.horizon is None else max(start, self.horizon)
+
+    def explain(self) -> tuple[str, list[InputRows]]:
+        """Return how the row was made, in words without a capital, and the input rows that it was made of."""
+        if self.view.aggregate is not None:
+            return self._explain_aggregate()
+        first, join = self._read_first(), self.view.join
+        if join is None:
+            return f"it is made of {_describe_rows(first)}.", [first]
+        if join.stream:
+            return self._explain_stream_join(first)
+        return self._explain_lookup(first, join)
+
+    def _read_first(self) -> InputRows:
+        """Return the row of the first input."""
+        name = self.view.first_input
+        if self.known[name].kind != "versions":
+            return self.reader.read_event(name, (self.row.get("_partition"), self.row.get("_offset")), self._span)
+        keys = resolve_all(self.view.key, self.view, self.known)
+        by_text = {text: self.row.get(column) for column, text in keys.items()}
+        key = [by_text.get(f"{name}.{column}", self.row.get(column)) for column in self.known[name].key]
+        return self.reader.read_version(name, key, self.moment)
+
+    @property
+    def _span(self) -> tuple[datetime, datetime]:
+        """The span of the events that the row is made of: a pair has the timestamp of the later one."""
+        join = self.view.join
+        length = max(join.before or timedelta(0), join.after or timedelta(0)) if join else timedelta(0)
+        return self.moment - length, self.moment
+
+    def _explain_stream_join(self, first: InputRows) -> tuple[str, list[InputRows]]:
+        """Explain a pair of events of two streams."""
+        place = (self.row.get("_rightPartition"), self.row.get("_rightOffset"))
+        second = self.reader.read_event(self.view.second_input or "", place, self._span)
+        return f"{_describe_rows(first)} met {_describe_rows(second)} within the window.", [first, second]
+
+    def _explain_lookup(self, first: InputRows, join: Join) -> tuple[str, list[InputRows]]:
+        """Explain a lookup in a table: the version of the key that was valid then."""
+        name, by = self.view.second_input or "", ""
+        row = first.rows[0] if first.rows else self.row
+        key: Sequence[Any] = [row.get(column) for column in self.known[self.view.first_input].key]
+        if join.keys:
+            key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
+        second = self.reader.read_version(name, key or [None], self.moment)
+        hidden = second.has_sensitive_key or any(column in text for text in join.keys for column in first.marked)
+        values = ", ".join(
+            f"{column} = {key_history.MASK if hidden else format_cell(value)}"
+            for column, value in zip(second.source.key, key, strict=False)
+        )
+        when = f"valid at {format_moment(self.moment)}, as known at {format_moment(second.known_at)}"
+        return f"{_describe_rows(first)} looked up {name}{by}: {values}, {when}. There was {_describe_rows(second)}.", [
+            first,
+            second,
+        ]
+
+    def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[Any]:
+        """Return the values of the expressions of `on` over the first input's row; none without a row."""
+        if not first.rows:
+            return []
+        names = {first.name: list(self.known[first.name].columns)}
+        columns = ", ".join(_duckdb_expression(resolve(text, names)) for text in texts)
+        plain = {column: value for column, value in first.rows[0].items() if not isinstance(value, list | dict)}
+        values = ", ".join(f'{_format_literal(value)} AS "{column}"' for column, value in plain.items())
+        with duckdb_reader.open_engine() as engine:
+            keys = engine.execute(f'SELECT {columns} FROM (SELECT {values}) AS "{first.name}"').fetchone()  # noqa: S608
+        return list(keys or ())
+
+    def _explain_aggregate(self) -> tuple[str, list[InputRows]]:
+        """Explain an aggregate: the rows of its group that were true then."""
+        name, window = self.view.first_input, self.view.window
+        kind = self.known[name].kind
+        groups = resolve_all(self.view.group_by, self.view, self.known) or {
+            c: f"{name}.{c}" for c in self.known[name].key
+        }
+        conditions = [
+            f"({_duckdb_expression(text)}) IS NOT DISTINCT FROM {_format_literal(self.row[c])}"
+            for c, text in groups.items()
+        ]
+        if self.view.where:
+            where = resolve_all({"": self.view.where}, self.view, self.known)
+            conditions += [f"({_duckdb_expression(text)})" for text in where.values()]
+        if window is not None:
+            start, end = self.row["windowStart"], self.row["windowEnd"]
+            sign = "<" if window.tumbling or window.hopping else "<="
+            conditions.append(f'"timestamp" >= {sql_literal(start)} AND "timestamp" {sign} {sql_literal(end)}')
+            bounds = [ColumnBound("timestamp", start, end)]
+            when = f"from {format_moment(start)} to {format_moment(end)}"
+        else:
+            conditions.append(predicates.as_of_condition(kind, sql_literal(self.moment)))
+            bounds = [ColumnBound(PERIODS[kind][0], most=self.moment)]
+            when = f"{_MOMENT_WORDS[kind]} {format_moment(self.moment)}"
+        part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
+        hidden = any(column in text for text in groups.values() for column in part.marked)
+        group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
+        return f"it sums up {_describe_rows(part)} with {group}, {when}.", [part]
+
+
+_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "begun by"}
+
+
+def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:
+    """Return True if a row's inputs are still kept, so that they say what it was made of, as known at `known`."""
+    if known < frozen:
+        return False
+    if kind == "versions":
+        return row["validTo"] is None or row["validTo"] > frozen
+    return bool(row[PERIODS[kind][0]] >= frozen)
+
+
+def _describe_rows(part: InputRows) -> str:
+    """Return how many rows an input had, in words."""
+    if not part.open:
+        return f"what the table {part.source.pipeline}.{part.source.name} had (you may not read that pipeline)"
+    noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
+    count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
+    return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"
+
+
+def _format_literal(value: Any) -> str:
+    return "NULL" if value is None else sql_literal(value)
+
+
+def _duckdb_expression(text: str) -> str:
+    """Return an expression of the contract (`input.column`) in DuckDB's SQL."""
+    parsed = sqlglot.parse_one(text, dialect="spark")
+    for column in parsed.find_all(exp.Column):
+        for part in column.parts:
+            part.set("quoted", True)
+    return parsed.sql(dialect="duckdb")

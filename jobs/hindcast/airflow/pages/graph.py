@@ -1,0 +1,87 @@
+"""The graph of a pipeline: from topics and other pipelines' tables to its tables and views, and to their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from hindcast.airflow.pages import catalog
+from hindcast.contract import Contract, list_shapes
+
+BOX_WIDTH, BOX_HEIGHT, COLUMN_STEP, ROW_STEP = 170, 44, 230, 62
+"""The size of a box and the distances between boxes, in pixels."""
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A topic in Kafka, a table or a reading pipeline; `column` counts from the left, `after` are its inputs' nodes.
+
+    `reading` is set for a view: the semantics that it has.
+    """
+
+    id: str
+    name: str
+    kind: str
+    column: int
+    after: tuple[str, ...] = ()
+    pipeline: str | None = None
+    table: str | None = None
+    reading: str | None = None
+
+
+def build_graph(contract: Contract, readable: Collection[str]) -> dict[str, Any]:
+    """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels."""
+    nodes = _list_nodes(contract, readable)
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for node in nodes:
+        places[node.id] = (node.column * COLUMN_STEP, rows.get(node.column, 0) * ROW_STEP)
+        rows[node.column] = rows.get(node.column, 0) + 1
+    boxes = [
+        {
+            "name": node.name,
+            "kind": node.kind,
+            "reading": node.reading,
+            "x": places[node.id][0],
+            "y": places[node.id][1],
+            "pipeline": node.pipeline if node.pipeline in readable else None,
+            "table": node.table,
+            "other": node.pipeline not in (None, contract.pipeline),
+        }
+        for node in nodes
+    ]
+    arrows = [
+        {
+            "from": [places[i][0] + BOX_WIDTH, places[i][1] + BOX_HEIGHT // 2],
+            "to": [places[n.id][0], places[n.id][1] + BOX_HEIGHT // 2],
+        }
+        for n in nodes
+        for i in n.after
+    ]
+    width = max(x for x, _ in places.values()) + BOX_WIDTH
+    return {"boxes": boxes, "arrows": arrows, "width": width, "height": max(rows.values()) * ROW_STEP}
+
+
+def _list_nodes(contract: Contract, readable: Collection[str]) -> list[GraphNode]:
+    """Return all nodes, each after those that it is made of."""
+    kinds, own = list_shapes(contract), contract.pipeline
+    nodes = [GraphNode(f"topic {name}", contract.kafka_topic(name), "topic", 0) for name in contract.topics]
+    nodes += [GraphNode(name, name, kinds[name].kind, 1, (f"topic {name}",), own, name) for name in contract.topics]
+    for name, source in contract.inputs.items():
+        pipeline, _, table = source.table.partition(".")
+        nodes.append(GraphNode(name, source.table, kinds[name].kind, 1, (), pipeline, table))
+    columns = {node.id: node.column for node in nodes}
+    for name in contract.ordered_views:
+        view = contract.views[name]
+        inputs = tuple(dict.fromkeys(view.inputs))
+        columns[name] = 1 + max(columns[i] for i in inputs)
+        nodes.append(GraphNode(name, name, kinds[name].kind, columns[name], inputs, own, name, view.semantics))
+    last = max(columns.values()) + 1
+    contracts, _ = catalog.load_contracts()
+    for pipeline in sorted(name for name in contracts if name in readable and name != own):
+        addresses = [source.table.partition(".") for source in contracts[pipeline].inputs.values()]
+        tables = (table for owner, _, table in addresses if owner == own and table in columns)
+        if after := tuple(dict.fromkeys(tables)):
+            nodes.append(GraphNode(f"pipeline {pipeline}", pipeline, "pipeline", last, after, pipeline))
+    return nodes

@@ -1,0 +1,181 @@
+"""Rows of a view's inputs as known at a moment: those that a row of the view was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hindcast.airflow.pages import catalog, key_history
+from hindcast.bitemporal import predicates
+from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.shapes import PERIODS
+from hindcast.kafka import topic_patterns
+from hindcast.plan import inputs, journal, plans
+from hindcast.query import read
+from hindcast.store import duckdb_reader, tables
+from hindcast.store.tables import Table
+
+MAX_ROWS = 20
+"""How many rows of an input are shown; if there are more, their number is shown."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """The first of `total` rows of an input; `open` if they may be shown; `marked` are the sensitive columns."""
+
+    name: str
+    source: Table
+    known_at: datetime
+    open: bool
+    marked: frozenset[str]
+    rows: list[Row] = field(default_factory=list)
+    total: int = 0
+
+    @property
+    def has_sensitive_key(self) -> bool:
+        """True if a column of the key is sensitive."""
+        return bool(self.marked & set(self.source.key))
+
+    def as_json(self, warehouse: str, contract: Contract) -> dict[str, Any]:
+        """Return the part as JSON; `rows` is None if they may not be shown."""
+        start = PERIODS[self.source.kind][0]
+        rows = [
+            {
+                "key": None if self.has_sensitive_key else self._format_key(row),
+                "from": row[start].isoformat(),
+                "values": key_history.mask_row({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
+                "records": find_records(warehouse, contract, self.name, row),
+            }
+            for row in self.rows
+        ]
+        return {
+            "name": self.name,
+            "pipeline": self.source.pipeline,
+            "table": self.source.name,
+            "knownAt": self.known_at.isoformat(),
+            "rows": rows if self.open else None,
+            "total": self.total,
+        }
+
+    def _format_key(self, row: Row) -> str | None:
+        """Return a row's key as an address has it; None if it has a null, which no address can have."""
+        key = [row[column] for column in self.source.key]
+        return None if None in key else read.format_key(self.source, key)
+
+
+def find_records(warehouse: str, contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
+    """Return the records that a row comes from: topic in Kafka (or another pipeline's table), partition, offset.
+
+    For a version of a kafka view it is the record that the view emitted. A row made of several rows has none.
+    """
+    view = contract.views.get(name)
+    emits = view and view.semantics == "kafka" and not (view.stream and view.aggregate is None)
+    places = [(name, row.get("_partition"), row.get("_offset"))]
+    if view and view.second_input:
+        places.append((view.second_input, row.get("_rightPartition"), row.get("_rightOffset")))
+    records = []
+    for source, partition, offset in places:
+        if partition is not None:
+            topic, number = f"emitted/{name}", partition
+            if not (emits and source == name):
+                topic, number = _find_kafka_partition(warehouse, contract, source, partition)
+            records.append({"topic": topic, "partition": number, "offset": offset})
+    return records
+
+
+def _find_kafka_partition(warehouse: str, contract: Contract, source: str, partition: int) -> tuple[str, int]:
+    """Return the topic and partition in Kafka of a partition in a row's lineage."""
+    while source in contract.views:
+        source = contract.views[source].first_input
+    if source not in contract.topics:
+        return contract.inputs[source].table, partition
+    members = plans.read_members(warehouse, contract, source)
+    return topic_patterns.kafka_partition(contract.kafka_topic(source), members, partition)
+
+
+@dataclass(frozen=True)
+class InputReader:
+    """Reads a contract's inputs as known at a moment, for a user who may read the pipelines `readable`."""
+
+    warehouse: str
+    contract: Contract
+    known_at: datetime
+    readable: frozenset[str]
+
+    def read_event(self, name: str, place: tuple[Any, Any], span: tuple[datetime, datetime]) -> InputRows:
+        """Return the event of a place (partition, offset), whose timestamp lies within the span."""
+        if None in place:
+            return self._build_part(name)
+        condition = f'"_partition" = {place[0]} AND "_offset" = {place[1]}'
+        return self.read_rows(name, condition, [ColumnBound("timestamp", *span)])
+
+    def read_record(self, name: str, partition: int, offset: int) -> tuple[Row | None, InputRows]:
+        """Return a record as the topic's log has it, None if it is not there, and its row in the topic's table."""
+        log = tables.open_table(tables.log_table(self.warehouse, self.contract.pipeline, name))
+        record, part = None, self._build_part(name)
+        if log is not None:
+            bounds = [ColumnBound("partition", partition, partition), ColumnBound("offset", offset, offset)]
+            with duckdb_reader.open_engine() as engine:
+                duckdb_reader.register_rows(engine, log, bounds)
+                condition = f'"partition" = {partition} AND "offset" = {offset}'
+                record = next(iter(key_history.sample_rows(engine, condition, "run", 1).rows), None)
+        if record is not None:
+            start, moment = PERIODS[part.source.kind][0], record["timestamp"]
+            condition = f'"_partition" = {partition} AND "_offset" = {offset}'
+            # With valid_time the row's timestamp may differ from the log's.
+            is_same = self.contract.topics[name].valid_time is None and record.get("recordTimestamp") is None
+            part = self.read_rows(name, condition, [ColumnBound(start, moment, moment)] if is_same else [])
+        return record, part
+
+    def read_version(self, name: str, key: Sequence[Any], moment: datetime) -> InputRows:
+        """Return the version of a key that was valid at a moment."""
+        part = self._build_part(name)
+        if None in key:
+            return part
+        columns = dict(zip(part.source.key, key, strict=True))
+        conditions = [f'"{column}" = {sql_literal(value)}' for column, value in columns.items()]
+        conditions.append(predicates.as_of_condition("versions", sql_literal(moment)))
+        bounds = [ColumnBound(column, v, v) for column, v in columns.items() if isinstance(v, int | str | datetime)]
+        bounds += [ColumnBound("validFrom", most=moment), ColumnBound("validTo", least=moment, or_null=True)]
+        return self.read_rows(name, " AND ".join(conditions), bounds)
+
+    def read_rows(self, name: str, condition: str, bounds: Sequence[ColumnBound]) -> InputRows:
+        """Return the rows that meet a condition, the latest first; it may qualify columns by `name`."""
+        part = self._build_part(name)
+        delta_table = tables.open_table(part.source) if part.open else None
+        if delta_table is None:
+            return part
+        system = [
+            ColumnBound("systemFrom", most=part.known_at),
+            ColumnBound("systemTo", least=part.known_at, or_null=True),
+        ]
+        with duckdb_reader.open_engine() as engine:
+            duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
+            condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
+            order = f'"{PERIODS[part.source.kind][0]}" DESC'
+            sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, name)
+        marked = part.marked | tables.read_dropped_columns(delta_table).keys()  # they may have been sensitive
+        return InputRows(name, part.source, part.known_at, part.open, marked, sample.rows, sample.total)
+
+    def _build_part(self, name: str) -> InputRows:
+        """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""
+        marked = find_sensitive_columns(self.contract)[name]
+        if name not in self.contract.inputs:
+            source = tables.locate_table(self.warehouse, self.contract, name)
+            return InputRows(name, source, self.known_at, True, marked)
+        past = [
+            run for run in journal.read_runs(self.warehouse, self.contract.pipeline) if run.known_at <= self.known_at
+        ]
+        pin = past[-1].plan.get("inputs", {}).get(name) if past else None
+        source = inputs.locate_input_table(self.warehouse, self.contract, name)
+        contracts, _ = catalog.load_contracts()
+        if source.pipeline in contracts:  # the other pipeline may mark more columns
+            marked |= find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
+        moment = datetime.fromisoformat(pin) if pin else self.known_at
+        return InputRows(name, source, moment, source.pipeline in self.readable, marked)

@@ -1,0 +1,156 @@
+"""The history of one key in one table: every row that was ever believed, and which of them answer a question.
+
+A key's history is read once for each version of its table: moving a cursor reads nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from hindcast.bitemporal import predicates
+from hindcast.bitemporal.predicates import sql_literal
+from hindcast.common.errors import QueryError, UnknownError
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.shapes import PERIODS
+from hindcast.query import read
+from hindcast.query.show import plain_value
+from hindcast.store import duckdb_reader, tables
+from hindcast.store.tables import Table
+
+MASK = "***"
+"""What is shown instead of the value of a sensitive column."""
+
+MAX_SUGGESTIONS = 20
+_CACHE_SIZE = 32
+_MAX_CACHED_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """The first rows of `total`."""
+
+    rows: list[dict[str, Any]]
+    total: int
+
+
+@dataclass(frozen=True)
+class KeyHistory:
+    """Every row of a key that was ever believed, with lineage."""
+
+    table: Table
+    rows: pa.Table
+
+    @property
+    def start_column(self) -> str:
+        """The column that says from when a row is true."""
+        return PERIODS[self.table.kind][0]
+
+    def find_answer(self, as_of: datetime, known: datetime, limit: int) -> RowSample:
+        """Return what was true at `as_of`, as known at `known`, the latest first.
+
+        These are the versions or windows that contain `as_of`, or the events up to it.
+        """
+        condition = (
+            f"{predicates.known_at_condition(sql_literal(known))} AND {crosshair_condition(self.table.kind, as_of)}"
+        )
+        return self._sample_rows(condition, f'"{self.start_column}" DESC', limit)
+
+    def find_changes(self, known: datetime, other: datetime, limit: int) -> RowSample:
+        """Return the rows believed at `known` and not at `other`, by valid time."""
+        here, there = (f"({predicates.known_at_condition(sql_literal(moment))})" for moment in (known, other))
+        return self._sample_rows(f"{here} AND NOT coalesce{there}", f'"{self.start_column}"', limit)
+
+    def find_nearest(self, as_of: datetime, limit: int) -> RowSample:
+        """Return the rows nearest to a moment of valid time, at most `limit`."""
+        end = PERIODS[self.table.kind][-1]
+        at = sql_literal(as_of)
+        distance = f'abs(epoch_us("{self.start_column}") - epoch_us({at}))'
+        is_away = f'CASE WHEN "{self.start_column}" <= {at} AND ("{end}" IS NULL OR "{end}" >= {at}) THEN 0 ELSE 1 END'
+        return self._sample_rows("true", f"{is_away}, {distance}", limit)
+
+    def _sample_rows(self, condition: str, order: str, limit: int) -> RowSample:
+        with duckdb_reader.open_engine() as engine:
+            engine.register("rows", self.rows)
+            return sample_rows(engine, condition, order, limit)
+
+
+def sample_rows(
+    engine: duckdb.DuckDBPyConnection, condition: str, order: str, limit: int, of: str = "rows"
+) -> RowSample:
+    """Return the first `limit` of the registered `rows` that meet a condition, in this order, and how many do.
+
+    The condition may qualify columns by `of`.
+    """
+    source = f'FROM rows AS "{of}" WHERE {condition}'
+    text = f"SELECT *, count(*) OVER () AS _total {source} ORDER BY {order} LIMIT {limit}"
+    rows = engine.sql(text).to_arrow_table().to_pylist()
+    total = rows[0]["_total"] if rows else 0
+    return RowSample([{name: value for name, value in row.items() if name != "_total"} for row in rows], total)
+
+
+def crosshair_condition(kind: str, moment: datetime) -> str:
+    """Return the SQL condition of versions and windows that contain a moment, or of events up to it."""
+    at = sql_literal(moment)
+    return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
+
+
+def read_history(table: Table, key: Sequence[Any]) -> KeyHistory:
+    """Return every row of a key that was ever believed; UnknownError if there is none."""
+    delta_table = tables.open_table(table)
+    if delta_table is None:
+        raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
+    cache_key = (str(delta_table.metadata().id), delta_table.version(), tuple(map(str, key)))
+    with _CACHE_LOCK:
+        rows = _CACHE.get(cache_key)
+        if rows is not None:
+            _CACHE.move_to_end(cache_key)
+    if rows is None:
+        rows = read.read_key_rows(table, delta_table, key)
+        if rows.num_rows <= _MAX_CACHED_ROWS:
+            with _CACHE_LOCK:
+                _CACHE[cache_key] = rows
+                while len(_CACHE) > _CACHE_SIZE:
+                    _CACHE.popitem(last=False)
+    if not rows.num_rows:
+        raise UnknownError("the table never had a row of this key", where=table.path, fix="pick another key")
+    return KeyHistory(table, rows)
+
+
+def suggest_keys(table: Table, beginning: str) -> list[str]:
+    """Return at most `MAX_SUGGESTIONS` keys whose first column starts with `beginning`, as an address has them."""
+    delta_table = tables.open_table(table)
+    if delta_table is None:
+        return []
+    columns = ", ".join(f'"{column}"' for column in table.key)
+    condition = f'starts_with(CAST("{table.key[0]}" AS VARCHAR), {sql_literal(beginning)})'
+    with duckdb_reader.open_engine() as engine:
+        duckdb_reader.register_rows(engine, delta_table)
+        text = f"SELECT DISTINCT {columns} FROM rows WHERE {condition} LIMIT {MAX_SUGGESTIONS}"  # noqa: S608  # literals
+        rows = engine.sql(text).to_arrow_table().to_pylist()
+    return sorted(read.format_key(table, list(row.values())) for row in rows)
+
+
+def list_sensitive_columns(contract: Contract, name: str) -> frozenset[str]:
+    """Return the sensitive columns of a table; QueryError if its key is sensitive, as the pages ask by key."""
+    marked = find_sensitive_columns(contract)[name]
+    if marked & set(tables.locate_table("", contract, name).key):
+        raise QueryError(f"the key of {name} is sensitive", where=contract.pipeline, fix="no page shows its rows")
+    return marked
+
+
+def mask_row(row: dict[str, Any], marked: frozenset[str]) -> dict[str, Any]:
+    """Return a row as JSON, with sensitive values masked."""
+    return {name: MASK if name in marked else plain_value(value) for name, value in row.items()}
+
+
+_CACHE: OrderedDict[tuple[str, int, tuple[str, ...]], pa.Table] = OrderedDict()
+_CACHE_LOCK = Lock()

@@ -1,0 +1,165 @@
+"""The ledger as a picture: which offsets each run replayed, up to which moment, and with which outcome.
+
+A column is a run, a row a partition. A completed run's offsets come from its report, others from the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from hindcast.airflow.pages import graph
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract
+from hindcast.ingest import ledger
+from hindcast.kafka import topic_patterns
+from hindcast.plan import journal, plans
+from hindcast.plan.journal import Run
+from hindcast.store import tables
+
+MAX_RUNS = 24
+"""How many runs a picture has."""
+
+MAX_PARTITIONS = 64
+"""How many partitions of a topic it has."""
+
+
+class RunOffsets(NamedTuple):
+    """Contiguous offsets of a partition, [start, end), that a run replayed or will; `fates` counts those replayed."""
+
+    partition: int
+    start: int
+    end: int
+    fates: dict[str, int]
+
+
+def build_page(
+    settings: Settings, contract: Contract, readable: Collection[str], before: int | None = None
+) -> dict[str, Any]:
+    """Return the fields of a pipeline's page: its last runs (those `before` a number), and the graph of its tables."""
+    past = [
+        run for run in journal.read_runs(settings.warehouse, contract.pipeline) if before is None or run.number < before
+    ]
+    shown = past[-MAX_RUNS:]
+    topics = [_build_topic(settings.warehouse, contract, name, shown) for name in contract.topics]
+    fates = {fate for topic in topics for fate in topic["fates"]}
+    return {
+        "pipeline": contract.pipeline,
+        "before": before,
+        "runs": [_format_run(run) for run in shown],
+        "topics": topics,
+        "fates": [fate for fate in ledger.FATES if fate in fates],
+        "earlier": shown[0].number if len(past) > MAX_RUNS else None,
+        "graph": graph.build_graph(contract, readable),
+    }
+
+
+def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
+    """Return what a run replayed of a topic; for an unfinished or abandoned run also what it planned."""
+    report = (run.detail.get("topics") or {}).get(name) if run.state == "completed" else None
+    if report is not None:
+        return [
+            RunOffsets(p["partition"], p["start"], p["end"], p["fates"])
+            for p in report["partitions"]
+            if p["end"] > p["start"]
+        ]
+    if name not in run.plan["topics"]:
+        return []
+    log = tables.log_table(warehouse, run.plan["pipeline"], name)
+    ingested = {
+        (p.partition, p.start): RunOffsets(p.partition, p.start, p.end, p.fates)
+        for p in ledger.read_ingested_ranges(log, run.number)
+    }
+    plan = plans.TopicPlan.from_json(run.plan["topics"][name])
+    planned = [RunOffsets(p, offsets.start, offsets.end, {}) for part in plan.parts for p, offsets in part.items()]
+    done = [ingested.pop((piece.partition, piece.start), piece) for piece in planned]
+    left = [
+        RunOffsets(piece.partition, own.end, piece.end, {})
+        for piece, own in zip(planned, done, strict=True)
+        if own.end < piece.end
+    ]
+    return [*done, *left, *ingested.values()]
+
+
+def find_gaps(by_run: list[list[RunOffsets]]) -> list[dict[int, tuple[int, int]]]:
+    """Return for each run, by partition, the offsets next to its own that no earlier one of these runs replayed.
+
+    A run that replayed nothing of its plan leaves that to the next run, which is no gap.
+    """
+    reached: dict[int, tuple[int, int]] = {}
+    gaps: list[dict[int, tuple[int, int]]] = []
+    for pieces in by_run:
+        missing = {}
+        for piece in (piece for piece in pieces if piece.fates):
+            low, high = reached.get(piece.partition, (piece.start, piece.start))
+            if piece.start > high:
+                missing[piece.partition] = (high, piece.start)
+            elif piece.end < low:
+                missing[piece.partition] = (piece.end, low)
+            reached[piece.partition] = (min(low, piece.start), max(high, piece.end))
+        gaps.append(missing)
+    return gaps
+
+
+def _format_run(run: Run) -> dict[str, Any]:
+    return {
+        "run": run.number,
+        "runId": run.run_id,
+        "state": run.state,
+        "knownAt": run.known_at.isoformat(),
+        "intervalEnd": run.plan.get("intervalEnd"),
+        "release": bool(run.plan.get("releases")),
+    }
+
+
+def _build_topic(warehouse: str, contract: Contract, name: str, runs: list[Run]) -> dict[str, Any]:
+    """Return the partitions of a topic, each with a cell for every run, and how many records of each run were late.
+
+    `topic` and `number` of a partition are Kafka's (topic_patterns.py).
+    """
+    by_run = [list_run_offsets(warehouse, run, name) for run in runs]
+    gaps = find_gaps(by_run)
+    partitions = sorted({piece.partition for pieces in by_run for piece in pieces})
+    kafka_topic, members = contract.kafka_topic(name), plans.read_members(warehouse, contract, name)
+    rows = []
+    for p in partitions[:MAX_PARTITIONS]:
+        topic, number = topic_patterns.kafka_partition(kafka_topic, members, p)
+        cells = [_build_cell(p, pieces, gap) for pieces, gap in zip(by_run, gaps, strict=True)]
+        rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
+    reports = [(run.detail.get("topics") or {}).get(name) or {} for run in runs]
+    late = [
+        (report.get("late") or 0, sum(piece.end - piece.start for piece in pieces))
+        for report, pieces in zip(reports, by_run, strict=True)
+    ]
+    fates = {fate for pieces in by_run for piece in pieces for fate, n in piece.fates.items() if n}
+    return {
+        "name": name,
+        "topic": kafka_topic,
+        "rows": rows,
+        "partitions": len(partitions),
+        "late": [{"late": n, "records": total, "share": n / total if total else 0.0} for n, total in late],
+        "fates": [fate for fate in ledger.FATES if fate in fates],
+    }
+
+
+def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[int, int]]) -> dict[str, Any] | None:
+    """Return a run's cell of a partition: its ranges, the share of each fate, a gap before it; None if it is empty."""
+    own = [piece for piece in pieces if piece.partition == partition]
+    if not own:
+        return None
+    total = sum(piece.end - piece.start for piece in own)
+    fates: dict[str, int] = {}
+    for piece in own:
+        for fate, n in piece.fates.items():
+            fates[fate] = fates.get(fate, 0) + n
+    done, shares = 0.0, []
+    for fate in (fate for fate in ledger.FATES if fates.get(fate)):
+        shares.append({"fate": fate, "from": done, "share": fates[fate] / total})
+        done += fates[fate] / total
+    return {
+        "ranges": [[piece.start, piece.end] for piece in own],
+        "offsets": total,
+        "fates": fates,
+        "shares": shares,
+        "gap": list(gap[partition]) if partition in gap else None,
+    }

@@ -1,0 +1,132 @@
+"""The responses: a page as HTML from a template or as JSON, or a file of the reports' folder.
+
+All text is escaped (Jinja's autoescape). Our pages run and load only what this server serves; a report has a policy of
+its own; Data Docs, which Great Expectations writes, run no script at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from hindcast.airflow.pages.drawing import format_moment
+from hindcast.common import permissions
+from hindcast.common.errors import HindcastError, PlatformError, UnknownError
+from hindcast.query.show import format_cell, plain_value
+from hindcast.report.page import SIGNS, format_count, format_timestamp
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+"""What the browser may do in our pages."""
+
+DATA_DOCS_POLICY = (
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""What it may do in Data Docs."""
+
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts allow-downloads"
+)
+"""What it may do in a report, whose own policy names its script and style by hash; without an origin, it can request
+nothing.
+"""
+
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+
+
+def render_page(request: Request, template: str, fields: dict[str, Any], status: int = 200) -> Response:
+    """Return a page: a template of this package, filled with the fields."""
+    text = _load_templates().get_template(template).render(root=request.scope.get("root_path", ""), **fields)
+    headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY}
+    return Response(text.encode("utf-8", "replace"), status, headers, "text/html; charset=utf-8")
+
+
+def as_json(fields: dict[str, Any], status: int = 200) -> Response:
+    """Return the fields as JSON (`show.plain_value`)."""
+    text = json.dumps(plain_value(fields), indent=1)
+    return Response(text.encode("utf-8", "replace"), status, {**_HEADERS}, "application/json")
+
+
+def render_error(request: Request, error: HindcastError, status: int) -> Response:
+    """Return an error as a page, or as JSON if the request was for JSON."""
+    fields = {"found": error.found, "where": error.where, "mend": error.fix}
+    if request.url.path.endswith(".json"):
+        return as_json({"error": fields}, status)
+    return render_page(request, "error.html", fields, status)
+
+
+def serve_asset(name: str) -> Response:
+    """Return a style or script of the pages; UnknownError if there is none of this name."""
+    if name not in _ASSETS:
+        raise UnknownError(f"no file '{name}'")
+    package, media = _ASSETS[name]
+    headers = {**_HEADERS, "Cache-Control": "private, max-age=300"}
+    return Response(files(package).joinpath(name).read_bytes(), 200, headers, media)
+
+
+def serve_document(folder: Path, name: str) -> Response:
+    """Return a file below a folder; UnknownError if there is none or it lies outside; PlatformError if unreadable."""
+    try:
+        path = (folder / name).resolve(strict=True)
+    except PermissionError as error:
+        raise PlatformError(**permissions.explain_error(error, folder / name)) from None
+    except (OSError, ValueError, RuntimeError):
+        path = folder
+    if not path.is_file() or not path.is_relative_to(folder.resolve()):
+        raise UnknownError(f"no file '{name}'", fix="open a report from the list of the pipeline's runs")
+    if not os.access(path, os.R_OK):
+        raise PlatformError(**permissions.explain_error(PermissionError(), path))
+    policy = REPORT_POLICY if path.parent == folder.resolve() else DATA_DOCS_POLICY
+    return FileResponse(path, headers={**_HEADERS, "Content-Security-Policy": policy})
+
+
+_ASSETS = {
+    "page.css": ("hindcast.report", "text/css"),
+    "pages.css": ("hindcast.airflow.pages.static", "text/css"),
+    "machine.js": ("hindcast.airflow.pages.static", "text/javascript"),
+}
+
+
+@cache
+def _load_templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hindcast.airflow.pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "moment": format_timestamp,
+        "counted": format_count,
+        "number": "{:,}".format,
+        "cell": format_cell,
+    }
+    environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
+    environment.filters["short"] = _format_value
+    environment.filters["query"] = lambda state: urlencode(
+        {name: text for name, text in state.items() if text is not None}
+    )
+    return environment
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as text; an ISO 8601 moment in its shortest form."""
+    try:
+        return format_moment(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return format_cell(value)

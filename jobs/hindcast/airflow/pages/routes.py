@@ -1,0 +1,151 @@
+"""The routes of the pages. All belong to one of two routers, which ask Airflow whether the user may see them.
+
+Each page has a twin: the same address with `.json` at the end of its path returns what the page shows, as JSON. All
+state is in the address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.responses import RedirectResponse, Response
+
+from hindcast.airflow.pages import catalog, ledger_page, quality, rendering, time_machine
+from hindcast.airflow.pages.access import PageAccess
+from hindcast.common.errors import HindcastError, QueryError, UnknownError
+from hindcast.common.settings import read_settings
+from hindcast.plan import journal
+
+PageData = dict[str, Any]
+PageName = Literal["quality", "machine", "ledger", "report"]
+
+
+def build_app(access: PageAccess) -> FastAPI:
+    """Return the application; `access` says who may read what."""
+    may: Any = Depends(access.readable)
+    of_machine: Any = Depends(time_machine.MachineRequest)
+    anyone = APIRouter(dependencies=[Depends(access.website)])
+    pipeline = APIRouter(dependencies=[Depends(access.website), Depends(access.pipeline)])
+
+    @anyone.get("/")
+    def start(request: Request) -> Response:
+        return _redirect_to(request, "quality")
+
+    @anyone.get("/static/{name}")
+    def static(name: str) -> Response:
+        return rendering.serve_asset(name)
+
+    @_add_page(anyone, "/quality", "quality.html")
+    def all_quality(readable: frozenset[str] = may) -> PageData:
+        return quality.build_overview(read_settings(), readable)
+
+    @_add_page(pipeline, "/quality/{dag_id}", "runs.html")
+    def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> PageData:
+        return quality.build_pipeline_page(read_settings(), catalog.load_contract(dag_id, readable), before)
+
+    @_add_page(anyone, "/machine", "pipelines.html")
+    def all_machines(readable: frozenset[str] = may) -> PageData:
+        return {"page": "machine", "pipelines": catalog.list_pipelines(readable)}
+
+    @_add_page(pipeline, "/machine/{dag_id}", "machine.html")
+    def one_machine(dag_id: str, asked: Any = of_machine, readable: frozenset[str] = may) -> PageData:
+        return time_machine.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, asked)
+
+    @pipeline.get("/keys/{dag_id}.json")
+    def keys(dag_id: str, table: str, beginning: str = "", readable: frozenset[str] = may) -> Response:
+        return rendering.as_json(
+            time_machine.suggest_keys(read_settings(), catalog.load_contract(dag_id, readable), table, beginning)
+        )
+
+    @_add_page(anyone, "/ledger", "pipelines.html")
+    def all_ledgers(readable: frozenset[str] = may) -> PageData:
+        return {"page": "ledger", "pipelines": catalog.list_pipelines(readable)}
+
+    @_add_page(pipeline, "/ledger/{dag_id}", "ledger.html")
+    def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> PageData:
+        return ledger_page.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, before)
+
+    @pipeline.get("/reports/{dag_id}/{name:path}")
+    def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
+        return rendering.serve_document(
+            read_settings().reports / catalog.load_contract(dag_id, readable).pipeline, name
+        )
+
+    @pipeline.get("/dag/{dag_id}/{page}.json")
+    def of_dag_json(request: Request, dag_id: str, page: PageName) -> Response:
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(dag_id)}.json")
+
+    @pipeline.get("/dag/{dag_id}/{page}")
+    def of_dag(request: Request, dag_id: str, page: PageName) -> Response:
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(dag_id)}")
+
+    @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
+    def of_run(request: Request, dag_id: str, run_id: str, page: PageName) -> Response:
+        name = catalog.pipeline_of_dag(dag_id)
+        runs = [run for run in journal.read_runs(read_settings().warehouse, name) if run.run_id == run_id]
+        if not runs:
+            raise UnknownError(
+                f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
+            )
+        last = quality.build_run_entry(read_settings(), runs[-1])
+        if page != "report":
+            return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last['run']}")
+        return _redirect_to(request, f"reports/{name}/{last['report']}" if last["report"] else f"quality/{name}")
+
+    app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(anyone)
+    app.include_router(pipeline)
+    app.add_exception_handler(HindcastError, _handle_error)
+    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    return app
+
+
+def _add_page(
+    router: APIRouter, path: str, template: str
+) -> Callable[[Callable[..., PageData]], Callable[..., PageData]]:
+    """Return a decorator that serves a function's fields as a page at `path`, and as JSON at `path`.json."""
+
+    def decorate(build: Callable[..., PageData]) -> Callable[..., PageData]:
+        @wraps(build)
+        def prepare(**parameters: Any) -> Callable[[Request], Response]:
+            fields = build(**parameters)
+            return lambda request: rendering.render_page(request, template, fields)
+
+        @wraps(build)
+        def serve_json(**parameters: Any) -> Response:
+            return rendering.as_json(build(**parameters))
+
+        prepared: Any = Depends(prepare)
+
+        def serve_page(request: Request, render: Callable[[Request], Response] = prepared) -> Response:
+            return render(request)
+
+        router.add_api_route(f"{path}.json", serve_json, name=f"{build.__name__}_json", response_model=None)
+        router.add_api_route(path, serve_page, name=build.__name__, response_model=None)
+        return build
+
+    return decorate
+
+
+def _redirect_to(request: Request, page: str, **parameters: str) -> Response:
+    """Return a redirect to another page, with the query of this request added to the parameters."""
+    query = urlencode({**parameters, **request.query_params}, safe=":")
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/{page}{'?' if query else ''}{query}")
+
+
+def _handle_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HindcastError)  # noqa: S101  # registered for this class only
+    status = 404 if isinstance(error, UnknownError) else 400 if isinstance(error, QueryError) else 500
+    return rendering.render_error(request, error, status)
+
+
+def _handle_invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101  # registered for this class only
+    first = error.errors()[0]
+    found = f"{first['loc'][-1]}: {first['msg']}, found '{first.get('input')}'"
+    return rendering.render_error(request, QueryError(found, fix="correct the address"), 400)

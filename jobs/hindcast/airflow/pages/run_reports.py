@@ -1,0 +1,103 @@
+"""Reports of runs for the pages; a report file may be malformed, missing or unreadable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hindcast.common import permissions
+from hindcast.common.errors import PlatformError, TableError
+from hindcast.common.settings import Settings
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
+from hindcast.report.page import OUTCOMES, summarize_outcome
+
+_NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
+
+
+def summarize_run(settings: Settings, run: Run) -> dict[str, Any]:
+    """Return the verdict of a run and the counts of its report.
+
+    PlatformError if the report's file is unreadable or malformed, TableError if the journal's report is malformed.
+    """
+    if run.state == "completed":
+        try:
+            return _summarize_report(run, run.detail)
+        except _MALFORMED as error:
+            found = f"the report of run {run.number} is malformed: {type(error).__name__}: {error}"
+            pipeline = str(run.plan["pipeline"])
+            fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
+            raise TableError(found, where=journal.runs_table(settings.warehouse, pipeline).path, fix=fix) from None
+    folder = settings.reports / str(run.plan["pipeline"])
+    name = find_file(folder, f"run-{run.number}.json") if run.stopped is not None else None
+    return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
+
+
+def summarize_unread_run(run: Run) -> dict[str, Any]:
+    """Return the same for a run that has no report, or whose report cannot be read."""
+    return _summarize_report(run, _outline_report(run))
+
+
+def find_file(folder: Path, name: str) -> str | None:
+    """Return `name` if the folder has such a file, else None; PlatformError if that cannot be checked."""
+    try:
+        return name if (folder / name).stat() and (folder / name).is_file() else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise PlatformError(**permissions.explain_error(error, folder / name)) from None
+
+
+def _summarize_file(run: Run, path: Path) -> dict[str, Any]:
+    """Return the same for a stopped run, from the report file that was written then."""
+    fix = f"hindcast report {run.plan['pipeline']} {run.number} --format json > {path}"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        own = report if report.get("runId") == run.run_id else _outline_report(run)
+        return _summarize_report(run, own)
+    except OSError as error:
+        raise PlatformError(**permissions.explain_error(error, path)) from None
+    except _MALFORMED as error:
+        found = f"is not a report: {type(error).__name__}: {str(error)[:_MAX_ERROR_LENGTH]}"
+        raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
+
+
+def _outline_report(run: Run) -> dict[str, Any]:
+    """Return the first fields of a report, for a run that has none."""
+    state = run.state if run.stopped is None else "stopped"
+    return {"pipeline": run.plan["pipeline"], "run": run.number, "state": state}
+
+
+def _summarize_report(run: Run, report: dict[str, Any]) -> dict[str, Any]:
+    summary = summarize_outcome(report) if run.has_report else None
+    tables, topics = (list((report.get(part) or {}).values()) for part in ("tables", "topics"))
+    gates = [gate.get("outcome", "error") for table in tables for gate in table.get("gates") or []]
+    return {
+        "kind": summary.kind if summary else run.state,
+        "sentence": summary.sentence if summary else _NOT_ENDED.get(run.state, run.state),
+        "records": _sum_counts(topic.get("offsets") for topic in topics),
+        "late": _sum_counts(topic.get("late") for topic in topics),
+        "corrected": _sum_counts(table.get("corrected") for table in tables),
+        "held": _sum_counts((table.get("held") or {}).get("keys") for table in tables),
+        "gates": {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
+    }
+
+
+def _sum_counts(counts: Iterable[Any]) -> int:
+    """Return the sum of counts, some of which may be None; TypeError or ValueError for an invalid count."""
+    total = 0
+    for count in counts:
+        if not isinstance(count, int | None):
+            raise TypeError(f"{str(count)[:_MAX_ERROR_LENGTH]!r} is not a count")
+        total += count or 0
+    if not 0 <= total < 1 << 63:
+        raise ValueError("a count is out of range")
+    return total
+
+
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""The exceptions that reading a malformed report raises."""
+
+_MAX_ERROR_LENGTH = 200

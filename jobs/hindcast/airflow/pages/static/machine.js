@@ -1,0 +1,128 @@
+"use strict";
+
+// Moves the cursors of the plane. The server answers what is at the crosshair: the page at its address replaces the one
+// that is shown. Without this script the form and the rectangles do the same.
+
+const form = () => document.getElementById("asked");
+const plane = () => document.getElementById("plane");
+const LEFT = 130, WIDTH = 860, BOTTOM = 395, HEIGHT = 380; // of the drawing, as in plane.html
+const CURSORS = { asOf: "across", knownAt: "up", comparedWith: "up" };
+const clamped = (share) => Math.max(0, Math.min(1, share));
+const knots = (axis) => JSON.parse(plane().dataset[axis]);
+
+// Returns the moment at a position on an axis, with microseconds if it is at a knot.
+function moment(share, axis) {
+  const all = knots(axis);
+  const exact = all.find(([place]) => Math.abs(place - share) < 0.004);
+  if (exact) return exact[1];
+  const n = all.findIndex(([place]) => place >= share);
+  const [[left, start], [right, end]] = [all[n - 1], all[n]];
+  const [from, to] = [Date.parse(start), Date.parse(end)];
+  return new Date(from + ((share - left) / (right - left)) * (to - from)).toISOString();
+}
+
+function place(cursor, share) {
+  const across = CURSORS[cursor.id] === "across";
+  cursor.setAttribute("transform", across ? `translate(${LEFT + WIDTH * share} 0)` : `translate(0 ${BOTTOM - HEIGHT * share})`);
+  const text = moment(share, CURSORS[cursor.id]);
+  cursor.setAttribute("aria-valuenow", share);
+  cursor.setAttribute("aria-valuetext", text);
+  document.getElementById("moments").textContent = `${cursor.getAttribute("aria-label")} ${text}`;
+  return text;
+}
+
+// Returns the address for the state of the form, with some of it changed.
+function address(changed = {}) {
+  const state = new URLSearchParams();
+  for (const [name, text] of new FormData(form())) if (text && !(name === "scale" && text === "even")) state.set(name, text);
+  for (const [name, text] of Object.entries(changed)) state.set(name, text);
+  return `${form().getAttribute("action")}?${state}`;
+}
+
+let latest = 0;
+async function show(url, push = true) {
+  const mine = ++latest;
+  const response = await fetch(url, { headers: { Accept: "text/html" } });
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  if (mine !== latest) return;
+  const focused = document.activeElement?.id;
+  for (const part of ["main", ".site"]) document.querySelector(part).replaceWith(document.adoptNode(page.querySelector(part)));
+  document.title = page.title;
+  if (push) history.pushState(null, "", url);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  performance.mark("shown");
+}
+
+function at(event) {
+  const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(plane().getScreenCTM().inverse());
+  return { across: clamped((point.x - LEFT) / WIDTH), up: clamped((BOTTOM - point.y) / HEIGHT) };
+}
+
+let dragged = null;
+document.addEventListener("pointerdown", (event) => {
+  const cursor = event.target.closest?.(".cursor");
+  if (!cursor || event.button !== 0) return;
+  event.preventDefault();
+  cursor.focus({ preventScroll: true });
+  dragged = cursor;
+});
+document.addEventListener("pointermove", (event) => {
+  if (dragged) place(dragged, at(event)[CURSORS[dragged.id]]);
+});
+document.addEventListener("pointerup", (event) => {
+  if (!dragged) return;
+  const cursor = dragged;
+  dragged = null;
+  show(address({ [cursor.id]: place(cursor, at(event)[CURSORS[cursor.id]]) }));
+});
+
+document.addEventListener("click", (event) => {
+  if (!plane()?.contains(event.target) || event.target.closest(".cursor") || event.ctrlKey || event.metaKey) return;
+  event.preventDefault(); // a rectangle links to its corner; a pointer chooses the point instead
+  const { across, up } = at(event);
+  show(address({ asOf: moment(across, "across"), knownAt: moment(up, "up") }));
+});
+
+let waiting = null;
+document.addEventListener("keydown", (event) => {
+  const cursor = event.target.closest?.(".cursor");
+  const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+  if (!cursor || !step) return;
+  event.preventDefault();
+  const now = Number(cursor.getAttribute("aria-valuenow"));
+  const places = knots(CURSORS[cursor.id]).map(([share]) => share);
+  const next = step > 0 ? places.find((share) => share > now + 0.004) : places.findLast((share) => share < now - 0.004);
+  if (next === undefined) return;
+  const text = place(cursor, next);
+  clearTimeout(waiting);
+  waiting = setTimeout(() => show(address({ [cursor.id]: text })), 250);
+});
+
+document.addEventListener("submit", (event) => {
+  if (event.target !== form()) return;
+  event.preventDefault();
+  show(address());
+});
+
+// Another table has other keys and times: only `table` is kept.
+document.addEventListener("change", (event) => {
+  if (event.target.form !== form() || event.target.tagName !== "SELECT") return;
+  const { table, scale } = Object.fromEntries(new FormData(form()));
+  if (event.target.name === "scale") show(address({ scale }));
+  else show(`${form().getAttribute("action")}?${new URLSearchParams({ table })}`);
+});
+
+let typed = null;
+document.addEventListener("input", (event) => {
+  if (event.target.name !== "key") return;
+  clearTimeout(typed);
+  typed = setTimeout(async () => {
+    const query = new URLSearchParams({ table: form().elements.table.value, beginning: event.target.value });
+    const response = await fetch(`${form().dataset.keys}?${query}`);
+    if (!response.ok) return;
+    const { keys } = await response.json();
+    document.getElementById("keys").replaceChildren(...keys.map((key) => Object.assign(document.createElement("option"), { value: key })));
+  }, 150);
+});
+
+addEventListener("popstate", () => show(location.href, false));

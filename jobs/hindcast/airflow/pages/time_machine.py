@@ -1,0 +1,206 @@
+"""The time machine: the plane of one key, a crosshair on it, and the answer there.
+
+Valid time goes across, system time up. The crosshair is at (as of, known at); a second known-at gives a diff. Moments
+and keys come as text from the address, which holds all of the page's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow.compute as pc
+
+from hindcast.airflow.pages import drawing, key_history
+from hindcast.airflow.pages.drawing import Axis
+from hindcast.airflow.pages.explain import explain_row
+from hindcast.airflow.pages.inputs_as_of import find_records
+from hindcast.airflow.pages.key_history import KeyHistory, RowSample
+from hindcast.bitemporal.predicates import Question
+from hindcast.common.errors import QueryError
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.shapes import PERIODS
+from hindcast.plan import horizon, journal
+from hindcast.query import read
+from hindcast.query.show import plain_value
+
+MAX_RECTANGLES = 300
+"""How many rectangles of a key are drawn: those nearest to the crosshair."""
+
+MAX_ANSWERS = 10
+MAX_CHANGES = 100
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MachineRequest:
+    """The query of the address, as text; None for what it leaves out."""
+
+    table: str | None = None
+    key: str | None = None
+    asOf: str | None = None  # noqa: N815  # as the address has it
+    knownAt: str | None = None  # noqa: N815
+    comparedWith: str | None = None  # noqa: N815
+    scale: Literal["even", "time"] | None = None
+
+
+def build_page(
+    settings: Settings, contract: Contract, readable: Collection[str], request: MachineRequest
+) -> dict[str, Any]:
+    """Return the fields of a pipeline's page; QueryError for a question that cannot be answered."""
+    pipeline, warehouse = contract.pipeline, settings.warehouse
+    names = [*contract.topics, *contract.views]
+    name = request.table or names[0]
+    table = read.locate_table(warehouse, contract, name)
+    marked = key_history.list_sensitive_columns(contract, name)
+    fields: dict[str, Any] = {
+        "pipeline": pipeline,
+        "tables": {n: shape.kind for n, shape in list_shapes(contract).items() if n in names},
+        "readings": {n: view.semantics for n, view in contract.views.items()},
+        "table": name,
+        "keyColumns": list(table.key),
+        "asked": asdict(request) | {"table": name},
+    }
+    if request.key is None:
+        return fields | {"suggested": key_history.suggest_keys(table, "")}
+    past = journal.read_runs(warehouse, pipeline)
+    known = _parse_known_at(warehouse, pipeline, request.knownAt) or read.read_last_known_at(warehouse, pipeline)
+    other = _parse_known_at(warehouse, pipeline, request.comparedWith)
+    history = key_history.read_history(table, read.parse_key(table, request.key))
+    trimmed = horizon.read_horizon(table)
+    given = read.moment_of(warehouse, pipeline, request.asOf) if request.asOf else None
+    known_ats = [known, other] if other else [known]
+    for moment in known_ats:
+        horizon.refuse_question(table, trimmed, Question(as_of=given), moment)
+    latest = _latest_start(history)
+    as_of = given or (max(latest, trimmed.moment) if trimmed else latest)
+    near = history.find_nearest(as_of, MAX_RECTANGLES)
+    answer = history.find_answer(as_of, known, MAX_ANSWERS)
+    formatter = _RowFormatter(warehouse, contract, name, {run.known_at: run.number for run in past}, marked)
+    first = answer.rows[0] if answer.rows else None
+    return fields | {
+        "suggested": [],
+        "key": request.key,
+        "kind": table.kind,
+        "horizon": trimmed.moment.isoformat() if trimmed else None,
+        "asOf": as_of.isoformat(),
+        "knownAt": known.isoformat(),
+        "knownBy": formatter.find_run(known),
+        "comparedWith": other.isoformat() if other else None,
+        "plane": _build_plane(table.kind, near, as_of, known_ats, formatter, even=request.scale != "time"),
+        "answer": formatter.format_sample(answer),
+        "diff": _build_diff(history, known, other, formatter) if other else None,
+        "why": explain_row(warehouse, contract, name, first, known, readable) if first else None,
+    }
+
+
+def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> dict[str, Any]:
+    """Return a few keys of a table that start with `beginning`."""
+    table = read.locate_table(settings.warehouse, contract, name)
+    key_history.list_sensitive_columns(contract, name)
+    return {"keys": key_history.suggest_keys(table, beginning)}
+
+
+@dataclass(frozen=True)
+class _RowFormatter:
+    """Formats rows of one table: values, records, and the runs (by known-at) that opened and closed them."""
+
+    warehouse: str
+    contract: Contract
+    table: str
+    runs: dict[datetime, int]
+    marked: frozenset[str]
+
+    def find_run(self, moment: datetime | None) -> int | None:
+        """Return the number of the run whose known-at this is, if any."""
+        return self.runs.get(moment) if moment else None
+
+    def format_sample(self, sample: RowSample) -> dict[str, Any]:
+        """Return rows, and how many there are in all, as JSON."""
+        return {"rows": [self.format_row(row) for row in sample.rows], "total": sample.total}
+
+    def format_row(self, row: Row) -> Row:
+        """Return a row as JSON: `values`, its periods, `records` (topic, partition, offset), `openedBy`, `closedBy`."""
+        lineage = {name: value for name, value in row.items() if name.startswith("_")}
+        periods = [name for name in (*_PERIODS, "systemFrom", "systemTo") if name in row]
+        values = {name: v for name, v in row.items() if name not in lineage and name not in periods}
+        return {
+            "values": key_history.mask_row(values, self.marked),
+            **{name: plain_value(row[name]) for name in periods},
+            "records": find_records(self.warehouse, self.contract, self.table, lineage),
+            "openedBy": self.find_run(row["systemFrom"]),
+            "closedBy": self.find_run(row["systemTo"]),
+        }
+
+
+_PERIODS = tuple(dict.fromkeys(name for names in PERIODS.values() for name in names))
+
+
+def _parse_known_at(warehouse: str, pipeline: str, text: str | None) -> datetime | None:
+    """Return a known-at of the address; QueryError if no question can be answered as known then."""
+    if not text:
+        return None
+    moment = read.moment_of(warehouse, pipeline, text)
+    read.refuse_unanswerable(warehouse, pipeline, moment)
+    return moment
+
+
+def _latest_start(history: KeyHistory) -> datetime:
+    """Return the last moment at which a row of the key begins to be true."""
+    latest: datetime = pc.max(history.rows.column(history.start_column)).as_py()
+    return latest
+
+
+def _build_plane(
+    kind: str, near: RowSample, as_of: datetime, known_ats: Sequence[datetime], formatter: _RowFormatter, *, even: bool
+) -> dict[str, Any]:
+    """Return the rows near the crosshair as rectangles, and the axes; positions are 0 to 1 from the lower left."""
+    start, end = PERIODS[kind][0], PERIODS[kind][-1]
+    across = drawing.build_axis(_list_moments(near.rows, start, end), even=even)
+    up = drawing.build_axis(_list_moments(near.rows, "systemFrom", "systemTo"), even=even)
+    rectangles = []
+    for row in sorted(near.rows, key=lambda row: (row[start], row["systemFrom"])):
+        left, bottom, top = across.place(row[start]), up.place(row["systemFrom"]), up.place(row["systemTo"])
+        rectangle = {"x": left, "y": bottom, "width": across.place(row[end]) - left, "height": top - bottom}
+        rectangles.append(
+            rectangle | {"start": plain_value(row[start]), "end": plain_value(row[end])} | formatter.format_row(row)
+        )
+    return {
+        "rectangles": rectangles,
+        "total": near.total,
+        "across": _format_axis(across, {}),
+        "up": _format_axis(up, formatter.runs),
+        "asOf": across.place(as_of),
+        "knownAt": [up.place(moment) for moment in known_ats],
+    }
+
+
+def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:
+    return [row[name] for row in rows for name in (start, end) if row[name] is not None]
+
+
+def _format_axis(axis: Axis, runs: dict[datetime, int]) -> dict[str, Any]:
+    """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again."""
+    ticks = [
+        {"at": place, "label": f"run {runs[moment]}" if moment in runs else drawing.format_moment(moment)}
+        for place, moment in axis.ticks
+    ]
+    return {"ticks": ticks, "knots": [[place, moment.isoformat()] for place, moment in axis.knots]}
+
+
+def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> dict[str, Any]:
+    """Return the rows believed at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
+    earlier, later = sorted((known, other))
+    if earlier == later:
+        raise QueryError("known at and compared with are the same moment", fix="compare with another run or moment")
+    gained, lost = history.find_changes(later, earlier, MAX_CHANGES), history.find_changes(earlier, later, MAX_CHANGES)
+    return {
+        "earlier": earlier.isoformat(),
+        "later": later.isoformat(),
+        "gained": formatter.format_sample(gained),
+        "lost": formatter.format_sample(lost),
+    }

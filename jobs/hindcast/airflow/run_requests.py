@@ -1,0 +1,82 @@
+"""What the form, the interval and the triggering events of a DAG run ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from hindcast.common.errors import RequestError, suggest_nearest
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""How far the clock of Airflow's scheduler may be ahead of ours."""
+
+RUN_FIELDS = ("replay", "until", "only", "preview", "reason")
+"""The fields of the form that triggers a run (dags/pipelines.py); their names in a run's `conf`."""
+
+PREVIEW_FIELDS = ("until", "only")
+"""The fields of the form that triggers a preview alone."""
+
+
+class RunRequest(NamedTuple):
+    """What to run: records up to `until`, None for all; all tables, or `only` one with everything downstream."""
+
+    until: datetime | None = None
+    only: str | None = None
+    reason: str | None = None
+
+
+def read_run_request(context: Context, now: datetime) -> RunRequest:
+    """Return what a DAG run asks for; RequestError if its form or its interval is invalid."""
+    from hindcast.airflow import assets
+
+    params, dag = context["params"], context["dag_run"].dag_id
+    _refuse_unknown_fields(params, RUN_FIELDS, dag)
+    start, end = _plain_datetime(context.get("data_interval_start")), _plain_datetime(context.get("data_interval_end"))
+    if start and end and end < start:
+        found = f"the interval ends at {end.isoformat()}, before it starts at {start.isoformat()}"
+        raise RequestError(found, where=dag, fix="trigger it with a later end, or with an empty logical date")
+    until = _read_until(params["until"], dag)
+    if until and params["replay"] == "everything":
+        found = f"the form asks for everything, and also for records up to {until.isoformat()} only"
+        raise RequestError(found, where=dag, fix="leave one of the two out: `until`, or replay: everything")
+    until = until or (end if params["replay"] == "interval" else None)
+    _refuse_future(until, now, dag)
+    events = [event for group in (context.get("triggering_asset_events") or {}).values() for event in group]
+    return RunRequest(until, params["only"], params["reason"] or assets.describe_trigger(events))
+
+
+def refuse_invalid_preview(context: Context, now: datetime) -> None:
+    """Raise RequestError if the form of a preview is invalid."""
+    params, dag = context["params"], context["dag_run"].dag_id
+    _refuse_unknown_fields(params, PREVIEW_FIELDS, dag)
+    _refuse_future(_read_until(params["until"], dag), now, dag)
+
+
+def _refuse_unknown_fields(params: Iterable[str], form: tuple[str, ...], dag: str) -> None:
+    for name in params:
+        if name not in form:
+            raise RequestError(f"the form has no field '{name}'", where=dag, fix=suggest_nearest(name, form))
+
+
+def _read_until(text: str | None, dag: str) -> datetime | None:
+    """Return the moment in the field `until`, in UTC; a text without a zone is UTC."""
+    try:
+        until = datetime.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise RequestError(f"until is '{text}': {error}", where=dag, fix="write it like 2026-01-31T06:00") from None
+    return until and (until.replace(tzinfo=UTC) if until.tzinfo is None else until.astimezone(UTC))
+
+
+def _refuse_future(until: datetime | None, now: datetime, dag: str) -> None:
+    if until and until > now + CLOCK_TOLERANCE:
+        found = f"the run asks for records up to {until.isoformat()}, but now is {now.isoformat(timespec='seconds')}"
+        raise RequestError(found, where=dag, fix="ask for a moment that has passed, or for everything available")
+
+
+def _plain_datetime(moment: datetime | None) -> datetime | None:
+    """Return a moment as Python's own type, in UTC; Airflow gives pendulum's."""
+    return datetime.fromisoformat(moment.isoformat()).astimezone(UTC) if moment else None

@@ -1,0 +1,299 @@
+"""The steps of a run as Airflow's tasks call them. Importing this module needs neither Spark nor a connection.
+
+An error that no retry can fix (a contract, a record, a gate, a table of another form) fails the task at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from hindcast.airflow import run_requests, step_metrics
+from hindcast.common import step_events
+from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError
+from hindcast.common.plurals import format_count
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context, PokeReturnValue
+    from pyspark.sql import SparkSession
+
+
+def check_preview(context: Context) -> None:
+    """Fail the task of a preview if its form is invalid."""
+    with _raise_airflow_errors():
+        run_requests.refuse_invalid_preview(context, datetime.now(UTC))
+
+
+def plan(pipeline: str, **context: Any) -> PokeReturnValue:
+    """Store the run's plan, as a sensor, and return the run's number once that is done.
+
+    If only a preview was asked for, the task and all that follow it are skipped. Not done while another run of the
+    pipeline is under way: its runs are serialised, though Airflow starts those of a backfill and of the schedule at the
+    same time. Nor while a run waits that goes first: an approval, or, for a backfill, a fresh run.
+    """
+    from airflow.sdk import PokeReturnValue
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast.airflow import connections
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.plan import journal
+    from hindcast.runs import run_steps
+
+    ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
+    with _raise_airflow_errors():
+        connections.apply_connection()
+        request = run_requests.read_run_request(context, datetime.now(UTC))  # type: ignore[arg-type]  # a plain dict
+        ti.xcom_push("only", request.only or "")
+        if context["params"]["preview"]:
+            ti.xcom_push("until", request.until.isoformat() if request.until else "")
+            raise AirflowSkipException("this run is only a preview")
+        begun = any(
+            r.run_id == run_id and not r.is_finished for r in journal.read_runs(read_settings().warehouse, pipeline)
+        )
+        can_hold = find(read_settings().schemas, pipeline).can_hold
+        if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
+            print(waiting)
+            return PokeReturnValue(is_done=False)
+        try:
+            number = run_steps.plan_run(pipeline, run_id, *request)
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=number)
+
+
+def _describe_predecessor(ti: Any, run_type: str, run_id: str, *, can_hold: bool) -> str | None:
+    """Return which waiting run goes before one that is not planned yet, in a sentence; None if there is none.
+
+    `can_hold` says whether a gate can hold changes back. If none can, Airflow has no DAG of approvals: one that still
+    waits will never begin, and the run publishes what was held.
+    """
+    from hindcast.airflow import priority
+
+    release = f"{ti.dag_id}__release"
+    if can_hold and ti.get_dr_count(release, states=["running"]):
+        states = ti.get_task_states(release, task_ids=["plan"])
+        waiting = priority.find_waiting_run({run: state.get("plan") for run, state in states.items()})
+        if waiting and not ti.get_dag(release).is_paused:
+            return f"{waiting} goes first: a person has approved it"
+    if run_type == "backfill" and ti.get_dr_count(ti.dag_id, states=["running"]) > 1:
+        states = ti.get_task_states(ti.dag_id, task_ids=[ti.task_id])
+        fresh = priority.find_fresh_run(run_id, {run: state.get(ti.task_id) for run, state in states.items()})
+        if fresh:
+            return f"{fresh} goes first: it is not a backfill"
+    return None
+
+
+def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> PokeReturnValue:
+    """Store the plan of the release `name`, as a sensor, and return its run's number once that is done.
+
+    Not done while another run of the pipeline is under way; no other begins before this one (`plan`).
+    """
+    from airflow.sdk import PokeReturnValue
+
+    from hindcast.airflow import connections
+    from hindcast.runs import run_steps
+
+    with _raise_airflow_errors():
+        connections.apply_connection()
+        keys = _read_chosen_keys(pipeline, until, labels)
+        try:
+            number = run_steps.plan_release(pipeline, name, keys, by, datetime.fromisoformat(until))
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=number)
+
+
+def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
+    """Skip the task of table `name` if its run is limited to another table and what is downstream of that."""
+    only = context["ti"].xcom_pull(task_ids="plan", key="only")
+    if not only:
+        return
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+
+    with _raise_airflow_errors():
+        if name not in find(read_settings().schemas, pipeline).list_tables_below(only):
+            raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
+
+
+def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Replay one topic into its log and its table, and return what the step did."""
+    with _raise_airflow_errors():
+        from hindcast.airflow import connections
+        from hindcast.runs import run_steps
+
+        connections.apply_connection()
+        return run_steps.replay_topic(spark, pipeline, int(run), name)
+
+
+def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+    """Derive, gate and publish one view, and return what the step did."""
+    with _raise_airflow_errors():
+        from hindcast.runs import run_steps
+
+        return run_steps.build_view(spark, pipeline, int(run), name)
+
+
+def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
+    """Print what a run would change, up to a moment or limited to one table (empty: no limit); write no table."""
+    with _raise_airflow_errors():
+        from hindcast.airflow import connections
+        from hindcast.common.settings import read_settings
+        from hindcast.query import read
+        from hindcast.runs import preview as previews
+
+        connections.apply_connection()
+        end = read.moment_of(read_settings().warehouse, pipeline, until) if until else None
+        print(previews.format_preview(previews.preview_run(spark, pipeline, end, only or None)))
+
+
+def pipelines() -> list[list[str]]:
+    """Return the names of the pipelines whose contracts load, each as the arguments of a task."""
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import Contract, try_load_all
+
+    names = set()
+    for contract in try_load_all(read_settings().schemas).values():
+        if isinstance(contract, Contract):
+            names.add(contract.pipeline)
+        else:
+            print(f"left out: {contract}")
+    return [[name] for name in sorted(names)]
+
+
+def maintain(pipeline: str, spark: SparkSession) -> None:
+    """Compact, cluster and vacuum a pipeline's tables, and print what was done."""
+    with _raise_airflow_errors():
+        from hindcast.common.settings import read_settings
+        from hindcast.contract import find
+        from hindcast.ops import maintenance
+
+        settings = read_settings()
+        report = maintenance.maintain_tables(lambda: spark, settings, find(settings.schemas, pipeline))
+        print(maintenance.format_report(report))
+
+
+def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
+    """Write the run's report, complete the run and send the events of what it published (assets.py).
+
+    Return whether keys are newly held back, or hold more than before: then a person has to be asked.
+    """
+    with _raise_airflow_errors():
+        from hindcast.airflow import assets
+        from hindcast.report import report
+        from hindcast.runs import run_steps
+
+        fields = run_steps.finish_run(pipeline, run)
+        print(report.format_report(fields))
+        assets.send_asset_events(outlet_events, fields)
+        held = [table.get("held", {}) for table in fields["tables"].values()]
+        return any(counts.get("newly") or counts.get("grown") for counts in held)
+
+
+def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
+    """Finish the run of the release `name`: its report, and the events of what it published."""
+    from hindcast.common.settings import read_settings
+    from hindcast.plan import journal
+
+    runs = [run for run in journal.read_runs(read_settings().warehouse, pipeline) if run.run_id == name]
+    finish(pipeline, runs[-1].number, outlet_events)  # earlier ones of this name were abandoned
+
+
+def held(pipeline: str) -> dict[str, Any]:
+    """Return what is held back: `text` for the person who decides, the `keys` to choose from, `until` when it was read.
+
+    The task is skipped if nothing is held.
+    """
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.quality import approval, hold_store
+
+    settings = read_settings()
+    # Before the rows: what comes in between was not shown.
+    until = hold_store.read_last_entry_time(settings.warehouse, pipeline)
+    contract = find(settings.schemas, pipeline)
+    keys = approval.read_held_keys(settings.warehouse, contract)
+    if not keys:
+        raise AirflowSkipException("nothing is held back")
+    labels = [key.label for key in keys[: approval.MAX_SHOWN_KEYS]]
+    return {"text": approval.describe_keys(contract, keys), "keys": labels, "until": until.isoformat()}
+
+
+def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: SparkSession) -> None:
+    """Publish what a person has approved, in the planned run `name`, and print its report."""
+    with _raise_airflow_errors():
+        from hindcast.airflow import connections
+        from hindcast.report import report
+        from hindcast.runs import run_steps
+
+        connections.apply_connection()
+        keys = _read_chosen_keys(pipeline, until, labels)
+        fields = run_steps.run_release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))
+        print(report.format_report(fields))
+
+
+def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
+    """Record that what is held stays held, as a sensor; not done while records are being erased."""
+    from airflow.sdk import PokeReturnValue
+
+    with _raise_airflow_errors():
+        from hindcast.common.settings import read_settings
+        from hindcast.quality import hold_store
+
+        keys = _read_chosen_keys(pipeline, until, labels)
+        try:
+            rejected = hold_store.reject_keys(
+                read_settings().warehouse, pipeline, keys, by, datetime.fromisoformat(until)
+            )
+        except BusyError as busy:
+            print(busy)
+            return PokeReturnValue(is_done=False)
+        for name, keys_of_table in rejected.items():
+            print(f"{pipeline}.{name}: {format_count(len(keys_of_table), 'key')} held, rejected by {by}")
+        if not rejected:
+            print(f"{pipeline}: what was held has changed meanwhile; nothing was rejected")
+        return PokeReturnValue(is_done=True)
+
+
+def _read_chosen_keys(pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
+    """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`)."""
+    from hindcast.common.settings import read_settings
+    from hindcast.contract import find
+    from hindcast.quality import approval
+
+    settings = read_settings()
+    return approval.choose_keys(
+        settings.warehouse, find(settings.schemas, pipeline), datetime.fromisoformat(until), labels
+    )
+
+
+@contextmanager
+def _raise_airflow_errors() -> Iterator[None]:
+    """Raise a HindcastError of the block as Airflow's, so that its message ends the task's log, after Spark's own.
+
+    Events of the block go to Airflow (step_metrics.py).
+    """
+    try:
+        with step_events.send_events_to(step_metrics.send_event):
+            yield
+    except HindcastError as error:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        if error.__cause__ is not None:
+            # Logged, not printed: printed text takes another way, and may arrive after the error.
+            _LOG.info("".join(traceback.format_exception(error.__cause__)).rstrip())
+        raise (AirflowFailException if isinstance(error, FINAL_ERRORS) else AirflowException)(str(error)) from None
+
+
+_LOG = logging.getLogger(__name__)

@@ -1,0 +1,348 @@
+"""Aggregates in the `corrected` reading: step functions of valid time, one row per change.
+
+Source: docs/semantics.md, rules 12-15.
+
+A measure is made of parts that Spark computes (an average: a sum and a count). The parts of a table's aggregate:
+
+- *running*: what can be taken back exactly (counts, sums of integers and decimals) is a running sum over time;
+- *by spans*: what can be combined from pieces (min, max, sums of doubles) is computed for spans of 1, 2, 4, 8 ...
+steps,
+  of which any stretch of n steps needs at most 2 log2 n;
+- *by steps*: any other Spark aggregate is computed over the members of each step, at the cost of what they amount to.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, IntegralType
+from pyspark.sql.window import WindowSpec
+
+from hindcast.bitemporal import skew
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A Spark SQL aggregate function of one argument, an expression over the input's columns; `count(*)` counts 1.
+
+    `avg` is the exact sum divided by the count, as a double. `count_distinct` counts distinct non-null values.
+    """
+
+    function: str
+    argument: Column
+
+
+def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
+    """Return aggregates over the keys that are present, by group, at every valid time.
+
+    `versions` has `key`, `value`, `validFrom`, `validTo`; `group` is an expression over them. A version whose group is
+    null, or without a value to aggregate (`has_value_to_aggregate`), is not a member of any group. Returns `key`
+    (the group), `value` (struct, one field per measure), `validFrom`, `validTo`: a new row wherever the set of a
+    group's members changes, also if the value does not. No members, no row.
+
+        count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
+    """
+    members = (
+        versions.where(has_value_to_aggregate(measures))
+        .select(
+            group.alias("_group"),
+            F.col("key").alias("_member"),
+            "validFrom",
+            "validTo",
+            *(argument.alias(name) for name, argument in _argument_columns(measures).items()),
+        )
+        .where(F.col("_group").isNotNull())
+    )
+    parts = _partial_aggregates(measures)
+    types = {part: members.schema[part.argument].dataType for part in parts}
+    ways = {part: _choose_strategy(part, types[part]) for part in parts}
+    running, *others = ([part for part in parts if ways[part] == way] for way in ("running", "spans", "steps"))
+    edges = _number_edges(members, running)
+    steps = _running_steps(edges, {part: types[part] for part in running})
+    for chosen, compute in zip(others, (_aggregate_by_spans, _aggregate_by_steps), strict=True):
+        if chosen:
+            steps = steps.join(compute(edges, chosen), ["_group", "_step"], "left")
+    return steps.select(
+        F.col("_group").alias("key"), _value_struct(measures, lambda part: F.col(part.name)), "validFrom", "validTo"
+    )
+
+
+def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
+    """Return aggregates over all events of a key up to an instant: a table that changes at each event.
+
+    `events` has `key`, `value`, `timestamp`; those without key, value or a value to aggregate
+    (`has_value_to_aggregate`) are left out. Returns `key`, `value` (struct, one field per measure), `validFrom`,
+    `validTo`: a row from each distinct timestamp of a key's events to the next.
+
+        sum: 5 @10, 3 @20, 4 @15    ->    5 [10, 15), 9 [15, 20), 12 [20, ..)
+    """
+    members = events.where(
+        F.col("key").isNotNull() & F.col("value").isNotNull() & has_value_to_aggregate(measures)
+    ).select("key", "timestamp", *(argument.alias(name) for name, argument in _argument_columns(measures).items()))
+    parts = _partial_aggregates(measures)
+    exact = all(_is_mergeable(part, members.schema[part.argument].dataType) for part in parts)
+    cuts = skew.find_cuts(members.select(F.col("key").alias("_on"), F.col("timestamp").alias("_at"))) if exact else None
+    following: list[Column] = []
+    if cuts is not None:
+        members = _carry_earlier_slices(skew.add_cuts(members.withColumn("_on", F.col("key")), cuts).drop("_on"), parts)
+        following = [F.col("_stop")]  # a cut is a moment of an event
+    upto = Window.partitionBy("key", *(["_slice"] if cuts is not None else [])).orderBy("timestamp")
+
+    def compute_part(part: _PartialAggregate) -> Column:
+        own = F.call_function(part.function, F.col(part.argument)).over(upto)
+        return (
+            own
+            if cuts is None
+            else _merge_with_earlier(part, F.col(part.name), own).cast(members.schema[part.name].dataType)
+        )
+
+    return members.select(
+        "key",
+        _value_struct(measures, compute_part),
+        F.col("timestamp").alias("validFrom"),
+        F.coalesce(F.lead("timestamp").over(upto), *following).alias("validTo"),
+    ).where(~F.col("validTo").eqNullSafe(F.col("validFrom")))
+
+
+def aggregate_rows(rows: DataFrame, by: Sequence[str], measures: Mapping[str, Measure]) -> DataFrame:
+    """Return plain aggregates by columns: `by` and `value` (struct, one field per measure)."""
+    arguments = _argument_columns(measures)
+    value = _value_struct(measures, lambda part: F.call_function(part.function, arguments[part.argument]))
+    return rows.groupBy(*by).agg(value)
+
+
+def has_value_to_aggregate(measures: Mapping[str, Measure]) -> Column:
+    """Return whether a row has a value to aggregate: the argument of at least one measure. `count(*)` always has one.
+
+    sum(a), max(b):    a 1, b null -> yes    a null, b null -> no
+    """
+    return reduce(or_, (measure.argument.isNotNull() for measure in measures.values()))
+
+
+@dataclass(frozen=True)
+class _PartialAggregate:
+    """One Spark aggregate of a measure: the columns of its result and of its argument, and its function."""
+
+    name: str
+    function: str
+    argument: str
+
+
+_PARTIAL_FUNCTIONS = {"avg": ("sum", "count"), "count_distinct": ("collect_set",)}
+_MERGE_FUNCTIONS = {name: name for name in ("min", "max", "sum", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor")}
+
+
+def _argument_columns(measures: Mapping[str, Measure]) -> dict[str, Column]:
+    return {f"_argument{number}": measure.argument for number, measure in enumerate(measures.values())}
+
+
+def _partial_aggregates(measures: Mapping[str, Measure]) -> list[_PartialAggregate]:
+    return [
+        _PartialAggregate(f"_part{number}_{function}", function, f"_argument{number}")
+        for number, measure in enumerate(measures.values())
+        for function in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))
+    ]
+
+
+def _value_struct(measures: Mapping[str, Measure], compute_part: Callable[[_PartialAggregate], Column]) -> Column:
+    """Return the struct `value` of measures, given how a part is computed."""
+    parts = iter(_partial_aggregates(measures))
+    fields = []
+    for name, measure in measures.items():
+        columns = [compute_part(next(parts)) for _ in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))]
+        match measure.function:
+            case "avg":
+                whole = F.when(columns[1] != 0, columns[0].cast("double") / columns[1])
+            case "count_distinct":
+                whole = F.size(columns[0])
+            case _:
+                whole = columns[0]
+        fields.append(whole.alias(name))
+    return F.struct(*fields).alias("value")
+
+
+def _choose_strategy(part: _PartialAggregate, argument: DataType) -> str:
+    exact = isinstance(argument, IntegralType | DecimalType)
+    if part.function == "count" or (part.function == "sum" and exact):
+        return "running"
+    return "spans" if part.function in _MERGE_FUNCTIONS else "steps"
+
+
+def _is_mergeable(part: _PartialAggregate, argument: DataType) -> bool:
+    """Return whether a part is the same if computed from pieces; sums of doubles, for example, are not."""
+    return part.function in ("min", "max") or _choose_strategy(part, argument) == "running"
+
+
+def _merge_with_earlier(part: _PartialAggregate, before: Column, own: Column) -> Column:
+    """Return a part over all events up to one, from that of the earlier slices and that of its own slice."""
+    match part.function:
+        case "min":
+            return F.least(before, own)
+        case "max":
+            return F.greatest(before, own)
+    return F.coalesce(before + own, own, before)
+
+
+def _carry_earlier_slices(members: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+    """Return events with `_cuts` as events with their `_slice`, its `_stop`, and each part of the slices before it."""
+    members = members.withColumn("_slice", skew.slice_number(F.col("timestamp")))
+    cut = members.where("_cuts IS NOT NULL").groupBy("key", "_slice")
+    totals = cut.agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+    earlier = skew.earlier_slices("key")
+    kinds = {part: totals.schema[part.name].dataType for part in parts}
+    before = totals.select(
+        F.col("key").alias("_on"),
+        F.col("_slice").alias("_number"),
+        *(
+            F.call_function(_MERGE_FUNCTIONS.get(part.function, "sum"), F.col(part.name))
+            .over(earlier)
+            .cast(kinds[part])
+            .alias(part.name)
+            for part in parts
+        ),
+    )
+    here = (F.col("key") == F.col("_on")) & (F.col("_slice") == F.col("_number"))
+    known = members.join(F.broadcast(before), here, "left").withColumn("_stop", skew.slice_end(F.col("_slice")))
+    return known.drop("_on", "_number", "_cuts")
+
+
+def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> DataFrame:
+    """Return the start (`_sign` 1) and the end, if any (-1), of each member, with the number `_step` that it begins.
+
+    Edges at one moment begin one step together. With each edge comes what it adds to the running parts. Where the time
+    of a group is sliced, each later slice begins with an edge of no member, which adds what is true at its start.
+    """
+    start = F.struct(F.col("validFrom").alias("_at"), F.lit(1).alias("_sign"))
+    end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
+    edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
+    types = {part.argument: members.schema[part.argument].dataType for part in running}
+    edges = edges.select("*", "_edge.*").drop("_edge").withColumns(_running_contributions(running, types))
+    cuts = skew.find_cuts(edges.select(F.col("_group").alias("_on"), "_at"))
+    if cuts is None:
+        return edges.withColumn("_step", F.dense_rank().over(_edge_window(edges)).cast("long"))
+    edges = skew.add_cuts(edges.withColumn("_on", F.col("_group")), cuts).drop("_on")
+    edges = edges.withColumn("_slice", skew.slice_number(F.col("_at")))
+    sums = {name: F.sum(name) for name in ("_sign", *_running_contributions(running, types))}
+    totals = edges.where("_cuts IS NOT NULL").groupBy("_group", "_slice", "_cuts")
+    earlier = skew.earlier_slices("_group")
+    carried = totals.agg(F.count("*").alias("_edges"), *(total.alias(name) for name, total in sums.items())).select(
+        "_group",
+        "_slice",
+        "_cuts",
+        skew.slice_start(F.col("_slice")).alias("_at"),
+        F.sum("_edges").over(earlier).alias("_before"),
+        *(F.sum(name).over(earlier).alias(name) for name in sums),
+    )
+    edges = edges.unionByName(carried.where("_slice > 0"), allowMissingColumns=True)
+    edges = edges.withColumn("_stop", skew.slice_end(F.col("_slice"))).drop("_cuts")
+    # Numbers of steps grow from slice to slice; that some are left out does no harm.
+    before = F.coalesce(F.sum("_before").over(_edge_window(edges)), F.lit(0))
+    return edges.withColumn("_step", F.dense_rank().over(_edge_window(edges)).cast("long") + before)
+
+
+def _edge_window(edges: DataFrame) -> WindowSpec:
+    """Return the window up to an edge and its peers, within its slice if there are slices."""
+    return Window.partitionBy("_group", *(["_slice"] if "_slice" in edges.columns else [])).orderBy("_at")
+
+
+def _running_contributions(running: Sequence[_PartialAggregate], types: Mapping[str, DataType]) -> dict[str, Column]:
+    """Return what an edge adds to each running part, and to the count of non-null values; `types`: of arguments.
+
+    What is taken back is wider than the argument: -(-2^31) is no int.
+    """
+    found = {}
+    for part in running:
+        whole = isinstance(types[part.argument], IntegralType)
+        argument = F.col(part.argument).cast("bigint") if whole else F.col(part.argument)
+        starts = F.col("_sign") == 1
+        found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
+        if part.function == "sum":
+            found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(-argument)
+    return found
+
+
+def _running_steps(edges: DataFrame, running: Mapping[_PartialAggregate, DataType]) -> DataFrame:
+    """Return the steps of each group that has members: `_group, _step, validFrom, validTo` and the running parts."""
+    upto = _edge_window(edges)
+    following = F.coalesce(F.lead("_at").over(upto), *([F.col("_stop")] if "_stop" in edges.columns else []))
+
+    def total(part: _PartialAggregate) -> Column:
+        counted = F.sum(f"{part.argument}_counted").over(upto)
+        if part.function == "count":
+            return counted
+        return F.when(counted > 0, F.sum(f"{part.argument}_summed").over(upto)).cast(_sum_type(running[part]))
+
+    return (
+        edges.select(
+            "_group",
+            "_step",
+            F.col("_at").alias("validFrom"),
+            following.alias("validTo"),
+            F.sum("_sign").over(upto).alias("_members"),
+            *(total(part).alias(part.name) for part in running),
+        )
+        # Of edges at one moment the last one stands for all: each has seen its peers.
+        .where(~F.col("validTo").eqNullSafe(F.col("validFrom")) & (F.col("_members") > 0))
+        .drop("_members")
+    )
+
+
+def _sum_type(argument: DataType) -> str:
+    """Return the type that Spark gives a sum."""
+    if isinstance(argument, DecimalType):
+        return f"decimal({min(argument.precision + 10, 38)},{argument.scale})"
+    return "bigint"
+
+
+def _member_stretches(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+    """Return members with the steps in which they are present: from `_first` to before `_end`."""
+    steps = edges.where("_member IS NOT NULL").withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
+    ended = F.min("_sign") < 0
+    return steps.groupBy("_group", "_member", steps["validFrom"]).agg(
+        F.min("_step").alias("_first"),
+        F.when(ended, F.max("_step")).otherwise(F.max("_last") + 1).alias("_end"),
+        F.max("_last").alias("_last"),
+        *(F.first(name).alias(name) for name in dict.fromkeys(part.argument for part in parts)),
+    )
+
+
+def _aggregate_by_steps(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+    each = _member_stretches(edges, parts).withColumn("_step", F.explode(F.sequence("_first", F.col("_end") - 1)))
+    return each.groupBy("_group", "_step").agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+
+
+def _aggregate_by_spans(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> DataFrame:
+    """Return aggregates by spans of steps: span (level, number) is [number * 2^level, (number + 1) * 2^level)."""
+    stretches = _member_stretches(edges, parts)
+    # Of each level a stretch takes at most the span at its left end, if odd, and the one at its right end, if even.
+    covering = F.expr("""
+        filter(flatten(transform(
+            transform(sequence(0, cast(log2(_end - _first) as int) + 1), level -> struct(
+                level,
+                shiftright(_first + shiftleft(1L, level) - 1, level) AS low,
+                shiftright(_end, level) AS high)),
+            x -> array(
+                if(x.low < x.high AND x.low % 2 = 1, struct(x.level AS level, x.low AS number), null),
+                if(x.low < x.high AND x.high % 2 = 1, struct(x.level AS level, x.high - 1 AS number), null))
+        )), span -> span IS NOT NULL)""")
+    around = F.expr(
+        "transform(sequence(0, cast(log2(_last + 1) as int) + 1), "
+        "level -> struct(level AS level, shiftright(_step, level) AS number))"
+    )
+    spans = stretches.withColumn("_span", F.explode(covering)).groupBy("_group", "_span")
+    pieces = spans.agg(*(_call_aggregate(part.function, part.argument, part) for part in parts))
+    steps = edges.groupBy("_group").agg(F.max("_step").alias("_last"))
+    steps = steps.withColumn("_step", F.explode(F.sequence(F.lit(1).cast("long"), "_last")))
+    return (
+        steps.withColumn("_span", F.explode(around))
+        .join(pieces, ["_group", "_span"])
+        .groupBy("_group", "_step")
+        .agg(*(_call_aggregate(_MERGE_FUNCTIONS[part.function], part.name, part) for part in parts))
+    )
+
+
+def _call_aggregate(function: str, argument: str, part: _PartialAggregate) -> Column:
+    return F.call_function(function, F.col(argument)).alias(part.name)

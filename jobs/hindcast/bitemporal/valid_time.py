@@ -1,0 +1,119 @@
+"""Valid time: when a record is true, and which times a run accepts (KIP-32). Pure: DataFrame in, DataFrame out.
+
+A record is dated by its topic's `valid_time`, else by Kafka's own timestamp; Kafka's negative ones are none. A record
+without a value, of which the expression names a column, is dated by Kafka's own.
+
+    valid_time: timestamp_millis(ts)    {"ts": 1000} sent @9: @1    {"ts": null} @9: none    null @9: @9
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast.contract import Topic
+from hindcast.contract import valid_time as expression
+
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""The moments between which records are true. Beyond them Python has no dates, in one time zone or another."""
+
+_END = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+_AGES = timedelta(days=4_000_000)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SkewBounds(NamedTuple):
+    """The times that a run accepts, both included."""
+
+    latest: Column
+    earliest: Column
+
+
+def skew_bounds(topic: Topic, known_at: datetime | Column) -> SkewBounds:
+    """Return the bounds of `max_time_skew` around a run's known-at, within `FIRST_MOMENT` and `LAST_MOMENT`."""
+    now, skew = F.lit(known_at), topic.time_skew
+    latest = F.least(now + F.lit(min(skew.after, _AGES)), timestamp_literal(LAST_MOMENT))
+    if skew.before is None:
+        return SkewBounds(latest, timestamp_literal(FIRST_MOMENT))
+    return SkewBounds(latest, F.greatest(now - F.lit(min(skew.before, _AGES)), timestamp_literal(FIRST_MOMENT)))
+
+
+def latest_within_skew(topic: Topic, known_at: datetime) -> datetime:
+    """Return the `latest` of `skew_bounds` as a moment."""
+    return known_at + topic.time_skew.after if topic.time_skew.after < LAST_MOMENT - known_at else LAST_MOMENT
+
+
+def timestamp_literal(at: datetime) -> Column:
+    """Return a moment as a literal; `F.lit` reads a moment before 1582 as a date of the Julian calendar."""
+    return F.lit(at) if at >= _EPOCH else F.timestamp_micros(F.lit((at - _EPOCH) // timedelta(microseconds=1)))
+
+
+def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:
+    """Return records with the time at which they are true.
+
+    In: `timestamp` (Kafka's), `_key` and `_value` as the contract types them (null: none, or malformed); of a topic
+    with envelopes also `_at`, the time of the change (null: unknown), which then replaces Kafka's timestamp.
+    Out: the same, but `timestamp` is the valid time, or Kafka's if there is none; and also `recordTimestamp`, Kafka's
+    timestamp if it differs, else null, and `_valid`, the valid time, null for none. The first two are clipped to what
+    tables can hold (years 1 to 9999), `_valid` is not.
+    """
+    kafkas = F.when(F.col("timestamp") >= timestamp_literal(_EPOCH), F.col("timestamp"))
+    own = F.coalesce("_at", kafkas) if "_at" in records.columns else kafkas
+    text = expression.resolve_valid_time(topic)
+    if text is None:
+        found = records.withColumn("_valid", own)
+    else:
+        parts = [F.col(f"_{part}")[name].alias(name) for part in ("key", "value") for name in getattr(topic, part)]
+        record = F.struct(*parts, kafkas.alias(expression.RECORD_TIMESTAMP))
+        # try_add makes a failure of what it adds to null. Exploded, so that Spark computes no part of it outside.
+        tried = F.explode(F.array(F.struct(F.expr(f"try_add({text}, INTERVAL '0' SECOND)").alias("at"))))
+        given = records.withColumn(expression.RECORD, record).withColumn("_tried", tried)
+        valid = F.col("_tried.at")
+        if expression.needs_value(topic):
+            valid = F.when(F.col("_value").isNull(), own).otherwise(valid)
+        found = given.withColumn("_valid", valid).drop(expression.RECORD, "_tried")
+    at, sent = _clamp_moment(F.coalesce("_valid", "timestamp")), _clamp_moment(F.col("timestamp"))
+    return found.withColumns({"timestamp": at, "recordTimestamp": F.when(at != sent, sent)})
+
+
+def describe_missing_time(topic: Topic) -> Column:
+    """Return the reason why a record of `add_valid_time` has no valid time."""
+    sent = F.lit("the record has no timestamp")
+    if topic.valid_time is None:
+        return sent
+    invalid = F.lit(f"valid_time gives none for the record: {topic.valid_time} is null or fails")
+    return F.when(F.col("_value").isNull(), sent).otherwise(invalid) if expression.needs_value(topic) else invalid
+
+
+def describe_skew(latest: Column, earliest: Column) -> Column:
+    """Return the reason why the time of a record of `add_valid_time` is not accepted; null if it is."""
+    at = F.col("_valid")
+    return (
+        F.when(
+            at > timestamp_literal(LAST_MOMENT),
+            F.lit(f"dated after {LAST_MOMENT.date()}, the last day that tables hold"),
+        )
+        .when(
+            at < timestamp_literal(FIRST_MOMENT),
+            F.lit(f"dated before {FIRST_MOMENT.date()}, the first day that tables hold"),
+        )
+        .when(at > latest, _describe_bound("dated after", latest, "plus max_time_skew"))
+        .when(at < earliest, _describe_bound("dated before", earliest, "less max_time_skew's before"))
+    )
+
+
+def _clamp_moment(at: Column) -> Column:
+    """Return a moment, moved to the bounds of what tables hold."""
+    return (
+        F.when(at > timestamp_literal(_END), timestamp_literal(_END))
+        .when(at < timestamp_literal(FIRST_MOMENT), timestamp_literal(FIRST_MOMENT))
+        .otherwise(at)
+    )
+
+
+def _describe_bound(words: str, bound: Column, skew: str) -> Column:
+    iso = F.replace(bound.cast("string"), F.lit(" "), F.lit("T"))
+    return F.concat(F.lit(f"{words} "), iso, F.lit(f"+00:00, the run's known-at {skew}"))

@@ -1,0 +1,1 @@
+"""The command `hindcast`: its arguments (`main`), and what each command does (`commands`)."""

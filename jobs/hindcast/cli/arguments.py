@@ -1,0 +1,230 @@
+"""The arguments of the command `hindcast`. The help of a command is its function's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from hindcast.cli.commands import local, reading, running, upkeep
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line. It sets `command`, the function to call, and `failed`, its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="hindcast", description="Replay Kafka topics into bitemporal Delta tables. See docs/cli.md."
+    )
+    subs = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(command: Command) -> argparse.ArgumentParser:
+        sub = subs.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        sub.set_defaults(command=command, failed=1)
+        return sub
+
+    def add_format(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument("--format", choices=("table", "json"), default="table", help="aligned text, or JSON")
+        return sub
+
+    def add_limit(sub: argparse.ArgumentParser) -> None:
+        text = "the number of rows to show, 0 for all (default: 1,000 as text, all as JSON)"
+        sub.add_argument("--limit", type=int, metavar="N", help=text)
+
+    check = add(local.check)
+    check.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    check.add_argument("--spark", action="store_true", help="also let Spark analyse the expressions, as a run does")
+    add(local.schema)
+    run = add_format(add(running.run))
+    run.add_argument("pipeline")
+    run.add_argument("--until", metavar="T", help="replay records up to this moment (default: everything available)")
+    run.add_argument(
+        "--reason", metavar="TEXT", help="the reason for the run, kept in the journal and shown in the report"
+    )
+    run.add_argument("--wait", action="store_true", help="wait until the run that is under way has ended")
+    run.add_argument(
+        "--ahead-of-clock",
+        action="store_true",
+        help="allow a known-at more than an hour ahead of this machine's clock (docs/maintenance.md)",
+    )
+    preview = add_format(add(running.preview))
+    preview.add_argument("pipeline")
+    preview.add_argument("--until", metavar="T", help="preview a run up to this moment (default: everything available)")
+    for sub in (run, preview):
+        sub.add_argument(
+            "--only", metavar="TABLE", help="limit the run to this topic, input or view and everything downstream"
+        )
+    add_format(add(reading.runs)).add_argument("pipeline")
+    ledger = add_format(add(reading.ledger))
+    ledger.add_argument("pipeline", nargs="?", help="the pipeline (default: all)")
+    ledger.add_argument("--rebuild", action="store_true", help="rebuild the journal of runs from logs and tables")
+    report = add(reading.report)
+    report.add_argument(
+        "--format", choices=("table", "json", "html"), default="table", help="text, JSON or an HTML page"
+    )
+    report.add_argument(
+        "--data-docs",
+        type=Path,
+        metavar="FOLDER",
+        help="build Great Expectations' Data Docs of the run's gates in this folder",
+    )
+    report.add_argument("pipeline")
+    report.add_argument("run", nargs="?", type=int)
+    failing = add_format(add(reading.failing))
+    failing.add_argument("pipeline")
+    failing.add_argument("--run", type=int, help="only rows of this run; with --held: what was held after it")
+    failing.add_argument("--table", help="only rows of this table")
+    failing.add_argument(
+        "--gate", type=int, metavar="N", help="only rows of this gate: its position under expect, from 0"
+    )
+    failing.add_argument("--held", action="store_true", help="list the changes that are held back now")
+    add_limit(failing)
+    release = add_format(add(running.release))
+    release.add_argument("table", metavar="PIPELINE[.TABLE]", help="the table; all of the pipeline's if none is named")
+    release.add_argument(
+        "--key",
+        metavar="K",
+        action="append",
+        help="only this key: its text, or a JSON object if it has several columns; may be repeated",
+    )
+    release.add_argument("--reject", action="store_true", help="record that it was reviewed and stays held")
+    release.add_argument("--by", metavar="NAME", help="who decides (default: the current user)")
+    quarantine = add_format(add(reading.quarantine))
+    quarantine.add_argument("pipeline")
+    quarantine.add_argument("--topic", metavar="T", help="only records of this topic of the contract")
+    quarantine.add_argument("--all", action="store_true", help="also records that are no longer refused")
+    quarantine.add_argument("--rebuild", action="store_true", help="rebuild the quarantine from the logs")
+    add_limit(quarantine)
+    requeue = add_format(add(running.requeue))
+    requeue.add_argument("pipeline")
+    requeue.add_argument(
+        "--topic", metavar="T", help="only records of this topic, as named in the contract or in Kafka"
+    )
+    requeue.add_argument("--reason", metavar="TEXT", help="only records whose reason contains this text")
+    requeue.add_argument("--partition", type=int, metavar="P", help="only records of this partition")
+    requeue.add_argument("--offset", type=int, action="append", metavar="O", help="only this offset; may be repeated")
+    requeue.add_argument("--dry-run", action="store_true", help="show what it would do; write nothing")
+    forget = add_format(add(upkeep.forget))
+    forget.add_argument("table", metavar="PIPELINE.TOPIC")
+    forget.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    forget.add_argument(
+        "--offset",
+        metavar="P/O",
+        action="append",
+        help="a single record instead of a key: its partition and offset, such as 0/42; may be repeated",
+    )
+    forget.add_argument("--reason", metavar="TEXT", help="the reason, kept in the journal; do not write the key here")
+    forget.add_argument("--dry-run", action="store_true", help="show what would be erased; write nothing")
+    abandon = add(running.abandon)
+    abandon.add_argument("pipeline")
+    abandon.add_argument("run", nargs="?", type=int)
+    verify = add_format(add(upkeep.verify))
+    verify.set_defaults(failed=2)
+    verify.add_argument("pipeline")
+    verify.add_argument("--table", metavar="T", help="only this topic or view, and what it is made of")
+    verify.add_argument("--whole", action="store_true", help="compare all keys with the log, not only a sample")
+    verify.add_argument("--quick", action="store_true", help="do not compare tables with the log; needs no Spark")
+    verify.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    doctor = add_format(add(upkeep.doctor))
+    doctor.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
+    maintain = add_format(add(upkeep.maintain))
+    maintain.add_argument("pipeline")
+    maintain.add_argument("--dry-run", action="store_true", help="show what it would do; write nothing")
+    trim = add_format(add(upkeep.trim))
+    trim.add_argument("pipeline")
+    trim.add_argument("--dry-run", action="store_true", help="show what it would remove; write nothing")
+    query = add_format(add(reading.query))
+    history = add_format(add(reading.history))
+    for sub in (query, history):
+        sub.add_argument("table", metavar="PIPELINE.TABLE")
+        sub.add_argument("--key", metavar="K", help="the key: its text, or a JSON object if it has several columns")
+    history.add_argument("--run", type=int, metavar="N", help="only rows that this run opened or closed")
+    query.add_argument(
+        "--as-of",
+        metavar="T",
+        help="what was true at this moment, such as 2026-01-01T00:03:00 "
+        "(default without any time: versions valid now, all events)",
+    )
+    query.add_argument("--from", dest="start", metavar="T", help="what was true from this moment on")
+    query.add_argument("--to", dest="end", metavar="T", help="what was true up to this moment")
+    query.add_argument(
+        "--from-key",
+        metavar="K",
+        help="keys from this one on: the text of the first column, or the first few columns as JSON",
+    )
+    query.add_argument("--to-key", metavar="K", help="keys up to this one")
+    query.add_argument("--known-at", metavar="S", help="what was known at this moment, or after a run: run:1")
+    query.add_argument(
+        "--order",
+        metavar="O",
+        help="time, time-desc, key or key-desc, or two of them: key,time-desc (default: time,key)",
+    )
+    compare = add_format(add(reading.compare))
+    compare.set_defaults(failed=2)
+    compare.add_argument("table", metavar="PIPELINE.VIEW")
+    compare.add_argument(
+        "--topic", required=True, metavar="OUTPUT", help="the topic that the live application writes to"
+    )
+    compare.add_argument(
+        "--key-format",
+        choices=("string", "json"),
+        help="how its keys are encoded (default: as those of the view's topic)",
+    )
+    compare.add_argument(
+        "--limit", type=int, default=5, metavar="N", help="the number of differences of each kind to show (default: 5)"
+    )
+    sql = add(reading.sql)
+    sql.add_argument("pipeline")
+    produce = add(local.produce)
+    produce.add_argument("topic")
+    produce.add_argument(
+        "file",
+        type=Path,
+        help='one object a line: {"key": ..., "value": ..., "timestamp": ..., "headers": {...}}; '
+        "text is sent as it is, null as null, anything else as JSON; key_base64 and value_base64 hold bytes; timestamp "
+        "is ISO 8601 or milliseconds, null for none (default: now)",
+    )
+    produce.add_argument(
+        "--partitions",
+        type=_parse_partition_count,
+        default=1,
+        help="the partitions of a topic that is created (default: 1)",
+    )
+    where = produce.add_mutually_exclusive_group()
+    where.add_argument(
+        "--partitioner",
+        choices=("murmur2", "crc32", "fnv1a", "random"),
+        default="murmur2",
+        help="how keys are partitioned: as by Java clients (murmur2), librdkafka (crc32) or Sarama (fnv1a)",
+    )
+    where.add_argument("--partition", type=int, metavar="P", help="send all to this partition")
+    upgrade = add(upkeep.upgrade)
+    upgrade.add_argument("table", metavar="PIPELINE.TABLE")
+    upgrade.add_argument(
+        "--mode",
+        choices=("in-place", "roll-over", "offline"),
+        default="in-place",
+        help="in-place: migrate its rows where they lie, while runs go on; roll-over: build a new table beside it; "
+        "offline: rewrite it in one run (default: in-place)",
+    )
+    downgrade = add(upkeep.downgrade)
+    downgrade.add_argument("table", metavar="PIPELINE.TABLE")
+    downgrade.add_argument(
+        "--to", required=True, choices=("latest", "timestamped", "versioned"), help="the store format to change to"
+    )
+    downgrade.add_argument("--lose", action="store_true", help="allow the loss of what that format cannot store")
+    add(local.up)
+    add(local.down)
+    add(local.demo)
+    conformance = add(local.conformance)
+    conformance.add_argument("directory", type=Path, metavar="DIR")
+    conformance.add_argument("--out", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def _parse_partition_count(text: str) -> int:
+    """Return a number of partitions; ArgumentTypeError for any other text."""
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number of partitions: write one from 1 to 999999999")
+    return int(text)

@@ -1,0 +1,173 @@
+"""Commands for contracts, and for the services on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from hindcast.common.errors import LINE_BREAKS, HindcastError, TableError, TopicError, escape_controls
+from hindcast.common.plurals import format_count
+from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hindcast.contract import Contract
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check contracts: all of schemas/, or the files given."""
+    from hindcast.common.errors import ContractError
+    from hindcast.contract import (
+        Contract,
+        choose_owner,
+        list_contract_files,
+        locate_complaint_in_file,
+        repeated_name_error,
+        try_load,
+    )
+    from hindcast.contract.names import list_sql_functions
+    from hindcast.contract.view_checks import Complaint
+    from hindcast.quality import expectations
+
+    problems = 0
+    files = arguments.files or list_contract_files(read_settings().schemas)
+    contracts = {path: try_load(path) for path in files}
+    paths: dict[str, list[Path]] = {}
+    for path, contract in contracts.items():
+        if isinstance(contract, Contract):
+            paths.setdefault(contract.pipeline, []).append(path)
+    owners = {pipeline: choose_owner(pipeline, same) for pipeline, same in paths.items()}
+    makers: dict[str, Path] = {}
+
+    def find_errors(path: Path, contract: Contract) -> Iterator[ContractError]:
+        if not (first := owners[contract.pipeline]).samefile(path):
+            yield repeated_name_error(contract.pipeline, path, first)
+        for function, table in list_sql_functions(contract).items():
+            if not (maker := makers.setdefault(function, path)).samefile(path):
+                found = f"'{table}' defines the Spark SQL function {function}, which {maker} also defines"
+                place = ("topics" if table in contract.topics else "views", table)
+                yield locate_complaint_in_file(path, Complaint(place, found, "choose another name for one of the two"))
+        for complaint in expectations.check_expectations(contract):
+            yield locate_complaint_in_file(path, complaint)
+
+    def examine(path: Path, contract: Contract | ContractError) -> list[str]:
+        """Return the lines that describe a valid contract; HindcastError for an invalid one."""
+        if isinstance(contract, ContractError):
+            raise contract
+        for error in find_errors(path, contract):
+            raise error
+        warnings = _check_widening(path, contract)
+        if arguments.spark:
+            _check_in_spark(path, contract)
+        counts = f"{format_count(len(contract.topics), 'topic')}, {format_count(len(contract.views), 'view')}"
+        return [f"{escape_controls(str(path), LINE_BREAKS)}: {counts}, fine", *map(escape_controls, warnings)]
+
+    for path, contract in contracts.items():
+        try:
+            print(*examine(path, contract), sep="\n")
+        except HindcastError as error:
+            problems += 1
+            print(f"hindcast: {error}", file=sys.stderr)
+        except Exception as error:  # noqa: BLE001  # from building an expectation: check the other files too
+            problems += 1
+            found = f"cannot be checked: {type(error).__name__}: {error}"
+            fix = "take out what was added last"
+            print(f"hindcast: {ContractError(found, where=f'{path}:1', fix=fix)}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _check_in_spark(path: Path, contract: Contract) -> None:
+    """Raise ContractError for an expression that Spark refuses, as a run would before it writes anything."""
+    from hindcast.cli.commands.shared import open_session
+    from hindcast.common.session import fit_to_rows
+    from hindcast.runs import expression_checks
+
+    spark = open_session(contract.pipeline)
+    with fit_to_rows(spark, 0):
+        expression_checks.refuse_unfit_contract(spark, path.parent, contract)
+
+
+def _check_widening(path: Path, contract: Contract) -> list[str]:
+    """Return a line for each table whose columns the contract's next run would widen, with what that means.
+
+    ContractError where an entry does not allow that. If the tables cannot be read, a line says so.
+    """
+    from hindcast.contract import locate_complaint_in_file
+    from hindcast.runs import widening
+    from hindcast.store.table_creation import WIDENING_WARNING
+
+    try:
+        widenings = widening.find_widenings(read_settings().warehouse, contract)
+        for complaint in widening.check_widening(read_settings().warehouse, contract):
+            raise locate_complaint_in_file(path, complaint)
+    except TableError as error:
+        return [f"{path}: its tables were not checked: {error}"]
+    return [
+        f"{path}: {widening.describe_widening(name, widened)}. {WIDENING_WARNING}"
+        for name, widened in widenings.items()
+    ]
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of contracts, for editors."""
+    from hindcast.contract.load import format_json_schema
+
+    print(format_json_schema(), end="")
+    return 0
+
+
+def produce(arguments: argparse.Namespace) -> int:
+    """Send JSON lines to a Kafka topic, which is created if it does not exist."""
+    from hindcast.kafka import json_lines, partitioning, produce
+    from hindcast.kafka.topics import Cluster
+
+    records = list(json_lines.read_records(arguments.file))  # an invalid line fails before any record is sent
+    produce.create_topics(read_settings().kafka, arguments.topic, partitions=arguments.partitions)
+    kafka, topic = read_settings().kafka, arguments.topic
+    keys = {record.key for record in records if record.key is not None}
+    before, placed = dict[bytes, set[int]](), dict[bytes, set[int]]()
+    try:
+        with Cluster(kafka) as cluster:
+            before = partitioning.find_partitions(cluster, topic, keys)
+    except TopicError as error:
+        print(f"warning: could not check whether other partitions have these keys: {error.found}", file=sys.stderr)
+    where = {"partitioner": arguments.partitioner, "partition": arguments.partition}
+    sent = produce.send_records(kafka, topic, records, **where, placed=placed)
+    print(f"{format_count(sent, 'record')} sent to {topic}")
+    if (warning := partitioning.describe_scattered(topic, placed, before)) is not None:
+        print(warning, file=sys.stderr)
+    return 0
+
+
+def up(_: argparse.Namespace) -> int:
+    """Start the broker, Spark and Airflow on this machine, and print their addresses."""
+    from hindcast_local import stack
+
+    stack.start_stack(read_settings())
+    return 0
+
+
+def down(_: argparse.Namespace) -> int:
+    """Stop what `hindcast up` started."""
+    from hindcast_local import stack
+
+    stack.stop_stack(read_settings())
+    return 0
+
+
+def demo(_: argparse.Namespace) -> int:
+    """Run the three example pipelines through Airflow, twice, and show what was known when."""
+    import hindcast_demo
+
+    return hindcast_demo.main()
+
+
+def conformance(arguments: argparse.Namespace) -> int:
+    """Run the conformance vectors of a folder through the operators."""
+    from hindcast.common.session import open_session
+    from hindcast_conformance import run_conformance
+
+    return run_conformance(open_session("hindcast conformance"), arguments.directory, arguments.out)

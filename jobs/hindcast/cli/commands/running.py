@@ -1,0 +1,197 @@
+"""Commands that plan and make runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from hindcast.cli.commands.shared import load_contract, open_session, parse_moment, read_runs
+from hindcast.common.errors import BusyError, QueryError
+from hindcast.common.plurals import format_count
+from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    from hindcast.plan.journal import Run
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run all steps of a pipeline here; without options, it finishes a run that this command left unfinished."""
+    from hindcast.plan import journal
+    from hindcast.runs import run_steps
+
+    pipeline = arguments.pipeline
+    until = parse_moment(pipeline, arguments.until) if arguments.until else None
+
+    def plan(run_id: str) -> int:
+        return run_steps.plan_run(
+            pipeline, run_id, until, arguments.only, arguments.reason, ahead=arguments.ahead_of_clock
+        )
+
+    # Plan before Spark starts: an error in the contract, the broker or the topics then shows at once.
+    if arguments.wait:
+        number = _plan_when_free(pipeline, lambda: plan(journal.new_run_id("cli")))
+    else:
+        mine = [r for r in read_runs(pipeline) if r.state == "planned" and r.run_id.startswith("cli__")]
+        if mine:
+            _refuse_other_options(mine[-1], until, arguments.only, arguments.reason)
+        number = plan(mine[-1].run_id if mine else journal.new_run_id("cli"))
+    _print_report(run_steps.execute_run(open_session(pipeline), pipeline, number), arguments.format)
+    return 0
+
+
+def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | None, reason: str | None) -> None:
+    """Raise BusyError if options are given and differ from those of this command's unfinished run.
+
+    Otherwise print on stderr which run is finished, with its options.
+    """
+    from hindcast.plan.plans import Plan
+
+    plan = Plan.from_json(unfinished.plan)
+    begun_with, options = (plan.interval_end, plan.only, plan.reason), (until, only, reason)
+    description = f"run {unfinished.number} ({unfinished.run_id}), begun {_format_options(*begun_with)}"
+    if any(options) and options != begun_with:
+        raise BusyError(
+            f"{description}, has not ended; this run, {_format_options(*options)}, would be another one",
+            where=plan.pipeline,
+            fix=f"finish that run: hindcast run {plan.pipeline}; abandon it: hindcast abandon {plan.pipeline}; or, if "
+            "it is under way in another process, run this command again with --wait",
+        )
+    print(f"{plan.pipeline}: finishing {description}", file=sys.stderr)
+
+
+def _format_options(until: datetime | None, only: str | None, reason: str | None) -> str:
+    """Return the options of a run as the command line has them, after "with", or "without options"."""
+    given = {"--until": until.isoformat() if until else None, "--only": only, "--reason": reason}
+    return (
+        "with " + " ".join(f"{name} '{value}'" for name, value in given.items() if value)
+        if any(given.values())
+        else "without options"
+    )
+
+
+POLL_SECONDS = 5.0
+"""How often the journal is read while another run is under way, in seconds."""
+
+
+def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
+    """Plan a run as soon as no other run of the pipeline is under way, and return its number."""
+    waiting_for = None
+    while True:
+        unfinished = next((r for r in read_runs(pipeline) if r.state == "planned"), None)
+        if unfinished is None:
+            try:
+                return plan()
+            except BusyError as error:  # another one was planned at the same moment, or upkeep is under way
+                print(f"{pipeline}: waiting, as {error.found}", file=sys.stderr, flush=True)
+        elif unfinished.number != waiting_for:
+            waiting_for = unfinished.number
+            found = f"waiting until run {unfinished.number} ({unfinished.run_id}) has ended"
+            fix = f"if nothing works on it any more: hindcast abandon {pipeline}"
+            print(f"{pipeline}: {found}; {fix}", file=sys.stderr, flush=True)
+        time.sleep(POLL_SECONDS)
+
+
+def preview(arguments: argparse.Namespace) -> int:
+    """Show what a run would change, past answers above all; write nothing."""
+    from hindcast.runs import preview
+
+    until = parse_moment(arguments.pipeline, arguments.until) if arguments.until else None
+    changes = preview.preview_run(open_session(arguments.pipeline), arguments.pipeline, until, arguments.only)
+    print(json.dumps(changes, indent=2) if arguments.format == "json" else preview.format_preview(changes))
+    return 0
+
+
+def requeue(arguments: argparse.Namespace) -> int:
+    """Decode malformed records again by the current contract, in a run of its own; or show what that would give."""
+    from hindcast.ingest import requeue
+    from hindcast.plan import journal
+    from hindcast.runs import run_steps
+
+    pipeline, warehouse = arguments.pipeline, read_settings().warehouse
+    contract = load_contract(pipeline)
+    request = requeue.build_request(
+        contract, arguments.topic, arguments.reason, arguments.partition, arguments.offset or ()
+    )
+    mine = [r for r in read_runs(pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
+    if mine and not arguments.dry_run:  # finish the unfinished run of this command with its own request
+        request, run_id = mine[-1].plan["requeues"], mine[-1].run_id
+    else:
+        run_id = journal.new_run_id("requeue")
+        if not requeue.count_waiting(warehouse, contract, request):
+            print(f"{pipeline}: nothing to requeue: no malformed record like that is left; nothing was done")
+            return 0
+    spark = open_session(pipeline)
+    if arguments.dry_run:
+        topics = requeue.preview_requeue(spark, contract, request, datetime.now(UTC))
+        lines = [f"{pipeline}: what a requeue would do; nothing was written"]
+        lines += [f"  {name:<20} {requeue.format_requeue(topic)}" for name, topic in topics.items()]
+        print(json.dumps(topics, indent=2) if arguments.format == "json" else "\n".join(lines))
+        return 0
+    _print_report(run_steps.run_requeue(spark, pipeline, run_id, request), arguments.format)
+    return 0
+
+
+def release(arguments: argparse.Namespace) -> int:
+    """Publish changes that a gate has held back, in a run of its own; or record that they stay held."""
+    import getpass
+
+    from hindcast.plan import journal
+    from hindcast.quality import hold_store
+    from hindcast.runs import run_steps
+
+    pipeline, _, table = arguments.table.partition(".")
+    contract = load_contract(pipeline)
+    warehouse = read_settings().warehouse
+    looked_at = hold_store.read_last_entry_time(warehouse, pipeline)
+    held = set(hold_store.read_held_rows(warehouse, pipeline).column("table").to_pylist())
+    if not table and (gone := held - {*contract.topics, *contract.views}):
+        held -= gone
+        for name in sorted(gone):
+            print(f"{pipeline}.{name}: not in the contract; its held changes stay as they are", file=sys.stderr)
+    if arguments.key and not table:
+        raise QueryError("a key was given without a table", fix=f"hindcast release {pipeline}.TABLE --key K")
+    if not table and not held:
+        raise QueryError("nothing is held back", where=pipeline, fix=f"hindcast failing {pipeline} lists failing rows")
+    keys = {
+        name: hold_store.find_held_keys(warehouse, pipeline, name, arguments.key or ())
+        for name in ([table] if table else sorted(held))
+    }
+    by = arguments.by or getpass.getuser()
+    if arguments.reject:
+        rejected = hold_store.reject_keys(warehouse, pipeline, keys, by, looked_at)
+        if not rejected:
+            print(f"{pipeline}: what was held has changed meanwhile; nothing was rejected")
+        for name, keys_of_table in rejected.items():
+            print(f"{pipeline}.{name}: {format_count(len(keys_of_table), 'key')} held, rejected by {by}")
+        return 0
+    run_id = journal.new_run_id("release")
+    _print_report(
+        run_steps.run_release(open_session(pipeline), pipeline, run_id, keys, by, looked_at), arguments.format
+    )
+    return 0
+
+
+def abandon(arguments: argparse.Namespace) -> int:
+    """Abandon a run that cannot be finished."""
+    from hindcast.plan import planner
+
+    unfinished = [run for run in read_runs(arguments.pipeline) if not run.is_finished]
+    run = next((run for run in unfinished if arguments.run in (None, run.number)), None)
+    if run is None:
+        numbers = ", ".join(str(run.number) for run in unfinished) or "none"
+        raise QueryError("no such unfinished run", where=arguments.pipeline, fix=f"unfinished runs: {numbers}")
+    planner.abandon_run(read_settings().warehouse, run, "by hand")
+    print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; the next run takes what it left")
+    return 0
+
+
+def _print_report(report: dict[str, Any], format_: str) -> None:
+    """Print the report of a run as text, or as JSON."""
+    from hindcast.report.report import format_report
+
+    print(json.dumps(report, indent=2) if format_ == "json" else format_report(report))

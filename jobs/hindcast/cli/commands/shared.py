@@ -1,0 +1,82 @@
+"""Helpers that several commands use."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from hindcast.common.errors import QueryError
+from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from hindcast.contract import Contract
+    from hindcast.plan.journal import Run
+
+
+def open_session(pipeline: str) -> SparkSession:
+    """Return a session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a new JVM."""
+    from hindcast.common.session import open_session
+    from hindcast.common.spark_connect import TOKEN_VARIABLE, read_token, token_path
+    from hindcast_local import stack
+
+    if "SPARK_REMOTE" not in os.environ and (url := stack.find_shared_spark(read_settings())):
+        os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(read_settings()))})
+    return open_session(f"hindcast {pipeline}")
+
+
+def load_contract(pipeline: str) -> Contract:
+    """Return the contract of a pipeline; ContractError if there is none."""
+    from hindcast.contract import find
+
+    return find(read_settings().schemas, pipeline)
+
+
+def read_runs(pipeline: str) -> list[Run]:
+    """Return the runs of a pipeline, even if its contract is gone; ContractError if there is neither."""
+    from hindcast.plan import journal
+
+    past = journal.read_runs(read_settings().warehouse, pipeline)
+    if not past:
+        load_contract(pipeline)
+    return past
+
+
+def parse_table_name(text: str) -> tuple[str, str]:
+    """Return the pipeline and the table that PIPELINE.TABLE names; QueryError for a text without a dot."""
+    pipeline, dot, name = text.partition(".")
+    if not dot:
+        raise QueryError(f"'{text}' does not name a table", fix="write PIPELINE.TABLE: restaurant.bills")
+    return pipeline, name
+
+
+def parse_moment(pipeline: str, text: str) -> datetime:
+    """Return the moment that a text names: an ISO 8601 time, or run:N of the pipeline."""
+    from hindcast.query import read
+
+    return read.moment_of(read_settings().warehouse, pipeline, text)
+
+
+DEFAULT_LIMIT = 1_000
+"""How many rows of a long list are shown as text, unless --limit says otherwise."""
+
+
+def limit_rows(rows: pa.Table, format_: str, limit: int | None) -> tuple[pa.Table, str]:
+    """Return the first rows of a list, and a note that others are left out, which is empty if none are.
+
+    `limit` is the number of rows, 0 for all; None means `DEFAULT_LIMIT` as text and all as JSON.
+    """
+    most = (DEFAULT_LIMIT if format_ == "table" else 0) if limit is None else limit
+    if most <= 0 or rows.num_rows <= most:
+        return rows, ""
+    return rows.slice(0, most), f"hindcast: {most:,} of {rows.num_rows:,} rows are shown; --limit 0 shows all"
+
+
+def print_rows(rows: pa.Table, format_: str) -> None:
+    """Print rows as aligned text, or as JSON."""
+    from hindcast.query import show
+
+    print(show.as_json(rows) if format_ == "json" else show.format_aligned(rows))

@@ -1,0 +1,100 @@
+"""Commands for tables that live for years."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial
+
+from hindcast.cli.commands.shared import load_contract, open_session, parse_table_name
+from hindcast.common.settings import read_settings
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check the invariants of a pipeline's tables; exit code 0: they hold, 1: findings, 2: cannot tell."""
+    from hindcast.ops.verify import verify
+
+    contract = load_contract(arguments.pipeline)
+    session = None if arguments.quick else partial(open_session, arguments.pipeline)
+    report = verify.verify_tables(read_settings().warehouse, contract, arguments.table, session, whole=arguments.whole)
+    print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else verify.format_report(report))
+    return 1 if report.findings else 0
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Check what is installed, reachable and writable here, and how to fix the rest; exit code 1 if a check fails."""
+    from hindcast.ops import doctor
+
+    lines = doctor.run_checks()
+    print(json.dumps(doctor.as_json(lines), indent=2) if arguments.format == "json" else doctor.format_report(lines))
+    return 0 if doctor.is_healthy(lines) else 1
+
+
+def maintain(arguments: argparse.Namespace) -> int:
+    """Merge small files of a pipeline's tables, sort files by time, and remove files that no recent version needs."""
+    from hindcast.ops import maintenance
+
+    report = maintenance.maintain_tables(
+        partial(open_session, arguments.pipeline),
+        read_settings(),
+        load_contract(arguments.pipeline),
+        dry_run=arguments.dry_run,
+    )
+    print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else maintenance.format_report(report))
+    return 0
+
+
+def trim(arguments: argparse.Namespace) -> int:
+    """Remove from tables, logs and quarantine what `keep` in the contract does not ask to keep."""
+    from hindcast.ops import retention
+
+    contract = load_contract(arguments.pipeline)
+    report = retention.trim_pipeline(open_session(arguments.pipeline), contract, dry_run=arguments.dry_run)
+    print(json.dumps(report, indent=2) if arguments.format == "json" else retention.format_report(report))
+    return 0
+
+
+def forget(arguments: argparse.Namespace) -> int:
+    """Erase a key from everything that a pipeline has, with proof, in a run of its own; or show what would go."""
+    from hindcast.ops.erase import forget, records
+
+    pipeline, name = parse_table_name(arguments.table)
+    contract = load_contract(pipeline)
+    request = records.parse_request(contract, name, arguments.key, arguments.offset or ())
+    spark = open_session(pipeline)
+    if arguments.dry_run:
+        counts = forget.preview_erasure(spark, contract, request)
+        lines = [f"{pipeline}: what would be forgotten; nothing was written"]
+        lines += [f"  {table:<28} {rows:>8,} rows" for table, rows in counts.items()]
+        lines += [] if any(counts.values()) else ["  nothing is left of it: an earlier run has forgotten it"]
+        lines += [f"  {line}" for line in forget.describe_readers(forget.find_readers(contract, list(counts)))]
+        print(json.dumps(counts, indent=2) if arguments.format == "json" else "\n".join(lines))
+        return 0
+    proof = forget.forget_records(spark, contract, request, arguments.reason)
+    print(json.dumps(proof, indent=2) if arguments.format == "json" else forget.format_proof(pipeline, proof))
+    return 0 if proof["proven"] else 1
+
+
+def upgrade(arguments: argparse.Namespace) -> int:
+    """Upgrade a topic's table from an older store format, or resume an upgrade; adopt a plain Delta table."""
+    from hindcast.ops.upgrade import upgrade
+
+    pipeline, name = parse_table_name(arguments.table)
+    contract = load_contract(pipeline)
+    upgrade.locate_topic_table(contract, name)
+    for line in upgrade.upgrade_table(open_session(pipeline), contract, name, arguments.mode):
+        print(f"{pipeline}.{name}: {line}")
+    return 0
+
+
+def downgrade(arguments: argparse.Namespace) -> int:
+    """Downgrade a topic's table to an older store format; with loss of data only if --lose allows it."""
+    from hindcast.ops.upgrade import downgrade, upgrade
+
+    pipeline, name = parse_table_name(arguments.table)
+    contract = load_contract(pipeline)
+    upgrade.locate_topic_table(contract, name)
+    spark = open_session(pipeline)
+    for line in downgrade.downgrade_table(spark, contract, name, arguments.to, lose=arguments.lose):
+        print(f"{pipeline}.{name}: {line}")
+    return 0

@@ -1,0 +1,115 @@
+"""The command `hindcast`, the steps that spark-submit starts, and how both fail. `commands/` do the work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hindcast.cli.arguments import Command, build_parser
+from hindcast.common import step_events
+from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError, QueryError
+from hindcast.common.private_files import limit_access
+from hindcast.common.settings import read_settings
+
+BUSY = 3
+"""The exit code of a command that was refused because another run of the pipeline has not ended."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a HindcastError is printed on stderr in a few lines.
+
+    The exit code is then 1, of compare and verify 2 (their 1 says that something was found), and `BUSY` while another
+    run is under way.
+    """
+    arguments = build_parser().parse_args(argv)
+    try:
+        _refuse_odd_text(arguments)
+        command: Command = arguments.command
+        with step_events.write_event_lines(read_settings()), limit_access(read_settings()):
+            return command(arguments)
+    except HindcastError as error:
+        print(f"hindcast: {error}", file=sys.stderr)
+        return BUSY if isinstance(error, BusyError) else int(arguments.failed)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _refuse_odd_text(arguments: argparse.Namespace) -> None:
+    """Raise QueryError for an argument that is not UTF-8, or a pipeline or table name too long for a folder.
+
+    File arguments may be any bytes.
+    """
+    for name, value in vars(arguments).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and _LONE_SURROGATES.search(text):
+                raise QueryError(f"'{text}' is not UTF-8 text", fix=f"give {name} as UTF-8")
+    table = (getattr(arguments, "table", None) or "").partition(".")
+    for text in (getattr(arguments, "pipeline", None) or "", *table):
+        if len(text.encode()) > _MAX_NAME_BYTES:
+            from hindcast.contract.bounds import NAME
+
+            message = f"'{text[:50]}...' is too long: pipelines and tables have names of at most {NAME} characters"
+            raise QueryError(message, fix="`hindcast check` lists all contracts")
+
+
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+"""Python's stand-in for a byte that is not UTF-8."""
+
+_MAX_NAME_BYTES = 255
+"""The longest name that a folder can have, in bytes."""
+
+
+def step(name: str, argv: Sequence[str]) -> int:
+    """Run one step in a session of its own, as spark-submit starts it, and return its exit code.
+
+    A HindcastError is printed on stderr and written to the file that HINDCAST_FAILURE names (operators.py), the step's
+    events to the file that HINDCAST_EVENTS names.
+    """
+    from hindcast.common.session import open_session
+    from hindcast.contract import find
+    from hindcast.ops import maintenance
+    from hindcast.quality import approval
+    from hindcast.query import read
+    from hindcast.report import report
+    from hindcast.runs import preview, run_steps
+
+    pipeline, *others = argv
+    try:
+        with (
+            step_events.write_event_lines(read_settings(), os.environ.get(step_events.EVENTS_VARIABLE)),
+            limit_access(read_settings()),
+        ):
+            if name == "preview":
+                until = read.moment_of(read_settings().warehouse, pipeline, others[0]) if others[0] else None
+                print(preview.format_preview(preview.preview_run(open_session(), pipeline, until, others[1] or None)))
+            elif name == "release":
+                run_id, shown, by, labels = others
+                looked_at, contract = datetime.fromisoformat(shown), find(read_settings().schemas, pipeline)
+                keys = approval.choose_keys(read_settings().warehouse, contract, looked_at, labels)
+                fields = run_steps.run_release(open_session(), pipeline, run_id, keys, by, looked_at)
+                print(report.format_report(fields))
+            elif name == "maintain":
+                contract = find(read_settings().schemas, pipeline)
+                print(maintenance.format_report(maintenance.maintain_tables(open_session, read_settings(), contract)))
+            else:
+                steps = {"replay": run_steps.replay_topic, "build": run_steps.build_view}
+                print(json.dumps(steps[name](open_session(), pipeline, int(others[0]), others[1])))
+    except HindcastError as error:
+        print(f"hindcast: {error}", file=sys.stderr)
+        if path := os.environ.get("HINDCAST_FAILURE"):
+            failure = {"text": str(error), "final": isinstance(error, FINAL_ERRORS)}
+            Path(path).write_text(json.dumps(failure), encoding="utf-8")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""What each command of `hindcast` does, given its arguments (cli.py): the exit code."""

@@ -1,0 +1,1 @@
+"""Common ground of all rooms: errors, settings, Spark sessions, step events, the clock."""

@@ -1,0 +1,172 @@
+"""Step events: each step of a run emits one event when it begins, and one when it has ended, waits or has failed.
+
+    step begun    {"pipeline": "restaurant", "run": 7, "run_id": "cli__2026-01-05", "step": "build", "table": "bills"}
+    step ended    the same with {"seconds": 2.1, "opened": 3, "closed": 1, "corrected": 1}
+
+Outside of Airflow events go to Python's logging, to the logger `hindcast.steps`; with `HINDCAST_LOG=json` to stderr,
+one line of JSON each. In an Airflow task they go to its log as fields (structlog), and become its metrics
+(step_metrics.py).
+
+No event contains a value of a record: only names, counts, times, and the class of an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hindcast.common.errors import BusyError
+from hindcast.common.settings import Settings
+
+Event = dict[str, Any]
+"""`event` (what happened), `level`, `timestamp` (ISO 8601, UTC), and the fields of the step."""
+
+EVENTS_VARIABLE = "HINDCAST_EVENTS"
+"""The variable with the path of the file in which a step under spark-submit leaves its events for its task."""
+
+
+@contextmanager
+def record_step(name: str, pipeline: str, run: int | None = None, table: str | None = None) -> Iterator[None]:
+    """Emit an event when the step in the block ends, waits or fails, with its `seconds` and all added fields."""
+    given = {"pipeline": pipeline, "run": run, "step": name, "table": table}
+    fields: Event = {field: value for field, value in given.items() if value is not None}
+    before, started = _step_fields.set(fields), time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        fields |= {"seconds": _seconds_since(started), "error": type(error).__name__}
+        if isinstance(error, BusyError):
+            _emit("step waits", "info", fields)
+        else:
+            _emit("step failed", "error", fields)
+        raise
+    else:
+        _emit("step ended", "info", fields | {"seconds": _seconds_since(started)})
+    finally:
+        _step_fields.reset(before)
+
+
+def record_begin(**fields: Any) -> None:
+    """Emit the event that the step has begun, with these fields, which stay part of its later events."""
+    add_fields(**fields)
+    _emit("step begun", "info", _step_fields.get() or {})
+
+
+def add_fields(**fields: Any) -> None:
+    """Add fields to the later events of the current step; do nothing outside of a step."""
+    current = _step_fields.get()
+    if current is not None:
+        current |= fields
+
+
+@contextmanager
+def send_events_to(listener: Callable[[Event], None]) -> Iterator[None]:
+    """Send the events of this block to a listener instead of Python's logging."""
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+@contextmanager
+def write_event_lines(settings: Settings, place: str | None = None) -> Iterator[None]:
+    """Write the events of this block as lines of JSON: to stderr if the settings say so, and to the file at `place`."""
+    with ExitStack() as stack:
+        if settings.log == "json":
+            stack.enter_context(_attach_handler(logging.StreamHandler(sys.stderr)))
+        if place:
+            stack.enter_context(_attach_handler(logging.FileHandler(place, encoding="utf-8")))
+        yield
+
+
+def read_events(place: Path) -> list[Event]:
+    """Return the events in a file that `write_event_lines` wrote; none if there is no file."""
+    return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()] if place.exists() else []
+
+
+def emit_event(event: Event) -> None:
+    """Pass an event to the listener. A listener that fails does not stop the step; the failure is logged."""
+    try:
+        _listener.get()(event)
+    except Exception:  # backends of metrics and logs can raise anything
+        _LOGGER.warning("an event could not be reported: %s", event["event"], exc_info=True)
+
+
+def summarise_report(report: Mapping[str, Any]) -> Event:
+    """Return the fields that a run's report adds to the event of the step that completes it.
+
+    `records`: by topic, the count of each fate that occurs. `late`: by topic, the count of late records. `held`: by
+    table, the number of keys held back, for tables that have quarantine gates.
+    """
+    records: dict[str, dict[str, int]] = {}
+    for name, topic in report["topics"].items():
+        counts = records.setdefault(name, {})
+        for part in topic["partitions"]:
+            for fate, n in part["fates"].items():
+                counts[fate] = counts.get(fate, 0) + n
+    tables = report["tables"].items()
+    held = {
+        name: table.get("held", {}).get("keys", 0)
+        for name, table in tables
+        if "held" in table or any(gate["on_failure"] == "quarantine" for gate in table["gates"])
+    }
+    late = {name: topic["late"] for name, topic in report["topics"].items() if topic["late"]}
+    return {"records": records, "late": late, "held": held}
+
+
+_LOGGER = logging.getLogger("hindcast.steps")
+_LOGGER.addHandler(logging.NullHandler())  # without logging configured nothing goes to stderr: the error says it
+_step_fields: ContextVar[Event | None] = ContextVar("step_fields", default=None)
+
+
+def _log_event(event: Event) -> None:
+    fields = {name: value for name, value in event.items() if name not in _FRAME_FIELDS}
+    text = " ".join([event["event"], *(f"{name}={value}" for name, value in fields.items())])
+    extra = dict.fromkeys((_EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE), event)
+    _LOGGER.log(logging.getLevelNamesMapping()[event["level"].upper()], "%s", text, extra=extra)
+
+
+_EVENT_ATTRIBUTE, _FORMER_ATTRIBUTE = "step_event", "told"
+"""The attributes of a log record that hold its event; programs written for earlier versions read the second."""
+
+_FRAME_FIELDS = ("timestamp", "level", "event")
+_listener: ContextVar[Callable[[Event], None]] = ContextVar("listener", default=_log_event)
+
+
+def _emit(what: str, level: str, fields: Event) -> None:
+    emit_event({"timestamp": datetime.now(UTC).isoformat(), "level": level, "event": what, **fields})
+
+
+@contextmanager
+def _attach_handler(handler: logging.Handler) -> Iterator[None]:
+    handler.setFormatter(_JsonLineFormatter())
+    handler.addFilter(lambda record: hasattr(record, _EVENT_ATTRIBUTE))
+    before = _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(before)
+        handler.close()
+
+
+class _JsonLineFormatter(logging.Formatter):
+    """Formats an event as a line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(vars(record)[_EVENT_ATTRIBUTE], default=str)
+
+
+def _seconds_since(started: float) -> float:
+    return round(time.monotonic() - started, 3)

@@ -1,0 +1,42 @@
+"""Contracts: what a user writes, as frozen and validated objects."""
+
+from hindcast.contract.expectation import Expectation
+from hindcast.contract.load import (
+    choose_owner,
+    find,
+    list_contract_files,
+    load,
+    load_all,
+    locate_complaint,
+    locate_complaint_in_file,
+    repeated_name_error,
+    try_load,
+    try_load_all,
+)
+from hindcast.contract.model import Contract
+from hindcast.contract.shapes import Shape, list_shapes
+from hindcast.contract.topic import Input, Keep, Topic
+from hindcast.contract.view import Join, View, Window
+
+__all__ = [
+    "Contract",
+    "Expectation",
+    "Input",
+    "Join",
+    "Keep",
+    "Shape",
+    "Topic",
+    "View",
+    "Window",
+    "choose_owner",
+    "find",
+    "list_contract_files",
+    "list_shapes",
+    "load",
+    "load_all",
+    "locate_complaint",
+    "locate_complaint_in_file",
+    "repeated_name_error",
+    "try_load",
+    "try_load_all",
+]

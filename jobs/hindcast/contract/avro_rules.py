@@ -1,0 +1,98 @@
+"""Avro's rules for a schema beyond its types, as the parser in Spark has them: names, symbols, sizes, unions.
+
+Pure, without Spark. A schema that breaks a rule is refused here, with the reason, and never reaches that parser.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+NAMED = ("record", "enum", "fixed")
+
+
+def check_schema(schema: Any) -> Iterator[str]:
+    """Yield what is wrong with a schema (parsed JSON) whose types are known: `has an enum 'E' without symbols`."""
+    if isinstance(schema, list):
+        yield from _check_union(schema)
+    if not isinstance(schema, dict):
+        return
+    kind = schema["type"]
+    if kind in NAMED:
+        yield from _check_named_type(schema, kind)
+    if kind == "record":
+        yield from _check_record(schema)
+    elif kind in ("array", "map"):
+        yield from check_schema(schema["items" if kind == "array" else "values"])
+    elif not isinstance(kind, str):
+        yield "has a type whose own type is not a name: remove the outer one"
+
+
+def _check_union(types: Sequence[Any]) -> Iterator[str]:
+    """Yield what is wrong with a union: it has each kind and each named type once, and no union."""
+    if any(isinstance(kind, list) for kind in types):
+        yield "has a union within a union"
+    for name in _find_duplicates([_union_name(kind) for kind in types]):
+        yield f"has '{name}' twice in a union"
+    for kind in types:
+        yield from check_schema(kind)
+
+
+def _union_name(schema: Any) -> str:
+    """Return the name of a type in a union."""
+    if not isinstance(schema, dict):
+        return str(schema)
+    return str(schema["name"] if schema["type"] in NAMED and "name" in schema else schema["type"])
+
+
+def _check_named_type(schema: dict[str, Any], kind: str) -> Iterator[str]:
+    name, namespace = schema.get("name"), schema.get("namespace") or ""
+    if not isinstance(name, str) or not name:
+        yield f"has a {kind} without a name"
+        return
+    for part in (name if "." in name else f"{namespace}.{name}").split("."):
+        if part:
+            yield from _check_name(part)
+    if kind == "fixed" and not _is_size(schema.get("size")):
+        yield f"has a fixed '{name}' without a size"
+    if kind == "enum":
+        yield from _check_enum(name, schema)
+
+
+def _check_enum(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    symbols, default = schema.get("symbols"), schema.get("default")
+    if not isinstance(symbols, list):
+        yield f"has an enum '{name}' without symbols"
+        return
+    for symbol in symbols:
+        yield from _check_name(str(symbol))
+    if len(set(map(str, symbols))) < len(symbols):
+        yield f"has an enum '{name}' with a symbol twice"
+    if default is not None and default not in symbols:
+        yield f"has an enum '{name}' whose default is not among its symbols"
+
+
+def _check_record(schema: dict[str, Any]) -> Iterator[str]:
+    names = [str(field["name"]) for field in schema["fields"]]
+    for name in names:
+        yield from _check_name(name)
+    for name in _find_duplicates(names):
+        yield f"has the field '{name}' twice"
+    for field in schema["fields"]:
+        yield from check_schema(field["type"])
+
+
+def _find_duplicates(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _check_name(name: str) -> Iterator[str]:
+    plain = name.replace("_", "a")
+    if not plain[:1].isalpha() or not plain.isalnum():
+        yield f"has the name '{name}': names have only letters, digits and _, and do not begin with a digit"
+
+
+def _is_size(size: Any) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 0

@@ -1,0 +1,139 @@
+"""How large and how deep what a user writes may be: checked before anything recurses into it.
+
+A file is read by every process that reads its neighbours too: the scheduler's DAG file, Airflow's API server, the
+command. A file that takes minutes, or overflows the stack, would stop all pipelines. So everything is bounded here:
+bytes, parts and depth of YAML and JSON, what aliases multiply, and the terms and depth of expressions and types.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+BYTES = 1 << 20
+"""The most bytes of a file, and characters of YAML once its aliases are expanded."""
+
+PARTS = 50_000
+"""The most names and values of a file, aliases expanded; 5,000 columns in a topic and a view are 20,000."""
+
+DEPTH = 40
+"""The deepest nesting of lists and mappings of YAML."""
+
+NAME = 200
+"""The longest name. Airflow takes 250 characters for the id of a DAG or a task, into which ours are put."""
+
+TABLES = 500
+"""The most topics, inputs and views of one contract: each is a task or two of one DAG."""
+
+GATES = 1_000
+"""The most gates of a contract."""
+
+EXPRESSION, TERMS, BRACKETS, NESTED = 50_000, 5_000, 30, 100
+"""Of an expression: the most characters, terms and nested brackets, and the greatest depth of its tree."""
+
+ALL_TERMS = 20_000
+"""The most terms of all expressions of a contract together."""
+
+MOMENTS, ALL_MOMENTS = 1_500, 500
+"""The most weight of an expression's conversions to timestamps (moments.weigh_guards), and how many times a contract
+may mention timestamps.
+"""
+
+TYPE, TYPE_DEPTH, ALL_TYPES = 20_000, 20, 10_000
+"""Of a type: the most characters, and nested types. Of all nested types of a contract: the most parts."""
+
+SCHEMA_DEPTH, SCHEMA_PARTS = 50, 20_000
+"""Of an Avro schema: the most nested types, and parts once each named type is expanded where it is used."""
+
+
+class ExcessError(ValueError):
+    """Something too large or too deep: what was found, how to fix it, and the line if it is known."""
+
+    def __init__(self, found: str, fix: str, line: int | None = None) -> None:
+        self.found, self.fix, self.line = found, fix, line
+        super().__init__(f"{found}; {fix}")
+
+
+def read_text(path: Path, most: int = BYTES) -> str:
+    """Return the text of a file; raise ExcessError if it is too large or not a regular file, which might never end.
+
+    A link out of its folder raises ExcessError too: errors quote the file, and whoever may write in the folder need
+    not be allowed to read what the link leads to. Raise OSError if it cannot be opened, UnicodeDecodeError if it is
+    not UTF-8.
+    """
+    _refuse_odd_file(path.stat())
+    target = path.resolve()
+    if not target.is_relative_to(path.parent.resolve()):
+        raise ExcessError("is a link to a file outside its folder", "put the file itself in the folder, not a link")
+    with os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+        _refuse_odd_file(os.fstat(file.fileno()))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ExcessError(
+            f"has more than {most:,} bytes", "split it: a file should contain only what its pipeline needs"
+        )
+    return content.decode("utf-8")
+
+
+def refuse_excess(events: Iterable[yaml.Event]) -> None:
+    """Raise ExcessError for YAML, as it is parsed, that is too deep or too large once its aliases are expanded."""
+    parts = characters = types = 0
+    open_: list[tuple[str | None, int, int]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for event in events:
+        line = event.start_mark.line + 1 if event.start_mark else None
+        if isinstance(event, yaml.ScalarEvent):
+            parts, characters = parts + 1, characters + len(event.value)
+            types += event.value.count("<") + event.value.count(",") if "<" in event.value else 0
+            if wrong := _UNPRINTABLE.search(event.value):
+                found = f"a text contains the character U+{ord(wrong[0]):04X}"
+                raise ExcessError(found, _UNPRINTABLE_FIX, line)
+            if event.anchor:
+                sizes[event.anchor] = 1, len(event.value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, parts, characters))
+            parts += 1
+            if len(open_) > DEPTH:
+                found = f"lists and mappings are nested more than {DEPTH} deep"
+                raise ExcessError(found, "flatten it; put text with brackets in quotes", line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, parts_before, characters_before = open_.pop()
+            if anchor:
+                sizes[anchor] = parts - parts_before, characters - characters_before
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _, _ in open_):
+                raise ExcessError("contains an alias of itself", "write it out without aliases", line)
+            more, longer = sizes.get(event.anchor or "", (1, 0))
+            parts, characters = parts + more, characters + longer
+        if parts > PARTS or characters > BYTES:
+            found = f"more than {PARTS:,} names and values, or {BYTES:,} characters, with aliases expanded"
+            raise ExcessError(found, "split the pipeline, or write it without aliases", line)
+        if types > ALL_TYPES:
+            raise ExcessError(f"nested types have more than {ALL_TYPES:,} parts", "split the pipeline", line)
+
+
+def refuse_deep_brackets(text: str, opening: str, closing: str, most: int, what: str) -> None:
+    """Raise ExcessError for text with more than `most` nested brackets; the message calls them `what`."""
+    depth = 0
+    for match in re.finditer(f"[{re.escape(opening + closing)}]", text):
+        depth = depth + 1 if match[0] in opening else max(depth - 1, 0)
+        if depth > most:
+            raise ExcessError(f"has more than {most} nested {what}", "split it into several steps")
+
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that control a terminal, change the direction of text, or cannot be stored."""
+
+_UNPRINTABLE_FIX = (
+    "remove it: it is invisible where the text is shown; a string in an expression can have it as '\\u001F'"
+)
+
+
+def _refuse_odd_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ExcessError("is not a regular file", "use a regular file, not a folder, a pipe or a device")

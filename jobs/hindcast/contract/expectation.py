@@ -1,0 +1,121 @@
+"""A gate of a contract: an expectation of Great Expectations or Hindcast, and what a failure does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hindcast.common.errors import suggest_nearest
+from hindcast.contract.types import ContractModel, pattern_validators
+
+ExpectationName = Annotated[
+    str,
+    *pattern_validators(
+        r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$",
+        "not the name of an expectation; it begins with expect_, or is unexpected_rows_expectation (docs/quality.md)",
+    ),
+]
+
+
+Hold = Literal["key", "row"]
+"""What a quarantine gate holds back."""
+
+HOLD_DESCRIPTION = (
+    "What quarantine gates hold back. key: the whole change of a failing key. row: the failing record of a topic, "
+    "which counts as not yet known; or the failing event, pair or window of a view, but no version "
+    "(docs/quality.md)."
+)
+"""The description of the field `hold`."""
+
+
+class Expectation(ContractModel):
+    """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
+
+    type: ExpectationName
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    on_failure: Literal["stop", "quarantine", "warn"] = "stop"
+    rows: Literal["change", "table"] = "change"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the parameters name."""
+        named = [self.kwargs.get(p) for p in ("column", "column_A", "column_B")]
+        listed = self.kwargs.get("column_list")
+        return [c for c in (*named, *(listed if isinstance(listed, list) else ())) if isinstance(c, str)]
+
+    @property
+    def can_fail_without_change(self) -> bool:
+        """True if it looks at more than the change of the table, so that it can fail without one."""
+        return self.type in _BEYOND_CHANGE
+
+    @property
+    def other_table(self) -> str | None:
+        """The name of the other table that it looks into, if any."""
+        other = self.kwargs.get("table")
+        return other if self.type == "expect_foreign_keys_to_be_found" and isinstance(other, str) else None
+
+
+FRESHNESS_RULE = "expect_table_to_be_fresh"
+"""The rule that can fail although nothing has happened."""
+
+TIES_RULE = "expect_ties_to_be_ordered"
+"""The rule that can fail although no row changes: the record that loses a tie changes none."""
+
+_BEYOND_CHANGE = (
+    FRESHNESS_RULE,
+    TIES_RULE,
+    "expect_offsets_to_be_conserved",
+    "expect_share_of_records_to_be_at_most",
+    "expect_share_of_unmatched_to_be_at_most",
+)
+
+
+def _parse_expectation(item: object) -> object:
+    """Return `{expect_x: {column: a}, on_failure: warn}` as the fields of an Expectation, or raise ValueError."""
+    if not isinstance(item, dict) or "type" in item:
+        return item
+    names = [name for name in item if name not in GATE_FIELDS]
+    if len(names) != 1:
+        found = f"a gate names one expectation, found {len(names)}: {', '.join(map(str, names)) or 'none'}"
+        unknown = [str(name) for name in names if not str(name).startswith(("expect_", "unexpected_"))]
+        fix = (
+            f"'{unknown[0]}': {suggest_nearest(unknown[0], GATE_FIELDS)}"
+            if unknown
+            else "write each as its own list item: - expect_..."
+        )
+        raise ValueError(f"{found}; {fix}")
+    return {
+        "type": names[0],
+        "kwargs": item[names[0]] or {},
+        **{name: item[name] for name in GATE_FIELDS if name in item},
+    }
+
+
+GATE_FIELDS = ("on_failure", "rows")
+"""Fields that stand beside an expectation, not among its parameters."""
+
+
+def gate_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a gate as a contract writes it."""
+    return {
+        "type": "object",
+        "properties": {
+            "on_failure": {
+                "enum": ["stop", "quarantine", "warn"],
+                "default": "stop",
+                "description": "stop: nothing of the table is published. quarantine: the whole change of the failing "
+                "keys is held back. warn: it is reported.",
+            },
+            "rows": {
+                "enum": ["change", "table"],
+                "default": "change",
+                "description": "The rows that it checks: those that a run would open, or the table as it would be.",
+            },
+        },
+        "patternProperties": {"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$": {"type": ["object", "null"]}},
+        "additionalProperties": False,
+    }
+
+
+Gate = Annotated[Expectation, BeforeValidator(_parse_expectation, json_schema_input_type=Any)]

@@ -1,0 +1,334 @@
+"""Contracts from YAML files, with errors that name file and line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from hindcast.common.errors import ContractError, HindcastError, suggest_nearest
+from hindcast.contract import bounds, messages
+from hindcast.contract.bounds import ExcessError
+from hindcast.contract.check import check_contract
+from hindcast.contract.model import Contract
+from hindcast.contract.types import format_value
+from hindcast.contract.view_checks import Complaint
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _OddValueError(Exception):
+    """A value that does not fit its YAML tag, with its node."""
+
+    def __init__(self, node: yaml.Node) -> None:
+        self.node = node
+        super().__init__(node.value)
+
+
+class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+    """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value that YAML constructs; raise _OddValueError where that fails (`2026-02-30`, `!!int x`) and
+        for what JSON does not have: whole numbers of more than 64 bits, bytes, sets.
+        """
+        tag = node.tag.rpartition(":")[2]
+        if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
+            raise _OddValueError(node)
+        try:
+            value = super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            raise _OddValueError(node) from None
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise _OddValueError(node)
+        return value
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
+    for first, resolvers in _Base.yaml_implicit_resolvers.items()
+}
+
+
+def load(path: Path) -> Contract:
+    """Return the contract in one YAML file; raise ContractError with file, line, what was found and the fix.
+
+    Any exception while a file is read becomes a ContractError: it must not stop whoever reads its neighbours.
+    """
+    try:
+        node = _compose(path)
+        contract = _validate(path, node)
+        _ = contract.hash  # what JSON cannot express fails here, not in a run
+        complaint = next(check_contract(contract), None)
+    except HindcastError:
+        raise
+    except Exception as error:
+        found = f"cannot be read as a contract: {type(error).__name__}: {format_value(error)}"
+        fix = "undo the last change, and report this to the makers of Hindcast: the error should say what is wrong"
+        raise ContractError(found, where=f"{path}:1", fix=fix) from error
+    if complaint is not None:
+        raise _build_error(path, node, complaint)
+    return contract
+
+
+def load_all(folder: Path) -> dict[str, Contract]:
+    """Return the contracts of a folder by pipeline; raise ContractError for an invalid file or a repeated name."""
+    contracts: dict[str, Contract] = {}
+    for contract in try_load_all(folder).values():
+        if isinstance(contract, ContractError):
+            raise contract
+        contracts[contract.pipeline] = contract
+    return contracts
+
+
+def try_load(path: Path) -> Contract | ContractError:
+    """Return the contract in a file, or what is wrong with it."""
+    try:
+        return load(path)
+    except ContractError as error:
+        return error
+
+
+def try_load_all(
+    folder: Path, read_one: Callable[[Path], Contract | ContractError] = try_load
+) -> dict[Path, Contract | ContractError]:
+    """Return the contract of each file of a folder, or its error: no file takes another one down.
+
+    Of two contracts with one name, `choose_owner` picks the file that keeps it; the other is an error.
+    """
+    return _refuse_repeated_pipelines({path: read_one(path) for path in list_contract_files(folder)})
+
+
+def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
+    named: dict[str, list[Path]] = {}
+    for path, contract in read.items():
+        if isinstance(contract, Contract):
+            named.setdefault(contract.pipeline, []).append(path)
+    owners = {pipeline: choose_owner(pipeline, files) for pipeline, files in named.items()}
+    for path, contract in read.items():
+        if isinstance(contract, Contract) and (owner := owners[contract.pipeline]) != path:
+            read[path] = repeated_name_error(contract.pipeline, path, owner)
+    return read
+
+
+def choose_owner(pipeline: str, files: Iterable[Path]) -> Path:
+    """Return the file that keeps this pipeline's name: NAME.yaml, else NAME.yml, else the first."""
+    names = [f"{pipeline}.yaml", f"{pipeline}.yml"]
+    return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
+
+
+def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:
+    """Return the error for a second contract with the same name."""
+    found = f"pipeline '{pipeline}' is already used in {first}"
+    return locate_complaint_in_file(path, Complaint(("pipeline",), found, "rename one of the two"))
+
+
+def find(folder: Path, pipeline: str) -> Contract:
+    """Return the contract of one pipeline; only its own file needs to be valid."""
+    own = folder / f"{pipeline}.yaml"
+    if os.access(own, os.F_OK):  # raises for no name, however long
+        contract = try_load(own)
+        if isinstance(contract, Contract) and contract.pipeline == pipeline:
+            return contract
+    results = try_load_all(folder)
+    contracts = {result.pipeline: result for result in results.values() if isinstance(result, Contract)}
+    if pipeline not in contracts:
+        for result in (results.get(own), *results.values()):
+            if isinstance(result, ContractError):
+                raise result  # it may be the file that is meant
+        raise ContractError(f"no pipeline '{pipeline}'", where=str(folder), fix=suggest_nearest(pipeline, contracts))
+    return contracts[pipeline]
+
+
+def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> ContractError:
+    """Return a complaint about a contract of a folder as an error with file and line."""
+    for path in sorted(list_contract_files(folder), key=lambda path: path.stem != pipeline):  # another may be broken
+        try:
+            node = _compose(path)
+        except ContractError:
+            continue
+        if isinstance(node, yaml.MappingNode) and any(
+            (key.value, value.value) == ("pipeline", pipeline) for key, value in node.value
+        ):
+            return _build_error(path, node, complaint)
+    return ContractError(complaint.found, where=f"{folder}, {pipeline}", fix=complaint.fix)
+
+
+def locate_complaint_in_file(path: Path, complaint: Complaint) -> ContractError:
+    """Return a complaint about the contract in a file as an error with its line."""
+    return _build_error(path, _compose(path), complaint)
+
+
+def list_contract_files(folder: Path) -> list[Path]:
+    """Return the contract files of a folder, sorted by name; raise ContractError if it cannot be read."""
+    if not folder.is_dir():
+        raise ContractError("is not a folder", where=str(folder), fix="set HINDCAST_SCHEMAS to the contracts folder")
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))
+    except OSError as error:
+        fix = "give the user that runs Hindcast read access to the contracts folder"
+        raise ContractError(f"cannot be read: {error.strerror}", where=str(folder), fix=fix) from None
+
+
+def format_json_schema() -> str:
+    """Return the JSON Schema of a contract for editors, as stored in schemas/contract.schema.json."""
+    schema = {"$schema": _Schema.schema_dialect, **Contract.model_json_schema(schema_generator=_Schema)}
+    return json.dumps(schema | {"title": "Hindcast contract"}, indent=2) + "\n"
+
+
+class _Schema(GenerateJsonSchema):
+    """JSON Schema in which a name that does not match its pattern is refused, not ignored."""
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        result = super().dict_schema(schema)
+        return {**result, "additionalProperties": False} if "patternProperties" in result else result
+
+
+def _compose(path: Path) -> yaml.Node | None:
+    """Return the root node of a YAML file; raise ContractError for invalid YAML, excess (bounds.py), repeated names."""
+    try:
+        text = bounds.read_text(path)
+        bounds.refuse_excess(yaml.parse(text, Loader=_Base))
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except ExcessError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise ContractError(error.found, where=where, fix=error.fix) from None
+    except OSError as error:
+        raise ContractError(f"cannot be read: {error.strerror}", where=str(path), fix="check the path") from None
+    except UnicodeDecodeError:
+        raise ContractError("is not UTF-8 text", where=str(path), fix="save the contract as UTF-8") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContractError(
+            f"is not YAML: {getattr(error, 'problem', None) or error}", where=where, fix=_SYNTAX_FIX
+        ) from None
+    _refuse_repeated_names(path, node)
+    return node
+
+
+def _validate(path: Path, node: yaml.Node | None) -> Contract:
+    """Return the contract in a YAML node, each field validated; raise ContractError for the first invalid one."""
+    try:
+        data = _Loader("").construct_document(node) if node else None
+    except _OddValueError as odd:
+        raise _build_odd_value_error(path, node, odd.node) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContractError(f"is not YAML: {getattr(error, 'problem', None)}", where=where, fix=_SYNTAX_FIX) from None
+    if not isinstance(data, dict) or node is None:
+        raise ContractError(
+            "contains no contract", where=f"{path}:1", fix="write pipeline:, start: and topics: (see README.md)"
+        )
+    try:
+        return Contract.model_validate(data, context={"folder": path.parent})
+    except ValidationError as error:
+        raise _build_first_error(path, node, error) from None
+
+
+def _build_first_error(path: Path, node: yaml.Node, error: ValidationError) -> ContractError:
+    """Return the first of pydantic's complaints as an error in our words."""
+    problems = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[:_MAX_PROBLEMS]
+    problem = min(problems, key=lambda e: (e["type"] != "extra_forbidden", _find_line(node, e["loc"])))
+    return _build_error(path, node, messages.describe_problem(node, problem))
+
+
+_MAX_PROBLEMS = 200
+"""The most problems that are compared by line; with more, the one shown may not be the first in the file."""
+
+_SYNTAX_FIX = "fix the syntax on this line; put text with a colon, a comma or a # in quotes"
+_TAG_FIXES = {
+    "timestamp": ("valid timestamp", "write for example 2026-01-31 or 2026-01-31T06:00:00Z"),
+    "int": ("whole number", "write for example 10"),
+    "float": ("number", "write for example 0.5"),
+    "bool": ("boolean", "write true or false"),
+}
+"""What a value tagged in YAML must be, and the fix."""
+
+_NOT_IN_JSON = ("binary", "omap", "pairs", "set")
+_LONGEST_NUMBER = 100
+
+
+def _build_odd_value_error(path: Path, root: yaml.Node | None, odd: yaml.Node) -> ContractError:
+    """Return the error for a value that does not fit its tag, with the path of its field."""
+    tag = odd.tag.rpartition(":")[2]
+    name = ".".join(map(str, _find_location(root, odd) or ()))
+    if tag in _TAG_FIXES:
+        kind, fix = _TAG_FIXES[tag]
+        problem = f"is not a {kind}"
+    else:
+        problem, fix = f"is not supported: it is tagged !!{tag}", f"remove !!{tag}"
+    found = f"{name}: {format_value(odd.value)} {problem}".removeprefix(": ")
+    return ContractError(found, where=f"{path}:{odd.start_mark.line + 1}", fix=f"{fix}; put text in quotes")
+
+
+def _find_location(node: yaml.Node | None, target: yaml.Node) -> tuple[Any, ...] | None:
+    """Return the path from a node to one below it, None if it is not below; the path of a key is that of its value."""
+    if node is target:
+        return ()
+    if isinstance(node, yaml.MappingNode):
+        children = [(key.value, child) for key, value in node.value for child in (key, value)]
+    else:
+        children = list(enumerate(node.value)) if isinstance(node, yaml.SequenceNode) else []
+    paths = ((name, _find_location(child, target)) for name, child in children)
+    return next(((name, *rest) for name, rest in paths if rest is not None), None)
+
+
+def _build_error(path: Path, node: yaml.Node | None, complaint: Complaint) -> ContractError:
+    found, fix = (_shorten(" ".join(text.split("\n"))) for text in (complaint.found, complaint.fix))
+    return ContractError(found, where=f"{path}:{_find_line(node, complaint.location)}", fix=fix)
+
+
+def _shorten(text: str) -> str:
+    """Return a message with the middle left out if it is very long: it may quote what a user wrote."""
+    return text if len(text) <= 2 * _HALF_MESSAGE else f"{text[:_HALF_MESSAGE]} ... {text[-_HALF_MESSAGE:]}"
+
+
+_HALF_MESSAGE = 500
+
+
+def _find_line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:
+    """Return the line, from 1, of the deepest part of `location` that the file has."""
+    line = node.start_mark.line if node else 0
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            entry = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if entry is None:
+                break
+            line, node = entry[0].start_mark.line, entry[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return line + 1
+
+
+def _refuse_repeated_names(path: Path, node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                where = f"{path}:{key.start_mark.line + 1}"
+                raise ContractError(
+                    "a name must be text, not a list or a mapping", where=where, fix="write a plain name"
+                )
+            if key.value in seen:
+                raise ContractError(
+                    f"'{key.value}' is defined twice, first on line {seen[key.value]}",
+                    where=f"{path}:{key.start_mark.line + 1}",
+                    fix="remove or rename one of the two",
+                )
+            seen[key.value] = key.start_mark.line + 1
+            _refuse_repeated_names(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated_names(path, item)

@@ -1,0 +1,165 @@
+"""The model of a contract: one pipeline. `topic`, `view` and `expectation` have its parts.
+
+The objects are frozen and validated; `load.py` builds them from YAML, `check.py` checks the names between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hindcast.contract.expectation import Expectation
+from hindcast.contract.routes import Routes
+from hindcast.contract.topic import Input, Topic
+from hindcast.contract.types import ContractModel, Flag, Moment, Name
+from hindcast.contract.view import View
+
+
+class Contract(ContractModel):
+    """One pipeline: one file, one DAG."""
+
+    pipeline: Name = Field(description="The pipeline's name: that of its DAG and of its folder in the warehouse.")
+    description: str = Field("", description="The pipeline's purpose, in Markdown; shown in Airflow.")
+    schedule: str | None = Field(
+        None,
+        description="A cron expression or preset (@hourly); `inputs`: whenever one of `inputs` was published; started "
+        "only by hand if left out.",
+    )
+    start: Moment = Field(description="The first scheduled interval starts here (UTC).")
+    catchup: Flag = Field(False, description="Whether Airflow runs the intervals between start and today by itself.")
+    topics: dict[Name, Topic] = Field(min_length=1)
+    inputs: dict[Name, Input] = Field(default_factory=dict)
+    views: dict[Name, View] = Field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """The hash of the contract in a plan: SHA-256 of its canonical JSON, 16 hex digits.
+
+        A field with its default counts as left out, so that new fields of a later Hindcast change no hash. `keep` and
+        `widen` are not part of it: they change no answer.
+        """
+        text = json.dumps(self._dump("json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def hashed_fields(self) -> dict[str, Any]:
+        """The fields that are part of `hash`, as Python objects."""
+        return self._dump("python")
+
+    def _dump(self, mode: Literal["json", "python"]) -> dict[str, Any]:
+        excluded: dict[str, Any] = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
+        return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
+
+    def hash_definition(self, name: str) -> str:
+        """Return the hash of a view's definition, 16 hex digits: the view and everything upstream, without gates and
+        sensitive columns; and whether its records are processed depth first.
+        """
+        upstream, parts = self.list_upstream(name), {**self.topics, **self.views}
+        definition: dict[str, Any] = {
+            n: parts[n].model_dump(
+                mode="json",
+                exclude_defaults=True,
+                exclude={"expect", "hold", "sensitive", "max_record_bytes", "keep", "widen"},
+            )
+            for n in parts
+            if n in upstream
+        }
+        if name in Routes(self).depth_first:
+            definition["depth first"] = {}
+        return hashlib.sha256(json.dumps(definition).encode()).hexdigest()[:16]
+
+    @property
+    def ordered_views(self) -> tuple[str, ...]:
+        """The views, each after those that it is derived from."""
+        ordered: list[str] = []
+        known, left = {*self.topics, *self.inputs}, dict(self.views)
+        while left:
+            ready = [name for name, view in left.items() if known.issuperset(view.inputs)]
+            for name in ready:
+                del left[name]
+            known.update(ready)
+            ordered += ready
+        return tuple(ordered)
+
+    def list_tables_before(self, name: str) -> tuple[str, ...]:
+        """Return the tables that a run has when it gates this one: inputs, and what it replays and builds before."""
+        order = (*self.topics, *self.ordered_views)
+        return (*self.inputs, *order[: order.index(name)])
+
+    def list_tables_below(self, name: str) -> frozenset[str]:
+        """Return a table with every table that is derived from it, or whose gates look into one of these."""
+        found, wider = {name}, {name}
+        while wider:
+            wider = {
+                other
+                for other in (*self.topics, *self.views)
+                if other not in found
+                and found.intersection(
+                    (
+                        *self.list_inputs(other),
+                        *(gate.other_table for gate in self.expectations(other) if gate.other_table),
+                    )
+                )
+            }
+            found |= wider
+        return frozenset(found)
+
+    def list_inputs(self, name: str) -> tuple[str, ...]:
+        """Return the topics, inputs and views that a table is derived from; none for a topic."""
+        return self.views[name].inputs if name in self.views else ()
+
+    def list_upstream(self, name: str) -> tuple[str, ...]:
+        """Return a table and everything that it is derived from, directly or not, each once."""
+        upstream = [name]
+        for table in upstream:
+            upstream += [source for source in self.list_inputs(table) if source not in upstream]
+        return tuple(upstream)
+
+    def find_versioning(self, name: str) -> tuple[bool, timedelta | None]:
+        """Return whether a `kafka` view reads a topic or `kafka` view as a versioned table, and its history retention.
+
+        The retention is None if it has no limit or is not versioned. A transformation is as its input (KIP-914).
+        """
+        store = self.find_store_owner(name)
+        if store in self.topics:
+            topic = self.topics[store]
+            return topic.versioned, topic.history_retention if topic.versioned else None
+        retention = self.views[store].history_retention
+        return retention is not None, retention
+
+    def find_store_owner(self, name: str) -> str:
+        """Return the topic or view in whose store Kafka Streams looks up a table's rows: a transformation has none."""
+        while name in self.views and not self.views[name].has_store and self.views[name].suppress is None:
+            name = self.views[name].first_input
+        return name
+
+    def can_widen(self, name: str) -> bool:
+        """Return whether a run may widen columns of a topic's or view's table, after which other readers fail."""
+        entry = self.topics.get(name) or self.views.get(name)
+        return entry is not None and entry.widen == "spark_only"
+
+    def kafka_topic(self, name: str) -> str:
+        """Return the name in Kafka of a topic of the contract, or its pattern."""
+        topic = self.topics[name]
+        return topic.pattern or topic.topic or name
+
+    def find_topic(self, kafka: str) -> str | None:
+        """Return the name in the contract of a topic in Kafka, None if the contract does not read it."""
+        names = (
+            name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].can_read_topic(kafka)
+        )
+        return next(names, None)
+
+    def expectations(self, table: str) -> tuple[Expectation, ...]:
+        """Return the gates of a topic's table or of a view."""
+        return (self.topics.get(table) or self.views[table]).expect
+
+    @property
+    def can_hold(self) -> bool:
+        """True if a gate can hold changes back."""
+        gates = (gate for name in (*self.topics, *self.views) for gate in self.expectations(name))
+        return any(gate.on_failure == "quarantine" for gate in gates)

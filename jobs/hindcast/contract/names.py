@@ -1,0 +1,83 @@
+"""Names derived from a contract: DAGs, folders, functions of Spark SQL. No two of them may be the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
+from pathlib import Path
+
+from hindcast.contract.bounds import NAME
+from hindcast.contract.model import Contract
+from hindcast.contract.view_checks import Complaint
+
+FOLDERS = (
+    *("runs", "quarantine", "logs", "fates", "schemas", "emitted", "kept", "gates", "failing"),
+    *("trimmed", "base", "rollover"),
+)
+"""Names in a pipeline's folder of the warehouse that are not for topics or views."""
+
+RELEASE = "__release"
+"""The suffix of the DAG that asks a person about a pipeline's held changes."""
+
+PREVIEW = "__preview"
+"""The suffix of the DAG that previews a pipeline."""
+
+BROKEN = "__broken"
+"""The suffix of the DAG that stands in for a broken contract, if its file's name is taken."""
+
+MAINTENANCE = "hindcast_maintenance"
+"""The id of the DAG that maintains the tables of all pipelines."""
+
+AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT = "_as_of", "_between", "__closed_up_to", "__moment"
+"""The suffixes of table functions, beside the one named like the table itself (hindcast.query.spark_functions)."""
+
+
+def check_names(contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint about every name that is taken by something else."""
+    if contract.pipeline == MAINTENANCE or contract.pipeline.endswith((RELEASE, PREVIEW)):
+        found = f"'{contract.pipeline}' is the name of one of Hindcast's own DAGs"
+        yield Complaint(
+            ("pipeline",), found, f"choose a name other than {MAINTENANCE} that does not end in {RELEASE} or {PREVIEW}"
+        )
+    for part in ("topics", "views"):
+        for name in getattr(contract, part):
+            if name in FOLDERS:
+                yield Complaint(
+                    (part, name), f"'{name}' is the name of one of Hindcast's own tables", "choose another name"
+                )
+    tables = {name: (part, name) for part in ("topics", "views") for name in getattr(contract, part)}
+    for name, place in tables.items():
+        for ending in _SUFFIXES:
+            if name.endswith(ending) and (other := name.removesuffix(ending)) in tables:
+                found = f"'{name}' and '{other}' both give a function {contract.pipeline}_{name} of Spark SQL"
+                yield Complaint(place, found, "choose another name")
+
+
+def list_dag_ids(contract: Contract) -> list[str]:
+    """Return the ids of a contract's DAGs."""
+    endings = ("", PREVIEW, RELEASE) if contract.can_hold else ("", PREVIEW)
+    return [f"{contract.pipeline}{ending}" for ending in endings]
+
+
+def name_stand_ins(files: Iterable[Path], taken: Collection[str]) -> dict[str, Path]:
+    """Return the ids of the DAGs that stand in for contract files that do not load, each with its file.
+
+    `taken`: the ids of other DAGs. Airflow limits the characters of an id, and its length.
+    """
+    named: dict[str, Path] = {}
+    for file in files:
+        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:NAME]
+        free = (f"{stem}{BROKEN * n}" for n in count())
+        named[next(dag_id for dag_id in free if dag_id not in (*taken, *named, MAINTENANCE))] = file
+    return named
+
+
+def list_sql_functions(contract: Contract) -> dict[str, str]:
+    """Return the names of all functions of Spark SQL that a contract can give, each with its table."""
+    tables = {f"{contract.pipeline}_{name}": name for name in (*contract.topics, *contract.views)}
+    functions = {f"{name}{ending}": table for name, table in tables.items() for ending in _SUFFIXES}
+    return {f"{contract.pipeline}{MOMENT}": "the moments of its runs", **tables, **functions}
+
+
+_SUFFIXES = (AS_OF, BETWEEN, CLOSED_UP_TO)

@@ -1,0 +1,51 @@
+"""The sensitive columns of a contract, and those computed from them: no report and no log shows their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hindcast.contract.model import Contract
+from hindcast.contract.parsing import find_columns
+from hindcast.contract.shapes import Shape, column_expressions, list_shapes
+from hindcast.contract.view import View
+
+
+def find_sensitive_columns(contract: Contract) -> dict[str, frozenset[str]]:
+    """Return the sensitive columns of every table of a checked contract: those marked, and those computed from them.
+
+    `sensitive: true` marks all columns, keys too. A column of a view is sensitive if its expression uses one that is;
+    a view can mark more columns, but unmark none.
+    """
+    known = list_shapes(contract)
+    found: dict[str, frozenset[str]] = {}
+    for name, shape in known.items():
+        table = contract.topics.get(name) or contract.inputs.get(name) or contract.views[name]
+        marked = shape.columns if table.sensitive is True else table.sensitive or ()
+        derived = _find_derived_columns(contract.views[name], known, found) if name in contract.views else ()
+        found[name] = frozenset([*marked, *derived])
+    return found
+
+
+def redact_message(contract: Contract, name: str, message: str) -> str:
+    """Return a failure's message for a table, or only its error class if sensitive columns take part.
+
+    >>> redact_message(contract, "orders", "[CAST_INVALID_INPUT] The value 'ann@x.org' ...")
+    'CAST_INVALID_INPUT (hidden: the table has sensitive columns)'
+    """
+    found, view = find_sensitive_columns(contract), contract.views.get(name)
+    if not any(found[table] for table in (name, *(view.inputs if view else ()))):
+        return message
+    error_class = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", message)
+    return f"{error_class[1]} ({REDACTED})" if error_class else REDACTED
+
+
+REDACTED = "hidden: the table has sensitive columns"
+
+
+def _find_derived_columns(view: View, known: Mapping[str, Shape], found: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    """Yield the columns of a view that use a sensitive column of its inputs."""
+    for column, text in column_expressions(view, known).items():
+        for parts in find_columns(text):
+            if parts[0] in found and parts[1:] and parts[1] in found[parts[0]]:
+                yield column

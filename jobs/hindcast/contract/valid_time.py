@@ -1,0 +1,94 @@
+"""A topic's `valid_time`: the expression that says when its records are true. Pure, without Spark.
+
+It sees the columns of key and value by name, and Kafka's own timestamp as `record_timestamp`, null where a record has
+none (KIP-32). Resolved, all of them are fields of one struct, `_record`.
+
+    {value: {ts: bigint}, valid_time: timestamp_millis(ts)}    ->    timestamp_millis(_record.ts)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hindcast.contract.expressions import WRITE_OUT_FIX, find_plain_type, find_type_clash, resolve
+from hindcast.contract.moments import find_today_beside
+from hindcast.contract.parsing import ExpressionError, find_columns
+from hindcast.contract.topic import Topic
+from hindcast.contract.view_checks import Complaint
+
+RECORD = "_record"
+"""The struct that a resolved expression is over; no column of a contract can have this name."""
+
+RECORD_TIMESTAMP = "record_timestamp"
+"""Kafka's own timestamp, to the expression."""
+
+
+def list_usable_columns(topic: Topic) -> dict[str, str]:
+    """Return the columns that the expression can use, with their types."""
+    return {**topic.key, **topic.value, RECORD_TIMESTAMP: "timestamp"}
+
+
+def resolve_valid_time(topic: Topic) -> str | None:
+    """Return the expression over `_record`, None if the topic has none; raise ExpressionError if it is not valid."""
+    return None if topic.valid_time is None else resolve(topic.valid_time, {RECORD: list(list_usable_columns(topic))})
+
+
+def needs_value(topic: Topic) -> bool:
+    """Return whether the expression uses a column of the value: a tombstone then has no valid time."""
+    return any(name in topic.value for name in _list_named_columns(topic))
+
+
+def check_valid_time(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+    """Yield every complaint about the expression that needs no Spark."""
+    if topic.valid_time is None:
+        return
+    here = (*location, "valid_time")
+    for part in ("key", "value"):
+        for name in (name for name in getattr(topic, part) if name.lower() == RECORD_TIMESTAMP):
+            found = f"'{name}' is the name of Kafka's own timestamp in valid_time"
+            yield Complaint((*location, part, name), found, "rename the column")
+    try:
+        text = resolve_valid_time(topic) or ""
+    except ExpressionError as error:
+        yield Complaint(here, error.found, error.fix)
+        return
+    types = {f"{RECORD}.{name}": kind for name, kind in list_usable_columns(topic).items()}
+    if clash := find_type_clash(text, types):
+        yield Complaint(here, clash.replace(f"{RECORD}.", ""), "cast one of them")
+    if unstable := find_today_beside(text, types):
+        yield Complaint(here, f"{unstable.replace(f'{RECORD}.', '')} depends on the current day", WRITE_OUT_FIX)
+    kind = find_plain_type(text, types)
+    if kind not in (None, "timestamp"):
+        yield Complaint(here, f"{topic.valid_time} is {kind}, not a timestamp", suggest_fix(topic.valid_time, kind))
+    if (call := _EPOCH_CALL.fullmatch(text)) and (kind := find_plain_type(call[2], types)) in _NO_EPOCH_TYPES:
+        name, argument = call[1].lower(), call[2].replace(f"{RECORD}.", "")
+        fix = f"write {name}(cast({argument} AS bigint))" if kind == "string" else suggest_fix(argument, kind)
+        yield Complaint(here, f"{name} takes a number, but {argument} is {kind}", fix)
+    hidden = list_usable_columns(topic) if topic.sensitive is True else topic.sensitive or ()
+    if names := [name for name in _list_named_columns(topic) if name in hidden and name != RECORD_TIMESTAMP]:
+        found = f"valid_time uses {', '.join(names)}, which is sensitive, but periods are shown"
+        yield Complaint(here, found, "list under sensitive: only columns that valid_time does not use")
+
+
+def suggest_fix(text: str, kind: str | None) -> str:
+    """Return the fix that converts an expression of another type to a timestamp."""
+    match kind:
+        case "tinyint" | "smallint" | "int" | "bigint":
+            return f"write timestamp_millis({text}), or timestamp_seconds or timestamp_micros, depending on its unit"
+        case "timestamp":
+            return f"write {text}"
+        case "string" | "date":
+            return f"write cast({text} AS timestamp)"
+        case _:
+            return "write an expression that gives a timestamp"
+
+
+_EPOCH_CALL = re.compile(r"(timestamp_(?:seconds|millis|micros))\((.+)\)", re.IGNORECASE)
+_NO_EPOCH_TYPES = ("string", "date", "timestamp", "boolean", "binary")
+
+
+def _list_named_columns(topic: Topic) -> list[str]:
+    """Return the columns that the expression uses, each once."""
+    return list(dict.fromkeys(path[1] for path in find_columns(resolve_valid_time(topic) or "NULL") if len(path) > 1))

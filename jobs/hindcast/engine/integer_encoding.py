@@ -1,0 +1,112 @@
+"""Columns of tables as arrays for sweeps: keys as numbers, moments as microseconds, sums as two halves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.common.jit import NOTHING
+from hindcast.engine.sweeps import FOREVER
+
+if TYPE_CHECKING:
+    from hindcast.common.jit import Integers
+
+HALF = 32
+"""Half of the bits of a number that is added."""
+
+
+def encode_keys(
+    sides: Sequence[pa.Table], columns: Sequence[Sequence[str]], *, whole: bool | None
+) -> tuple[list[Integers], int]:
+    """Return the keys of several tables as numbers, equal if the keys are equal, and an upper bound of the numbers.
+
+    `columns`: by table, the key's columns. A key is NOTHING if all its columns are null (`whole` true: if any is; None:
+    never); otherwise a null is a value like any other.
+    """
+    found, count = np.zeros(sum(side.num_rows for side in sides), np.int64), 1
+    none = np.full(len(found), not whole)
+    for names in zip(*columns, strict=True):
+        chunks = [chunk for side, name in zip(sides, names, strict=True) for chunk in side.column(name).chunks]
+        kind = sides[0].schema.field(names[0]).type
+        column = _encode_dictionary(pa.chunked_array(chunks, kind))
+        null = column.indices.is_null().to_numpy(zero_copy_only=False)
+        codes = column.indices.fill_null(len(column.dictionary)).to_numpy().astype(np.int64)
+        found = found * (len(column.dictionary) + 1) + codes
+        count *= len(column.dictionary) + 1
+        none = none | null if whole else none & null
+        if count > len(found):  # more numbers than keys there can be: count them anew
+            found, count = _renumber(found)
+    if whole is not None:
+        found[none] = NOTHING
+    ends = np.cumsum([side.num_rows for side in sides])
+    return np.split(found, ends[:-1]), count
+
+
+def _encode_dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return _combine_chunks(encoded.unify_dictionaries())
+
+
+def _renumber(numbers: Integers) -> tuple[Integers, int]:
+    codes, values = pd.factorize(numbers)
+    return codes.astype(np.int64), len(values)
+
+
+def find_first_rows(codes: Integers, count: int) -> Integers:
+    """Return the first place of each number below `count`; NOTHING if it does not occur."""
+    found, places = np.full(count, NOTHING), np.flatnonzero(codes != NOTHING)[::-1]
+    found[codes[places]] = places
+    return found
+
+
+def encode_timestamps(column: pa.ChunkedArray) -> Integers:
+    """Return timestamps in microseconds since 1970, FOREVER for null."""
+    micros: Integers = _combine_chunks(column.cast(pa.int64())).fill_null(FOREVER).to_numpy(zero_copy_only=False)
+    return micros
+
+
+def decode_timestamps(micros: Integers, kind: pa.DataType) -> pa.Array:
+    """Return microseconds since 1970 as timestamps of a type, null for FOREVER."""
+    return pa.array(micros, pa.int64(), mask=micros == FOREVER).cast(kind)
+
+
+def take_values(column: pa.ChunkedArray, places: Integers) -> pa.Array:
+    """Return the values at some places, null for NOTHING."""
+    return column.take(pa.array(places, mask=places == NOTHING))
+
+
+def split_halves(column: pa.ChunkedArray) -> tuple[Integers, Integers]:
+    """Return the upper and lower half of each integer or unscaled decimal, 0 for null."""
+    one = _combine_chunks(column)
+    if pa.types.is_decimal(one.type):
+        one = one.cast(pa.decimal128(one.type.precision, one.type.scale)).fill_null(0)
+        words = np.frombuffer(one.buffers()[1], np.int64).reshape(-1, 2)[one.offset : one.offset + len(one)]
+        values = words[:, 0]
+    else:
+        values = one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return values >> HALF, values & (2**HALF - 1)
+
+
+def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Any) -> pa.Array:
+    """Return sums of halves as numbers of a type, null where `none` is true; OverflowError if the type is too small."""
+    lower = (high.astype(np.uint64) << np.uint64(HALF)) + low.astype(np.uint64)
+    carried = lower < low.astype(np.uint64)
+    upper = (high >> HALF) + carried
+    words = np.stack([lower.view(np.int64), upper], axis=1)
+    if pa.types.is_decimal(kind):
+        bits = pc.invert(pa.array(none)).buffers()[1] if len(none) else None
+        return pa.Array.from_buffers(kind, len(none), [bits, pa.py_buffer(words.tobytes())])
+    if np.any(upper != words[:, 0] >> 63):
+        raise OverflowError("a sum is no bigint any more")
+    return pa.array(words[:, 0], mask=none).cast(kind)
+
+
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
+    """Return all values in one array."""
+    one = column.combine_chunks()
+    return one if isinstance(one, pa.Array) else one.chunk(0)

@@ -1,0 +1,64 @@
+"""Kernel specifications: what the tasks of a kernel do, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from hindcast.contract.shapes import PERIODS
+
+"""The type of moments in files."""
+
+
+class TimeSlice(NamedTuple):
+    """A slice of time, from `start` to before `end`; None: unbounded."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+
+
+@dataclass(frozen=True)
+class KernelInput:
+    """An input: a version of a Delta table, the key columns by which it is joined, and the columns that are read.
+
+    `as_of`: the system time at which it is read; None for its current rows.
+    """
+
+    uri: str
+    version: int
+    kind: Literal["events", "versions"]
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    as_of: datetime | None
+
+    @property
+    def periods(self) -> tuple[str, ...]:
+        """The columns that say when a row is true."""
+        return PERIODS[self.kind]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """An operator, its inputs, and what it writes.
+
+    `whole`: a key is null if one of its columns is, not only if all are. A null key matches nothing and is not a group;
+    if tables are joined on their keys it is a key like any other. `inner`: an event without a version gives no row.
+    `columns`: for each copied column, the number of its input and its name there. `measures`: for each other column,
+    the aggregate function and its argument, None if it counts rows. `types`: the columns of the files. `known_at`: the
+    known-at of the rows.
+    """
+
+    operator: Literal["stream_table", "table_table", "of_table"]
+    sides: tuple[KernelInput, ...]
+    whole: bool
+    inner: bool
+    columns: Mapping[str, tuple[int, str]]
+    measures: Mapping[str, tuple[str, str | None]]
+    types: pa.Schema
+    uri: str
+    kind: Literal["events", "versions"]
+    known_at: datetime

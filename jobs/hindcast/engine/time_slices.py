@@ -1,0 +1,71 @@
+"""Time slices: how a kernel divides its work in time, with about equally many rows beginning in each.
+
+They come from the statistics of Delta's log alone; where a slice begins never changes the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from hindcast.engine.spec import KernelSpec, TimeSlice
+
+ROWS_PER_TASK = 1_250_000
+"""About so many rows begin in a slice."""
+
+MIN_ROWS_PER_TASK = 125_000
+"""A slice with fewer rows is not worth a task of its own, even if a core has nothing to do."""
+
+
+def plan_time_slices(form: KernelSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
+    """Return the time slices of a join: by its events, or by the starts of both tables; None if the log has no times.
+
+    For an aggregate return one unbounded slice for each part of its groups, at most `cores`; each reads all rows.
+    """
+    driving = tables[:1] if form.operator == "stream_table" else tables
+    files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(driving, form.sides, strict=False)]
+    if any(some is None for some in files):
+        return None
+    every = [file for some in files for file in some or ()]
+    rows = sum(count for *_, count in every)
+    wanted = max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
+    if form.operator == "of_table":
+        return [TimeSlice()] * min(wanted, cores)
+    return split_time(every, wanted)
+
+
+def split_time(files: Sequence[tuple[Any, Any, int]], wanted: int) -> list[TimeSlice]:
+    """Return at most `wanted` slices with about equally many rows.
+
+    `files`: first moment, last moment and number of rows of each. The rows of a file are taken as evenly spread.
+    """
+    if wanted == 1:
+        return [TimeSlice()]
+    points = [(low + (high - low) * n / _POINTS, count / _POINTS) for low, high, count in files for n in range(_POINTS)]
+    points.sort(key=lambda point: point[0])
+    passed = np.cumsum([weight for _, weight in points])
+    places = np.searchsorted(passed, [passed[-1] * n / wanted for n in range(1, wanted)])
+    cuts = sorted({points[place][0] for place in places} - {points[0][0]})
+    return [TimeSlice(start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
+_POINTS = 32
+
+
+def _read_file_statistics(table: DeltaTable, column: str) -> list[tuple[Any, Any, int]] | None:
+    """Return the first and last moment, and the number of rows, of each file with current rows."""
+    added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    found = []
+    for file in added:
+        if file.get("partition._belief") == "superseded":
+            continue
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        if low is None or high is None:
+            return None
+        found.append((low, high, file["num_records"] or 0))
+    return found

@@ -1,0 +1,85 @@
+"""Records that were forgotten (ops/erase/forget.py): their places stay in the log, their bytes do not.
+
+A forgotten record keeps its offset, time, fate and the run that ingested it, so that the ledger does not change. Its
+key, value and headers are null, and `forgotten` in the log is the run that forgot it. No table is made of it.
+
+A forgotten key is recognized by its `key_digest`. If `from` moves back, offsets before those that its run had passed
+belong to the past that was to be forgotten: records of that key are forgotten as they are ingested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast.contract import Contract
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan.journal import Run
+from hindcast.store import tables
+
+MARK = "forgotten"
+"""The column of a log with the run that forgot the record; null for one that is not forgotten."""
+
+REPLACEMENT_TEXT = "forgotten"
+"""The replacement of a text that revealed the key."""
+
+
+def is_forgotten(rows: DataFrame) -> Column:
+    """Return whether a row of a log is forgotten; the log lacks the column until something is."""
+    return F.col(MARK).isNotNull() if MARK in rows.columns else F.lit(False)
+
+
+def not_forgotten_sql(log: DeltaTable | None) -> str:
+    """Return the SQL condition of rows of a log that are not forgotten."""
+    return f"{MARK} IS NULL" if log is not None and MARK in tables.column_types(log) else "true"
+
+
+def exclude_forgotten(rows: DataFrame) -> DataFrame:
+    """Return the rows of a log that are not forgotten."""
+    return rows.where(~is_forgotten(rows)) if MARK in rows.columns else rows
+
+
+def has_forgotten_since(past: Iterable[Run], contract: Contract, name: str, after: int) -> bool:
+    """Return whether a run after the run `after`, finished or not, forgot something that a table is made of.
+
+    Then rows were deleted without a trace on the system axis: what is made of them has to be derived whole.
+    """
+    topics = {run.plan["forgets"]["topic"] for run in past if run.number > after and "forgets" in run.plan}
+    return any(topic in contract.topics and name in contract.list_tables_below(topic) for topic in topics)
+
+
+def key_digest(topic: str, key: Column) -> Column:
+    """Return a sha256 that identifies a topic's key without revealing it. `key`: a struct of the contract's columns."""
+    return F.sha2(F.concat(F.lit(f"{topic}\n"), F.to_json(key, {"ignoreNullFields": "false"})), 256)
+
+
+def mark_forgotten(judged: DataFrame, past: Iterable[Run], name: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
+    """Return judged records of a topic, marked as forgotten if their key was and they are older than that run.
+
+    `judged` has the bytes (`key`, `value`, `headers`) and their decoded form (`_key`, `_value`); `ranges`: its offsets.
+    """
+    passed = [
+        (run.number, run.plan["forgets"]["sha256"], part["partition"], part["start"])
+        for run in past
+        if run.plan.get("forgets", {}).get("topic") == name
+        for part in run.plan["topics"].get(name, {}).get("partitions", ())
+        if part["partition"] in ranges and ranges[part["partition"]].start < part["start"]
+    ]
+    if not passed:
+        return judged
+    digest = key_digest(name, F.col("_key"))
+    forgotten_by = [
+        F.when((digest == sha256) & (F.col("partition") == partition) & (F.col("offset") < start), run)
+        for run, sha256, partition, start in passed
+    ]
+    run = F.coalesce(*forgotten_by).cast("long")
+    cleared = ("key", "value", "headers", "_key", "_value")
+    marked = judged.withColumn(MARK, run)
+    columns = {name: F.when(~is_forgotten(marked), F.col(name)) for name in cleared}
+    reason = F.when(~is_forgotten(marked), F.col("reason")).otherwise(
+        F.when(F.col("reason").isNotNull(), REPLACEMENT_TEXT)
+    )
+    return marked.withColumns({**columns, "reason": reason})

@@ -1,0 +1,102 @@
+"""Revised fates: what another history retention or `valid_time`, or a requeue, makes of records already in a log.
+
+The log keeps the fate that a record got when it was replayed; its table follows the current contract
+(`order.redecide_fates`, retimestamping.py), and takes malformed records once they are requeued (requeued_records.py). A
+run that finds a record's fate changed enters it here, in one table per topic:
+
+| column | type | |
+| --- | --- | --- |
+| partition, offset | int, bigint | the record |
+| topicId, topic, topicPartition | string, string, int | of an entry with a `pattern`: its place in Kafka |
+| timestamp, key, value | timestamp, binary, binary | when it is true now; as the log has them |
+| was, fate | string | the fate before this run, and since; docs/glossary.md lists them |
+| reason | string | why it is refused now |
+| run, systemFrom | bigint, timestamp | the run that decided, and its known-at |
+
+Records that are refused now, or were requeued, are also in the quarantine. The commit of a requeue notes the result:
+`requeued`, how many records of each fate, and `still` (`requeue.describe_still_malformed`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.ingest import requeue, retimestamping, topic_log
+from hindcast.kafka import topic_patterns
+from hindcast.plan import plans
+from hindcast.plan.plans import Plan
+from hindcast.store import commits, row_reader, table_creation, tables
+from hindcast.store.tables import Table
+
+
+def decide_fates(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
+    """Commit the fates that the contract or a requeue changes, then update the quarantine.
+
+    Reads the log only if runs since the last completed one had another contract, or the run is a requeue. Does nothing
+    that the run did before, and writes nothing if no fate has changed.
+    """
+    warehouse, pipeline, topic = read_settings().warehouse, contract.pipeline, contract.topics[name]
+    log, entered = tables.log_table(warehouse, pipeline, name), tables.fates_table(warehouse, pipeline, name)
+    requeues = name in plan.requeues.get("topics", ())
+    changed = _has_contract_changed(contract) and (
+        topic.read == "table" or retimestamping.has_valid_time_changed(contract, name)
+    )
+    if tables.open_table(log) is None or not (requeues or changed):
+        return
+    after = tables.read_last_run(entered)
+    if after < plan.run:
+        decisions = [_decide_by_contract(spark, contract, name, entered)] if changed else []
+        if requeues:
+            decisions.append(requeue.decide_records(spark, contract, name, plan.requeues, plan.known_at, plan))
+        origin = {"run": F.lit(plan.run).cast("long"), "systemFrom": F.lit(plan.known_at)}
+        origin |= topic_patterns.member_columns(plan.topics[name].members)
+        rows = topic_log.union_frames(decisions).withColumns(origin).persist()
+        try:
+            _commit_fates(contract, plan, name, rows, entered, after)
+        finally:
+            rows.unpersist()
+    topic_log.update_quarantine(spark, contract, name, entered, f"fates/{name}")
+
+
+def _commit_fates(contract: Contract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
+    """Commit the changed fates, with a note."""
+    counts = {tuple(row)[:2]: row["n"] for row in rows.groupBy("was", "fate").agg(F.count("*").alias("n")).collect()}
+    note: dict[str, Any] = {"run": plan.run}
+    again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed" and fate != was}
+    refused = {to: n for to, n in counts.items() if to[0] != "malformed" and to[1] != "accepted"}
+    note["refused"] = sum(again.values()) + sum(refused.values())
+    if plan.requeues:
+        note |= {"requeued": again, "still": requeue.describe_still_malformed(contract, name, rows)}
+    if counts or plan.requeues:
+        table_creation.ensure_table(entered, table_creation.make_nullable(rows.schema))
+        plans.read_active_run(entered.warehouse, contract.pipeline, plan.run)  # an abandoned run no longer decides
+        commits.append_rows(rows.where("fate <> was"), entered, plan.run, note, after=after)
+
+
+def _decide_by_contract(spark: SparkSession, contract: Contract, name: str, entered: Table) -> DataFrame:
+    """Return the records of a log whose fate by the current contract differs from the one decided last."""
+    records = retimestamping.read_log(spark, contract, name)
+    records = records if "was" in records.columns else records.withColumn("was", F.col("fate"))
+    if tables.open_table(entered) is not None:
+        place = ["partition", "offset"]
+        when = F.struct("run", F.col("was") == "malformed")  # a run that finds one malformed may requeue it too
+        last = row_reader.load_rows(spark, entered).groupBy(*place).agg(F.max_by("fate", when).alias("_last"))
+        records = records.join(last, place, "left").withColumn("was", F.coalesce("_last", "was"))
+    topic = contract.topics[name]
+    changed = topic_log.judge_again(records, contract, name).where("fate <> was")
+    return changed.select(
+        *("partition", "offset", "timestamp", "key", "value", "was", "fate"),
+        F.when(F.col("fate") == "expired", topic_log.expiry_reason(topic))
+        .when(F.col("fate") != "accepted", F.col("reason"))
+        .alias("reason"),
+    )
+
+
+def _has_contract_changed(contract: Contract) -> bool:
+    """Return whether the contract differs from that of the last completed run, or of a run abandoned since."""
+    return any(run.plan["contract"] != contract.hash for run in retimestamping.read_recent_runs(contract))

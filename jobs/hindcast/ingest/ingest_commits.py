@@ -1,0 +1,186 @@
+"""Ingest: the commits by which a run appends a topic's records to its log, each made once.
+
+A run with more of a topic than `HINDCAST_CHUNK` ingests it in chunks, one commit each, so that it holds one chunk at a
+time. A chunk takes a part of every partition, in offset order: what has been ingested of a partition is always one
+range, wherever a run ends. Commits to the log are numbered (plans.Plan): a retry continues after the last chunk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from functools import partial
+from typing import Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.ingest import erasure_marks, topic_log
+from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
+from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
+from hindcast.plan import planner, plans
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.store import commits, files, table_creation, tables
+from hindcast.store.tables import Table
+
+MAX_KEPT_CHUNKS = 4
+"""Up to so many chunks, records are decoded once for log and table; with more, once more for the table."""
+
+_ON_DISK = StorageLevel.DISK_ONLY
+
+
+class IngestedRecords(NamedTuple):
+    """The decoded accepted records that a step has just appended to a log: all that it has of runs after `after`.
+
+    Cached apart from Kafka, which may have lost some of them meanwhile: reading fails once the cache is lost, and a
+    retry reads the log. With several chunks the cache is on disk.
+    """
+
+    after: int
+    records: DataFrame
+
+
+def ingest_topic(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> IngestedRecords | None:
+    """Commit a topic's planned offsets to its log, chunk by chunk, then the refused records to the quarantine.
+
+    Returns the appended records; None if they are more than `MAX_KEPT_CHUNKS` chunks, if there was nothing to do, or if
+    the run did some of it before. Before a chunk is written, raises TopicError if Kafka has lost offsets and the
+    contract does not allow gaps, and RecordError if more records of the run are malformed than it allows. Earlier
+    chunks stay.
+    """
+    log, topic_plan = tables.log_table(read_settings().warehouse, contract.pipeline, name), plan.topics[name]
+    chunks, done = topic_plan.chunks, tables.read_last_run(log)
+    first = plan.run + 1 - len(chunks)
+    to_do = [number for number in range(first, plan.run + 1) if number > done]
+    ingested: list[DataFrame | None] = []
+    if to_do:
+        counted = _read_counts(log, plan) if done >= first else Counter[str]()
+        with Cluster(read_settings().kafka) as cluster:
+            step = _TopicIngest(spark, cluster, contract, plan, name, log, chunks)
+            for number in to_do:
+                if len(chunks) > MAX_KEPT_CHUNKS:
+                    ingested.clear()  # hold one at a time
+                if number > first:  # the run may have been abandoned meanwhile
+                    plans.read_active_run(log.warehouse, contract.pipeline, plan.run)
+                ingested.append(step.append_chunk(number, topic_plan.after if number == first else number - 1, counted))
+    topic_log.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
+    appended = [records for records in ingested if records is not None]
+    if not chunks or len(appended) < len(chunks):
+        return None
+    return IngestedRecords(topic_plan.after, topic_log.union_frames(appended))
+
+
+def _read_counts(log: Table, plan: Plan) -> Counter[str]:
+    """Return how many records the run's earlier chunks ingested, refused, and found malformed."""
+    note = tables.read_notes(log, limit=100).get(plan.run, {})
+    return Counter({what: note.get(what, 0) for what in ("records", "refused", "malformed")})
+
+
+class _TopicIngest(NamedTuple):
+    """The context of the commits to a topic's log."""
+
+    spark: SparkSession
+    cluster: Cluster
+    contract: Contract
+    plan: Plan
+    name: str
+    log: Table
+    chunks: list[list[dict[int, OffsetRange]]]
+
+    def append_chunk(self, number: int, after: int, counted: Counter[str]) -> DataFrame | None:
+        """Commit chunk `number`: a row for each of its records, and one for each gap between them.
+
+        Returns the accepted records, decoded; None if the commit was made before. `counted`: what the run has ingested
+        and refused before; this adds to it.
+        """
+        spark, contract, plan, name = self.spark, self.contract, self.plan, self.name
+        chunk = len(self.chunks) - (plan.run - number)  # the first is 1
+        parts, later = self.chunks[chunk - 1], self.chunks[chunk:]
+        topic, topic_plan, kafka = contract.topics[name], plan.topics[name], contract.kafka_topic(name)
+        source = topic_patterns.offset_source(self.cluster, topic_plan.members, plan.run)
+        available = source.read_offset_ranges(kafka)
+        lost = [gaps.find_lost_ranges(part, available) for part in parts]
+        for missing in lost:
+            gaps.refuse_gap(contract, name, missing, topic_plan.members, gaps.describe_cause(missing, available))
+        read = [gaps.remaining_ranges(part, missing) for part, missing in zip(parts, lost, strict=True)]
+
+        def judge(by_client: Collection[int]) -> DataFrame:
+            rows = topic_log.union_frames(
+                topic_log.judge_records(spark, contract, plan, name, self.log, part, by_client) for part in read
+            )
+            # No persist: a commit to the log would drop the cache of a plan that reads it.
+            return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
+
+        field = f"topics.{name}.max_malformed"
+        written = planner.describe_written(read_settings().warehouse, contract, plan, chunk - 1, len(self.chunks))
+        place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
+        to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
+        planned = sum(r.end - r.start for part in parts for r in part.values())
+        count = partial(
+            topic_log.count_records,
+            place=place,
+            topic=topic,
+            field=field,
+            before=counted,
+            to_come=to_come,
+            written=written,
+            weigh=files.is_small(planned),
+        )
+        judged, (read_counts, bytes_) = timestamp_overflow.run_with_client_fallback(judge, count, topic_plan.members)
+        if source.topic_id(kafka) != topic_plan.topic_id:
+            raise recreated_topic_error(kafka, plan.run)
+        empty = [gaps.lost_rows(spark, missing, available) for missing in lost if missing]
+        empty += self._find_gap_rows(judged, read, read_counts)
+        rows = topic_log.union_frames([judged.drop(*topic_log.DECODED_COLUMNS.values()), *empty]).withColumns(
+            topic_log.run_columns(topic_plan, plan)
+        )
+        table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
+        note: dict[str, Any] = {"run": plan.run, "runId": plan.run_id, "refused": counted["refused"]}
+        note |= {"validTime": topic.valid_time}
+        if topic_plan.chunk:
+            note |= {what: counted[what] for what in ("records", "malformed")}
+            note["chunk"] = chunk
+        if not commits.append_rows(rows, self.log, number, note, after=after, few=files.is_small(planned, bytes_)):
+            return None
+        return _select_accepted(judged, topic_plan, plan)
+
+    def _find_gap_rows(
+        self, judged: DataFrame, read: list[dict[int, OffsetRange]], read_counts: dict[int, int]
+    ) -> list[DataFrame]:
+        """Return the offsets without a record among those that were read, with their fate; empty if there are none."""
+        planned = Counter({p: r.end - r.start for part in read for p, r in part.items()})
+        incomplete = {p for p, n in planned.items() if read_counts.get(p, 0) < n}
+        if not incomplete:
+            return []
+        topics = topic_patterns.group_by_topic(
+            self.contract.kafka_topic(self.name), self.plan.topics[self.name].members, incomplete
+        )
+        return [self._find_gap_rows_of_topic(judged, read, topic, partitions) for topic, partitions in topics.items()]
+
+    def _find_gap_rows_of_topic(
+        self, judged: DataFrame, read: list[dict[int, OffsetRange]], kafka: str, partitions: Collection[int]
+    ) -> DataFrame:
+        """Return the same for these partitions, which belong to one topic in Kafka."""
+        name, compacted = self.name, self.cluster.is_compacted(kafka)
+        between = topic_log.union_frames(
+            gaps.find_missing_offsets(judged, {p: r for p, r in part.items() if p in partitions}) for part in read
+        )
+        if compacted and self.contract.topics[name].on_gap == "stop":
+            rows = {row["partition"]: row for row in between.sort(F.desc("partition"), F.desc("offset")).collect()}
+            gone = {p: OffsetRange(row["offset"], row["offset"] + row["offsets"]) for p, row in rows.items()}
+            gaps.refuse_gap(self.contract, name, gone, self.plan.topics[name].members, gaps.COMPACTION)
+        fate, reason = ("gone", gaps.COMPACTION) if compacted else ("no_record", gaps.NO_RECORD)
+        return between.withColumns({"fate": F.lit(fate), "reason": F.lit(reason)})
+
+
+def _select_accepted(judged: DataFrame, topic_plan: TopicPlan, plan: Plan) -> DataFrame:
+    """Return the accepted records, with `key` and `value` decoded."""
+    accepted = (
+        erasure_marks.exclude_forgotten(judged)
+        .where("fate = 'accepted'")
+        .withColumns({name: F.col(column) for name, column in topic_log.DECODED_COLUMNS.items()})
+    )
+    return accepted.drop(*topic_log.DECODED_COLUMNS.values()).withColumns(topic_log.run_columns(topic_plan, plan))

@@ -1,0 +1,231 @@
+"""The ledger: which offsets each run ingested, and their fates. A view of the logs, never a second truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from hindcast.bitemporal.predicates import sql_literal
+from hindcast.ingest import erasure_marks, trim_ledger
+from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
+from hindcast.plan import journal, plans
+from hindcast.store import row_reader, tables
+from hindcast.store.tables import Table
+
+FATES = (
+    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
+    *("no_change", "gone", "no_record"),
+)
+"""Every fate that an offset can have."""
+
+_REVISIONS = """
+    WITH moved AS (
+        SELECT run, "partition", any_value(systemFrom) AS knownAt, min("offset") AS first, max("offset") AS last,
+               was, fate, count(*) AS n
+        FROM log WHERE ? IS NULL OR run = ? GROUP BY run, "partition", was, fate
+    )
+    SELECT run, "partition", any_value(knownAt), min(first), max(last),
+           list({'was': was, 'fate': fate, 'n': n} ORDER BY was, fate)
+    FROM moved GROUP BY run, "partition" ORDER BY run, "partition"
+"""
+_MEMBERS = """
+    SELECT DISTINCT "partition", topic, topicPartition, topicId FROM (
+        SELECT run, "partition", topic, topicPartition, topicId FROM log
+        UNION ALL SELECT run, "partition", topic, topicPartition, topicId FROM trimmed
+    ) WHERE ? IS NULL OR run = ? ORDER BY "partition"
+"""
+_DATED = """
+    SELECT count(*) FROM log WHERE fate = 'accepted' AND "timestamp" < {moment} AND (? IS NULL OR run = ?)
+"""
+_PIECES = """
+    WITH slim AS (
+        SELECT run, "partition", "offset", offsets, fate, systemFrom, topicId, epoch,
+               coalesce("timestamp" < streamTime, false) AS late,
+               fate = 'accepted' AND "value" IS NULL AND {not_forgotten} AS without
+        FROM log WHERE $1 IS NULL OR run = $2
+    ), known AS (
+        SELECT run, "partition", first, any_value("after") AS "after" FROM trimmed GROUP BY run, "partition", first
+    ), placed AS (
+        SELECT slim.*, known.first AS known, "offset" - coalesce(sum(offsets) OVER (
+                   PARTITION BY slim.run, slim."partition", known.first ORDER BY "offset"
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ), 0) AS piece
+        FROM slim LEFT JOIN known ON slim.run = known.run AND slim."partition" = known."partition"
+                                  AND "offset" >= known.first AND "offset" < known."after"
+    ), counted AS (
+        SELECT run, "partition", known, if(known IS NULL, piece, 0) AS piece, fate, systemFrom, topicId, epoch,
+               "offset" AS first, "offset" + offsets AS "after", offsets AS n, late::INT AS late,
+               without::INT AS without
+        FROM placed
+        UNION ALL
+        SELECT run, "partition", first, 0, fate, systemFrom, topicId, epoch, first, "after", n, late, without
+        FROM trimmed WHERE $1 IS NULL OR run = $2
+    ), summed AS (
+        SELECT run, "partition", known, piece, fate, any_value(systemFrom) AS knownAt, any_value(topicId) AS topicId,
+               any_value(epoch) AS epoch, min(first) AS first, max("after") AS "after", sum(n) AS n, sum(late) AS late,
+               sum(without) AS without
+        FROM counted GROUP BY run, "partition", known, piece, fate
+    )
+    SELECT run, "partition", any_value(knownAt), any_value(topicId), any_value(epoch), min(first), max("after"),
+           map(list(fate ORDER BY fate), list(n::BIGINT ORDER BY fate)), sum(late)::BIGINT, sum(without)::BIGINT
+    FROM summed GROUP BY run, "partition", known, piece ORDER BY run, "partition", min(first)
+"""
+
+
+@dataclass(frozen=True)
+class IngestedRange:
+    """Contiguous offsets of a partition, [start, end), that one run ingested, with the count of each fate.
+
+    `late`: of records dated before the stream time they met. `without_value`: of accepted ones without a value.
+    """
+
+    run: int
+    partition: int
+    known_at: datetime
+    topic_id: str
+    epoch: int
+    start: int
+    end: int
+    fates: dict[str, int]
+    late: int
+    without_value: int
+
+
+@dataclass(frozen=True)
+class FateRevision:
+    """How many records of a partition `moved` from one fate to another in a run (fate_revisions.py)."""
+
+    run: int
+    partition: int
+    known_at: datetime
+    first: int
+    last: int
+    moved: dict[tuple[str, str], int]
+
+    def count_became(self, fate: str) -> int:
+        """Return how many records got this fate, without those that were requeued."""
+        return sum(n for (was, now), n in self.moved.items() if now == fate and was != "malformed")
+
+    @property
+    def net_counts(self) -> dict[str, int]:
+        """The change of the count of each fate; negative where it falls."""
+        added = Counter[str]()
+        for (was, now), n in self.moved.items():
+            added[now] += n
+            added[was] -= n
+        return dict(added)
+
+
+def read_fate_revisions(entered: Table, run: int | None = None) -> list[FateRevision]:
+    """Return the revised fates of a topic's records, of one run or of all; by run and partition."""
+    rows = _query_table(entered, _REVISIONS, run)
+    return [
+        FateRevision(number, partition, known_at, first, last, {(m["was"], m["fate"]): m["n"] for m in moved})
+        for number, partition, known_at, first, last, moved in rows
+    ]
+
+
+def read_ingested_ranges(log: Table, run: int | None = None) -> list[IngestedRange]:
+    """Return the ranges that a log has, or had before a trim, of one run or of all; by run, partition and offset.
+
+    Empty if there is no log yet.
+    """
+    not_forgotten = erasure_marks.not_forgotten_sql(tables.open_table(log))
+    return [IngestedRange(*row) for row in _query_table(log, _PIECES.format(not_forgotten=not_forgotten), run)]
+
+
+def count_dated_before(log: Table, run: int, moment: datetime) -> int:
+    """Return how many accepted records of a run are dated before a moment."""
+    rows = _query_table(log, _DATED.format(moment=sql_literal(moment)), run)
+    return int(rows[0][0]) if rows else 0
+
+
+def read_members(log: Table) -> dict[int, MemberPartition]:
+    """Return the members of an entry with a pattern (topic_patterns.py), as far as its log has offsets of them."""
+    delta_table = tables.open_table(log)
+    if delta_table is None or "topicPartition" not in [field.name for field in delta_table.schema().fields]:
+        return {}
+    return {number: MemberPartition(*member) for number, *member in _query_table(log, _MEMBERS, None)}
+
+
+def read_ledger(warehouse: str, pipeline: str) -> pa.Table:
+    """Return what every run of a pipeline ingested: a row for each run, topic and piece of a partition, in this order.
+
+    Columns: pipeline, run, state, knownAt, runId, topic (the name in the contract), member (for a pattern, the topic
+    and partition in Kafka: `orders-eu-0`), partition, first and last offset, `anew`, and a count for each fate. A run
+    that ingested nothing is a row with null from `topic` on. Fates that a run revised follow in rows of their own, with
+    `anew` true (`read_fate_revisions`): the first and last offset concerned, and the change of each count, negative
+    where it falls. So the sums over all runs are the latest fates.
+    """
+    runs = journal.read_runs(warehouse, pipeline)
+    topics = sorted({name for run in runs for name in run.plan["topics"]})
+    known = {name: plans.last_members(runs, name) for name in topics}
+    ingested = [
+        (name, piece) for name in topics for piece in read_ingested_ranges(tables.log_table(warehouse, pipeline, name))
+    ]
+    revised = [
+        (name, entry) for name in topics for entry in read_fate_revisions(tables.fates_table(warehouse, pipeline, name))
+    ]
+    rows = []
+    for run in runs:
+        common = {
+            "pipeline": pipeline,
+            "run": run.number,
+            "state": run.state,
+            "knownAt": run.known_at,
+            "runId": run.run_id,
+        }
+        places = [_range_row(name, known[name], piece) for name, piece in ingested if piece.run == run.number]
+        places += [_revision_row(name, known[name], entry) for name, entry in revised if entry.run == run.number]
+        rows += [common | place for place in places] or [common]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+_SCHEMA = pa.schema(
+    [
+        ("pipeline", pa.string()),
+        ("run", pa.int64()),
+        ("state", pa.string()),
+        ("knownAt", pa.timestamp("us", "UTC")),
+        ("runId", pa.string()),
+        ("topic", pa.string()),
+        ("member", pa.string()),
+        ("partition", pa.int32()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("anew", pa.bool_()),
+        *((fate, pa.int64()) for fate in FATES),
+    ]
+)
+
+
+def _query_table(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
+    """Return the rows of a query over a table, which it calls `log`, of one run or of all; none without a table."""
+    delta_table = tables.open_table(log)
+    if delta_table is None:
+        return []
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("log", row_reader.open_dataset(delta_table))
+        engine.register("trimmed", trim_ledger.read_trim_counts(log))
+        return engine.execute(query, [run, run]).fetchall()
+
+
+def _ledger_place(topic: str, known: MemberPartitions, partition: int) -> dict[str, object]:
+    member = known.get(partition)
+    return {"topic": topic, "member": member and f"{member.topic}-{member.partition}", "partition": partition}
+
+
+def _range_row(topic: str, known: MemberPartitions, piece: IngestedRange) -> dict[str, object]:
+    place = _ledger_place(topic, known, piece.partition) | {"first": piece.start, "last": piece.end - 1, "anew": False}
+    return place | {fate: piece.fates.get(fate, 0) for fate in FATES}
+
+
+def _revision_row(topic: str, known: MemberPartitions, entry: FateRevision) -> dict[str, object]:
+    place = _ledger_place(topic, known, entry.partition) | {"first": entry.first, "last": entry.last, "anew": True}
+    return place | dict.fromkeys(FATES, 0) | entry.net_counts

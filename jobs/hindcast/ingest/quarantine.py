@@ -1,0 +1,100 @@
+"""Records still refused: the quarantine without those requeued, or accepted by another history retention, since."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.contract import Contract
+from hindcast.ingest import topic_log
+from hindcast.store import row_reader, tables
+
+_LISTED = """
+    WITH latest AS (
+        SELECT *, row_number() OVER (PARTITION BY topic, "partition", "offset" ORDER BY run DESC) AS nth,
+               bool_or(fate = 'accepted') OVER (PARTITION BY topic, "partition", "offset") AS requeued
+        FROM refused
+    ), decided AS (
+        SELECT topic, "partition", "offset", arg_max(fate, run) AS fate FROM entered GROUP BY ALL
+    )
+    SELECT latest.topic, latest."partition", latest."offset", "timestamp", latest.fate, reason, key, run,
+           CASE WHEN coalesce(decided.fate, latest.fate) <> 'accepted' THEN 'refused'
+                WHEN requeued THEN 'requeued' ELSE 'accepted' END AS now
+    FROM latest LEFT JOIN decided USING (topic, "partition", "offset") WHERE nth = 1
+    ORDER BY topic, "partition", "offset"
+"""
+
+
+def list_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
+    """Return a row for each record that is refused by its latest fate.
+
+    Columns: topic (in Kafka), partition, offset, timestamp, fate, reason, key (text), run, now (`refused`).
+    `everything`: also records that are no longer refused; their `now` is `requeued` or `accepted`. `topic` is a name in
+    the contract. Keys and reasons of topics with sensitive columns are masked.
+    """
+    return mask_refused(contract, read_refused(warehouse, contract, topic, everything=everything))
+
+
+def read_refused(warehouse: str, contract: Contract, topic: str | None = None, *, everything: bool = False) -> pa.Table:
+    """Return the rows of `list_refused`, with keys as bytes and nothing masked."""
+    quarantine = tables.open_table(topic_log.quarantine_table(warehouse, contract.pipeline))
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.execute(
+            'CREATE TABLE entered (topic VARCHAR, "partition" INT, "offset" BIGINT, fate VARCHAR, run BIGINT)'
+        )
+        for name in contract.topics:
+            entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
+            if entered is not None:
+                engine.register("one", row_reader.open_dataset(entered))
+                several = contract.topics[name].pattern is not None
+                place = "coalesce(topic, ?), topicPartition" if several else '?, "partition"'
+                engine.execute(
+                    f'INSERT INTO entered SELECT {place}, "offset", fate, run FROM one',  # noqa: S608  # our own columns
+                    [contract.kafka_topic(name)],
+                )
+        if quarantine is None:
+            engine.execute(_NONE)
+        else:
+            engine.register("refused", row_reader.open_dataset(quarantine))
+        rows = engine.sql(_LISTED).to_arrow_table()
+    if not everything:
+        rows = rows.filter(pc.equal(rows.column("now"), "refused"))
+    if topic is None:
+        return rows
+    own = [kafka for kafka in rows.column("topic").unique().to_pylist() if contract.find_topic(kafka) == topic]
+    return rows.filter(pc.is_in(rows.column("topic"), pa.array(own, pa.string())))
+
+
+def mask_refused(contract: Contract, rows: pa.Table) -> pa.Table:
+    """Return rows of `read_refused` as `list_refused` has them."""
+    names = {kafka: contract.find_topic(kafka) for kafka in rows.column("topic").unique().to_pylist()}
+    masked = [_mask_row(contract, names.get(row["topic"]), row) for row in rows.to_pylist()]
+    return pa.Table.from_pylist(masked, schema=_SCHEMA)
+
+
+def _mask_row(contract: Contract, name: str | None, row: dict[str, object]) -> dict[str, object]:
+    key = row["key"]
+    text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None
+    hidden = name is None or bool(contract.topics[name].sensitive)
+    return row | {"key": "***" if hidden and text else text, "reason": "***" if hidden else row["reason"]}
+
+
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("fate", pa.string()),
+        ("reason", pa.string()),
+        ("key", pa.string()),
+        ("run", pa.int64()),
+        ("now", pa.string()),
+    ]
+)
+_NONE = """
+    CREATE TABLE refused (topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ, key BLOB,
+                          "value" BLOB, fate VARCHAR, reason VARCHAR, run BIGINT)
+"""

@@ -1,0 +1,217 @@
+"""Requeue: malformed records are decoded again under the current contract, in a run that ingests nothing else.
+
+Their bytes are in the log. A record that decodes now gets a new fate, judged at the log's stream time of its offset,
+and enters its table as a late record, with the run's known-at. One that still does not stays in the quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import order, valid_time
+from hindcast.common.errors import QueryError, suggest_nearest
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import REDACTED
+from hindcast.formats import limits
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import erasure_marks, retimestamping, schemas, topic_log
+from hindcast.kafka import topic_patterns
+from hindcast.plan import plans
+from hindcast.plan.plans import Plan
+from hindcast.store import row_reader, tables
+
+MAX_SHOWN = 5
+"""How many records that still do not decode are shown with their reason."""
+
+
+def build_request(
+    contract: Contract,
+    topic: str | None = None,
+    reason: str | None = None,
+    partition: int | None = None,
+    offsets: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Return the request for malformed records to requeue, as a plan keeps it (`Plan.requeues`); all by default.
+
+    `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of the log's reason for
+    refusing them. Raises QueryError for what does not exist.
+    """
+    kafka = topic if topic is not None and topic not in contract.topics else None
+    if kafka is not None and (topic := contract.find_topic(kafka)) is None:
+        raise QueryError(f"no topic '{kafka}'", where=contract.pipeline, fix=suggest_nearest(kafka, contract.topics))
+    if (offsets and partition is None) or (partition is not None and topic is None and len(contract.topics) > 1):
+        usage = "hindcast requeue PIPELINE --topic T --partition P --offset O"
+        raise QueryError("--offset needs --partition, and --partition needs --topic", fix=usage)
+    names = [topic] if topic else list(contract.topics)
+    if partition is not None and kafka is None and contract.topics[names[0]].pattern is not None:
+        problem = f"--partition needs one topic, but {names[0]} is a pattern of topics"
+        raise QueryError(problem, fix="name the topic as Kafka does: hindcast requeue PIPELINE --topic orders-eu ...")
+    request = {"topics": names, "of": kafka, "reason": reason, "partition": partition, "offsets": sorted(set(offsets))}
+    return {name: value for name, value in request.items() if value not in (None, [])}
+
+
+def count_waiting(warehouse: str, contract: Contract, request: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many requested malformed records each topic has; topics without any are left out."""
+    counts = {}
+    for name in request["topics"]:
+        log = tables.open_table(tables.log_table(warehouse, contract.pipeline, name))
+        entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
+        if log is None:
+            continue
+        with duckdb.connect() as engine:
+            engine.register("ingested", row_reader.open_dataset(log))
+            not_forgotten = erasure_marks.not_forgotten_sql(log)
+            engine.execute(f"CREATE VIEW log AS SELECT * FROM ingested WHERE {not_forgotten}")  # noqa: S608  # our own columns
+            source = "log"
+            if entered is not None:
+                engine.register("entered", row_reader.open_dataset(entered))
+                source = _DECIDED
+            row = engine.execute(
+                f"SELECT count(*) FROM {source} WHERE fate = 'malformed' "  # noqa: S608  # our own columns
+                'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
+                'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
+                {
+                    "reason": request.get("reason"),
+                    "all": (partitions := _find_partitions(warehouse, contract, name, request)) is None,
+                    "some": partitions or [],
+                    "offsets": request.get("offsets", []),
+                },
+            ).fetchone()
+        if row and row[0]:
+            counts[name] = int(row[0])
+    return counts
+
+
+def decide_records(
+    spark: SparkSession,
+    contract: Contract,
+    name: str,
+    request: Mapping[str, Any],
+    known_at: datetime,
+    plan: Plan | None = None,
+) -> DataFrame:
+    """Return the requested malformed records of a topic, as rows of `fates/<topic>` without the run's columns.
+
+    `fate` is theirs by the current contract; malformed where they still do not decode. `plan`: that of the run that
+    decides, which stores the schemas that they name.
+    """
+    topic, warehouse = contract.topics[name], read_settings().warehouse
+    rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name)).where("fate = 'malformed'")
+    partitions = _find_partitions(warehouse, contract, name, request)
+    rows = rows.where(_request_condition(request, partitions))
+    own = F.coalesce("recordTimestamp", "timestamp") if "recordTimestamp" in rows.columns else F.col("timestamp")
+    bytes_ = rows.drop("reason", "was").withColumns(
+        {"_rawKey": F.col("key"), "_rawValue": F.col("value"), "timestamp": own}
+    )
+    span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
+    decoded = limits.decode_within_limit(bytes_, topic, lambda part: decode_records(part, topic, *span, writers))
+    taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
+    judged = order.redecide_fates(taken, topic_log.retention_column(topic))
+    return judged.select(
+        *("partition", "offset", "timestamp"),
+        F.col("_rawKey").alias("key"),
+        F.col("_rawValue").alias("value"),
+        F.lit("malformed").alias("was"),
+        "fate",
+        F.coalesce("reason", F.when(F.col("fate") == "expired", topic_log.expiry_reason(topic))).alias("reason"),
+    )
+
+
+def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) -> dict[str, Any]:
+    """Return how many `records` still do not decode, and the `first` of them with their reasons."""
+    rows = decided.where("fate = 'malformed'")
+    shown = _list_first(contract, name, rows)
+    first = [{field: value for field, value in row.items() if field != "fate"} for row in shown]
+    return {"records": rows.count() if len(first) == MAX_SHOWN else len(first), "first": first}
+
+
+def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[dict[str, Any]]:
+    """Return the first few records with their fate and the reason."""
+    rows = (
+        decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
+    )
+    hidden = bool(contract.topics[name].sensitive)
+    known = plans.read_members(read_settings().warehouse, contract, name)
+    return [
+        row.asDict()
+        | topic_patterns.member_fields(known, row["partition"])
+        | ({"reason": REDACTED} if hidden and row["reason"] else {})
+        for row in rows
+    ]
+
+
+def preview_requeue(
+    spark: SparkSession, contract: Contract, request: Mapping[str, Any], known_at: datetime
+) -> dict[str, Any]:
+    """Return what a requeue would make of the records, by topic, without writing.
+
+    `requeued`: how many would get each fate; `first` of them, each with its own; `still`: see
+    `describe_still_malformed`.
+    """
+    preview = {}
+    for name in count_waiting(read_settings().warehouse, contract, request):
+        rows = decide_records(spark, contract, name, request, known_at).persist()
+        counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
+        preview[name] = {
+            "requeued": _exclude_malformed(counts),
+            "first": _list_first(contract, name, rows.where("fate <> 'malformed'")),
+            "still": describe_still_malformed(contract, name, rows),
+        }
+        rows.unpersist()
+    return preview
+
+
+def format_requeue(topic: Mapping[str, Any]) -> str:
+    """Return what became of the malformed records of a topic, in words."""
+    counts, left = topic["requeued"], topic["still"]
+    parts = [f"{n:,} {fate}" for fate, n in counts.items()]
+    parts += [f"{left['records']:,} still malformed"] if left["records"] else []
+    lines = [", ".join(parts) or "none"]
+    for record in (*topic.get("first", ()), *left["first"]):
+        place = f"partition {record['partition']}"
+        if "topic" in record:
+            place = f"{record['topic']}, partition {record['topicPartition']}"
+        fate = ": ".join(filter(None, (record.get("fate"), record["reason"])))
+        lines.append(f"{place}, offset {record['offset']}: {fate}")
+    return "\n      ".join(lines)
+
+
+def _exclude_malformed(counts: Mapping[str, int]) -> dict[str, int]:
+    return {fate: n for fate, n in sorted(counts.items()) if fate != "malformed"}
+
+
+def _find_partitions(warehouse: str, contract: Contract, name: str, request: Mapping[str, Any]) -> list[int] | None:
+    """Return the requested partitions of a topic's log (for a pattern, its members' numbers); None for all."""
+    kafka, partition = request.get("of"), request.get("partition")
+    if kafka is None or not (known := plans.read_members(warehouse, contract, name)):
+        return None if partition is None else [partition]
+    return [n for n, member in known.items() if member.topic == kafka and partition in (None, member.partition)]
+
+
+_DECIDED = """(
+    SELECT "partition", "offset", coalesce(since.fate, log.fate) AS fate, coalesce(since.reason, log.reason) AS reason
+    FROM log LEFT JOIN (
+        SELECT "partition", "offset", last(fate ORDER BY run, was = 'malformed') AS fate,
+               last(reason ORDER BY run, was = 'malformed') AS reason
+        FROM entered GROUP BY "partition", "offset"
+    ) AS since USING ("partition", "offset")
+)"""
+"""A log with its latest fates."""
+
+
+def _request_condition(request: Mapping[str, Any], partitions: Collection[int] | None) -> Column:
+    condition = F.lit(True)
+    if "reason" in request:
+        condition = condition & F.contains("reason", F.lit(request["reason"]))
+    if partitions is not None:
+        condition = condition & F.col("partition").isin(*partitions)
+    if "offsets" in request:
+        condition = condition & F.col("offset").isin(*request["offsets"])
+    return condition

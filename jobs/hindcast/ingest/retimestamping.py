@@ -1,0 +1,132 @@
+"""Logs as the current contract dates their records, also where runs had replayed them under another `valid_time`.
+
+A log keeps the times by which a run judged its records, and the plan of each run knows the `valid_time` that gave them.
+Where that differs from the contract's, the bytes are decoded again, and the whole log is dated and judged again: by the
+same rules, each record against the known-at of its own run. Fates unrelated to time (malformed, null_key, gone) stay.
+A requeued record is judged at its offset's stream time, and does not move it (requeued_records.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import order, valid_time
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, Topic
+from hindcast.formats import WriterSchemas
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import erasure_marks, requeued_records, schemas
+from hindcast.kafka import gaps
+from hindcast.plan import horizon, journal
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import TopicPlan
+from hindcast.store import tables
+
+RETENTION = "interval day to second"
+"""The type in which `order` takes a history retention."""
+
+_OF_TIME = ("no_timestamp", "time_skew")
+_UNREAD = ("malformed", "null_key", "no_change")
+
+
+def read_log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> DataFrame:
+    """Return the rows of a topic's log, which exists, of runs after `after`, dated by the current contract.
+
+    Rows that are dated again are also judged again, by the contract's history retention, and have their former fate as
+    `was`.
+    """
+    rows = requeued_records.read_records(spark, read_settings().warehouse, contract.pipeline, name)
+    horizon.refuse_dating(
+        tables.log_table(read_settings().warehouse, contract.pipeline, name), contract.topics[name].valid_time
+    )
+    if all(run <= after for run in _find_stale_runs(contract, name)):
+        return rows.where(F.col("run") > after)
+    writers = schemas.read_schemas(spark, contract, name)
+    again = _is_requeued(spark, contract, name)
+    return _retimestamp_rows(rows, contract.topics[name], writers, again).where(F.col("run") > after)
+
+
+def read_stream_time_rows(
+    spark: SparkSession, contract: Contract, name: str, partitions: Collection[int]
+) -> DataFrame | None:
+    """Return the rows that give stream time: `partition`, `offset`, `timestamp`, `fate`; None if the log's are current.
+
+    The whole log, dated again; or only later rows, if each of these partitions has some: they know the stream time
+    before them.
+    """
+    stale = _find_stale_runs(contract, name)
+    if not stale:
+        return None
+    again = _is_requeued(spark, contract, name)
+    since = read_log(spark, contract, name, after=max(stale)).where(~again)
+    covered = {row["partition"] for row in since.select("partition").distinct().collect()}
+    if not covered.issuperset(partitions):
+        return read_log(spark, contract, name).where(~again)
+    own = F.when(F.col("fate") == "accepted", F.col("timestamp"))
+    reached = F.greatest("streamTime", own).alias("timestamp")
+    return since.select("partition", "offset", reached, F.lit("accepted").alias("fate"))
+
+
+def has_valid_time_changed(contract: Contract, name: str) -> bool:
+    """Return whether `valid_time` differs from that of the last completed run, or of a run abandoned since."""
+    topic_plans = _load_topic_plans(read_recent_runs(contract), name).values()
+    return any(topic_plan.valid_time != contract.topics[name].valid_time for topic_plan in topic_plans)
+
+
+def read_recent_runs(contract: Contract) -> list[Run]:
+    """Return the last completed run of a pipeline and those after it; all runs if none was completed."""
+    past = journal.read_runs(read_settings().warehouse, contract.pipeline)
+    last = max((n for n, run in enumerate(past) if run.state == "completed"), default=0)
+    return past[last:]
+
+
+def _is_requeued(spark: SparkSession, contract: Contract, name: str) -> Column:
+    runs = requeued_records.list_requeue_runs(spark, read_settings().warehouse, contract.pipeline, name)
+    return F.col("run").isin(runs)
+
+
+def _find_stale_runs(contract: Contract, name: str) -> list[int]:
+    """Return the runs that ingested or requeued records under another `valid_time`."""
+    past, topic = journal.read_runs(read_settings().warehouse, contract.pipeline), contract.topics[name]
+    requeues = {run.number for run in past if name in run.plan.get("requeues", {}).get("topics", ())}
+    topic_plans = _load_topic_plans(past, name).items()
+    ingested = {run for run, topic_plan in topic_plans if topic_plan.parts}
+    return [run for run, plan in topic_plans if run in ingested | requeues and plan.valid_time != topic.valid_time]
+
+
+def _load_topic_plans(runs: list[Run], name: str) -> dict[int, TopicPlan]:
+    """Return each run's plan of a topic."""
+    return {run.number: TopicPlan.from_json(run.plan["topics"][name]) for run in runs if name in run.plan["topics"]}
+
+
+def _retimestamp_rows(rows: DataFrame, topic: Topic, writers: WriterSchemas, again: Column) -> DataFrame:
+    """Return all rows of a log, dated and judged by the current topic; `again`: whether a row was requeued."""
+    own: Column = F.col("timestamp")
+    if "recordTimestamp" in rows.columns:
+        own = F.coalesce("recordTimestamp", "timestamp")
+    previous = {"was": F.col("fate"), "_why": F.col("reason"), "_dated": F.col("timestamp"), "timestamp": own}
+    before = rows.withColumns(previous)
+    before = before.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
+    decoded = decode_records(before, topic, *valid_time.skew_bounds(topic, F.col("systemFrom")), writers)
+    settled = F.col("was").isin(*_UNREAD, *gaps.FATES) | erasure_marks.is_forgotten(rows)
+    # A record that no longer decodes is still accepted here: `topic_log.refuse_undecodable` refuses it.
+    judged_now = F.col("fate").isin(*_OF_TIME) | ((F.col("was") == "no_timestamp") & F.col("fate").isin(*_UNREAD))
+    fates = {
+        "fate": F.when(settled, F.col("was")).when(judged_now, F.col("fate")).when(again, F.lit("accepted")),
+        "reason": F.when(settled, F.col("_why")).when(judged_now, F.col("reason")),
+        "key": F.col("_rawKey"),
+        "value": F.col("_rawValue"),
+        # A forgotten record has no bytes to date: it keeps its valid time, and does not move stream time.
+        "timestamp": F.when(erasure_marks.is_forgotten(rows), F.col("_dated")).otherwise(F.col("timestamp")),
+    }
+    retention = F.lit(topic.history_retention).cast(RETENTION)
+    # A decided record does not move stream time: requeued ones are decided first, then judged by it.
+    judged = order.redecide_fates(
+        order.decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention
+    )
+    judged = judged.withColumn("fate", F.when(erasure_marks.is_forgotten(rows), F.col("was")).otherwise(F.col("fate")))
+    columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]
+    return judged.select(*columns)

@@ -1,0 +1,338 @@
+"""The log of a topic, to which every planned record is appended once with its bytes and fate; and the quarantine.
+
+| log column | type | |
+| --- | --- | --- |
+| topicId | string | Kafka's id of the topic: a recreated topic of the same name has another |
+| epoch, partition, offset | int, int, bigint | the record's place; epoch counts changes of the partition count |
+| topic, topicPartition | string, int | of an entry with a `pattern`: the record's place in Kafka (topic_patterns.py) |
+| offsets | bigint | how many offsets the row stands for: 1, of a gap more (gaps.py) |
+| timestamp | timestamp | when the record is true: by the contract's `valid_time`, else as Kafka has it |
+| timestampType | int | who set Kafka's own timestamp (KIP-32): 0 the producer, 1 the broker, -1 nobody |
+| recordTimestamp | timestamp | Kafka's own, where `timestamp` differs |
+| key, value, headers | binary, binary, array | the bytes as sent |
+| fate, reason | string, string | docs/glossary.md lists the fates; reason: why it was refused |
+| streamTime | timestamp | the partition's stream time before the record: the record is late if it is dated before |
+| run, systemFrom | bigint, timestamp | the run that ingested it, and its known-at |
+| forgotten | bigint | the run that forgot it: its bytes are gone; only where there is such a record |
+
+Refused records are also in the quarantine, one table per pipeline, with the name of their topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import order, valid_time
+from hindcast.common.errors import RecordError, show_briefly
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, Topic
+from hindcast.contract.sensitive import REDACTED
+from hindcast.formats import limits, mismatch
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import erasure_marks, retimestamping, schemas, trim_ledger
+from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
+from hindcast.kafka.topics import HEADERS_SCHEMA, Cluster, OffsetRange
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.store import commits, files, row_reader, table_creation, tables
+from hindcast.store.tables import Table
+
+QUARANTINE_COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "fate",
+    "reason",
+    "run",
+    "systemFrom",
+)
+"""Columns of a pipeline's quarantine."""
+
+REQUEUED_REASON = "requeued: it decodes by the contract of this run"
+"""The reason in the quarantine of a record that is no longer refused."""
+NOT_REFUSED = ("accepted", "no_change")
+"""The fates of records that are not in the quarantine."""
+
+DISPUTED_MESSAGE = "a record of the log no longer decodes"
+MAX_REASON_LENGTH = 1_000
+"""Characters kept of the reason why a record does not decode."""
+
+
+_NEAR = 10_000
+"""How many offsets before a range give a lower bound of stream time."""
+
+DECODED_COLUMNS = {"key": "_key", "value": "_value"}
+_EMPTY = (
+    "epoch int, partition int, offset long, timestamp timestamp, key binary, value binary, "
+    f"{HEADERS_SCHEMA}, fate string, run long"
+)
+
+
+def read_accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
+    """Return the records of a topic's log that the contract accepts, of the runs after `after`; none without a log.
+
+    Under another history retention or `valid_time` than that of their run, records have other fates
+    (`order.redecide_fates`, retimestamping.py). A requeued record belongs to the run that requeued it
+    (requeued_records.py).
+    """
+    log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+    if tables.open_table(log) is None:
+        return empty_records(spark)
+    rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name, after))
+    return judge_again(rows, contract, name).where("fate = 'accepted'")
+
+
+def judge_again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
+    """Return rows of a topic's log with their fates by the contract's history retention (`order.redecide_fates`).
+
+    What a trim left from before the log's horizon was in force there, and stays accepted (`trim_ledger.read_log_trim`).
+    """
+    trim = trim_ledger.read_log_trim(tables.log_table(read_settings().warehouse, contract.pipeline, name))
+    if trim is None:
+        return order.redecide_fates(rows, retention_column(contract.topics[name]))
+    known = (F.col("timestamp") <= F.lit(trim.horizon)) & (F.col("run") <= trim.run)
+    marked = rows.withColumn("_settled", known & F.col("fate").isin("accepted", "expired"))
+    judged = order.redecide_fates(marked, retention_column(contract.topics[name]))
+    return judged.withColumn("fate", F.when(F.col("_settled"), "accepted").otherwise(F.col("fate"))).drop("_settled")
+
+
+def read_planned_by_fate(
+    spark: SparkSession, contract: Contract, plan: Plan, name: str, fates: Sequence[str] = ("accepted",)
+) -> DataFrame:
+    """Return the records of `read_planned` that have these fates."""
+    return read_planned(spark, contract, plan, name).where(F.col("fate").isin(*fates))
+
+
+def read_planned(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+    """Return the records that a plan would add to a topic's log, as the log would have them, without writing."""
+    log, topic_plan = tables.log_table(read_settings().warehouse, contract.pipeline, name), plan.topics[name]
+    with Cluster(read_settings().kafka) as cluster:
+        available = topic_patterns.offset_source(cluster, topic_plan.members, plan.run).read_offset_ranges(
+            contract.kafka_topic(name)
+        )
+    read = [gaps.remaining_ranges(part, gaps.find_lost_ranges(part, available)) for part in topic_plan.parts]
+    if not read:
+        return empty_records(spark)
+
+    def judge(by_client: Collection[int]) -> DataFrame:
+        return union_frames(
+            judge_records(spark, contract, plan, name, log, part, by_client, store=False) for part in read
+        )
+
+    members = topic_plan.members
+    _, rows = timestamp_overflow.run_with_client_fallback(judge, lambda rows: rows.localCheckpoint(), members)
+    rows = erasure_marks.exclude_forgotten(rows).drop(*DECODED_COLUMNS.values())
+    return rows.withColumns(run_columns(topic_plan, plan))
+
+
+def empty_records(spark: SparkSession) -> DataFrame:
+    """Return a DataFrame of no records, with the columns of a log."""
+    return spark.createDataFrame([], _EMPTY)
+
+
+def refuse_undecodable(decoded: DataFrame, kafka: str) -> DataFrame:
+    """Return accepted records decoded by the current contract; reading them fails on one that no longer decodes.
+
+    `decoded`: the columns of `decode_records`. A value that does not decode is null, and null would end its key: a
+    change of the contract must never do that.
+    """
+    topic, partition = (F.col("topic"), "topicPartition") if "topic" in decoded.columns else (F.lit(kafka), "partition")
+    place = F.concat_ws(" ", F.lit("topic"), topic, F.lit("partition"), partition, F.lit("offset"), "offset")
+    message = F.concat_ws(": ", F.lit(DISPUTED_MESSAGE), place, "reason")
+    disputed = F.col("fate").isin("malformed", "null_key")
+    return decoded.withColumn("value", F.when(disputed, F.raise_error(message)).otherwise(F.col("value")))
+
+
+def union_frames(frames: Iterable[DataFrame]) -> DataFrame:
+    """Return all rows; a column that one of the frames lacks is null there."""
+    return reduce(lambda all_, more: all_.unionByName(more, allowMissingColumns=True), frames)
+
+
+def run_columns(topic_plan: TopicPlan, plan: Plan) -> dict[str, Column]:
+    """Return the columns that all rows of a run share."""
+    return {
+        "topicId": F.lit(topic_plan.topic_id),
+        "epoch": F.lit(topic_plan.epoch),
+        "run": F.lit(plan.run).cast("long"),
+        "systemFrom": F.lit(plan.known_at),
+        **topic_patterns.member_columns(topic_plan.members),
+    }
+
+
+def judge_records(
+    spark: SparkSession,
+    contract: Contract,
+    plan: Plan,
+    name: str,
+    log: Table,
+    ranges: Mapping[int, OffsetRange],
+    by_client: Collection[int],
+    *,
+    store: bool = True,
+) -> DataFrame:
+    """Return the records of these ranges as rows of the log, without `run_columns`, and with `DECODED_COLUMNS`.
+
+    `by_client`: the partitions that Kafka's own client reads (timestamp_overflow.py). `store`: whether to store the
+    schemas that records name beside the log (schemas.py).
+    """
+    topic = contract.topics[name]
+    place = (read_settings().kafka, contract.kafka_topic(name), plan.topics[name].members)
+    raw = topic_patterns.read_records(spark, *place, {p: r for p, r in ranges.items() if p not in by_client})
+    if client_ranges := {p: r for p, r in ranges.items() if p in by_client}:
+        raw = raw.unionByName(timestamp_overflow.read_records_by_client(spark, *place, client_ranges))
+    with_bytes = raw.withColumns({"_rawKey": F.col("key"), "_rawValue": F.col("value")})
+    writers = schemas.resolve_schemas(contract, name, raw, plan if store else None)
+    span = valid_time.skew_bounds(topic, plan.known_at)
+    decoded = limits.decode_within_limit(with_bytes, topic, lambda some: decode_records(some, topic, *span, writers))
+    has_log = tables.open_table(log) is not None
+    before = retimestamping.read_stream_time_rows(spark, contract, name, ranges) if has_log else None
+    judged = order.decide_fates(*_add_stream_time(spark, log, decoded, retention_column(topic), ranges, before))
+    rows = judged.select(
+        "partition",
+        "offset",
+        F.lit(1).cast("long").alias("offsets"),
+        "timestamp",
+        "timestampType",
+        "recordTimestamp",
+        F.col("_rawKey").alias("key"),
+        F.col("_rawValue").alias("value"),
+        "headers",
+        "fate",
+        F.coalesce("reason", F.when(F.col("fate") == "expired", expiry_reason(topic))).alias("reason"),
+        "streamTime",
+        *(F.col(name).alias(alias) for name, alias in DECODED_COLUMNS.items()),
+    )
+    return erasure_marks.mark_forgotten(rows, journal.read_runs(log.warehouse, contract.pipeline), name, ranges)
+
+
+def retention_column(topic: Topic) -> Column:
+    """Return the history retention of a topic as `order` takes it; null means no limit."""
+    return F.lit(topic.history_retention).cast(retimestamping.RETENTION)
+
+
+def expiry_reason(topic: Topic) -> Column:
+    """Return the reason of expired records."""
+    return F.concat(
+        F.lit(f"older than the history retention of {topic.history_retention} at stream time "),
+        F.col("streamTime").cast("string"),
+    )
+
+
+def _add_stream_time(
+    spark: SparkSession,
+    log: Table,
+    decoded: DataFrame,
+    retention: Column,
+    ranges: Mapping[int, OffsetRange],
+    dated: DataFrame | None = None,
+) -> tuple[DataFrame, Column, Column | None]:
+    """Return records with the log's stream time before each partition's range, as `order.decide_fates` takes them.
+
+    `dated`: the log's rows where they were retimestamped (retimestamping.py).
+    """
+    if tables.open_table(log) is None:
+        return decoded, retention, None
+
+    def each(bound: Callable[[int, OffsetRange], str]) -> Column:
+        # One text: Spark parses it to a balanced tree, which hundreds of partitions need.
+        return F.expr(" OR ".join(f"(`partition` = {p} AND {bound(p, r)})" for p, r in ranges.items()))
+
+    latest = F.max("timestamp")
+    rows = row_reader.load_rows(spark, log) if dated is None else dated
+    before = rows.where((F.col("fate") == "accepted") & each(lambda _, r: f"offset < {r.start}"))
+    if dated is None and tables.count_rows(log) > tables.LARGE_ROWS:
+        # Earlier offsets seldom exceed the maximum of the last ones: Delta skips nearly all files.
+        near = before.where(each(lambda _, r: f"offset >= {r.start - _NEAR}"))
+        reached = near.groupBy("partition").agg(F.unix_micros(latest))
+        least = {partition: f"`timestamp` >= timestamp_micros({micros})" for partition, micros in reached.collect()}
+        before = before.where(each(lambda p, _: least.get(p, "true")))
+    reached = before.groupBy("partition").agg(latest.alias("_reached"))
+    return decoded.join(F.broadcast(reached), "partition", "left"), retention, F.col("_reached")
+
+
+def count_records(
+    judged: DataFrame,
+    place: Callable[[int], str],
+    topic: Topic,
+    field: str,
+    before: Counter[str],
+    to_come: int,
+    written: str,
+    *,
+    weigh: bool = False,
+) -> tuple[dict[int, int], int]:
+    """Return how many records each partition has, and how many bytes they take in all (0 without `weigh`).
+
+    Raises RecordError if more records of the run are malformed than the contract allows. `place` describes a partition.
+    `before`: how many `records` earlier commits of the run added, how many they `refused`, and how many were
+    `malformed`; this adds to it. `to_come`: how many offsets later commits will add: a share is one of the whole run.
+    `written`: what was written before, for the error. Bytes as in `files.text_size_column`.
+    """
+    rows = (
+        judged.groupBy("partition", "fate")
+        .agg(
+            F.count("*").alias("n"),
+            F.min("offset").alias("first"),
+            F.min_by("reason", "offset").alias("reason"),
+            F.min_by(F.substring(F.make_valid_utf8(F.col("key").cast("string")), 1, 200), "offset").alias("key"),
+            F.min_by("value", "offset").alias("value"),
+            (files.text_size_column(judged.select("key", "value", "headers")) if weigh else F.lit(0)).alias("bytes"),
+        )
+        .collect()
+    )
+    bad = sorted((row for row in rows if row["fate"] == "malformed"), key=lambda row: (row["partition"], row["first"]))
+    before["records"] += sum(row["n"] for row in rows)
+    before["malformed"] += sum(row["n"] for row in bad)
+    before["refused"] += sum(row["n"] for row in rows if row["fate"] not in NOT_REFUSED)
+    total, allowed = before["malformed"], limits.malformed_limit(topic, before["records"] + to_come)
+    if bad and total > allowed:
+        key = "no key" if bad[0]["key"] is None else f"key {'***' if topic.sensitive else bad[0]['key']}"
+        reason = REDACTED if topic.sensitive else show_briefly(bad[0]["reason"], MAX_REASON_LENGTH)
+        reason += "" if topic.sensitive else mismatch.describe_mismatch(topic, bad[0]["value"])
+        ways = "" if bad[0]["reason"].startswith("op ") else "fix the columns in the contract, or "
+        raise RecordError(
+            f"{total} of the run's records do not decode, and the limit is {allowed}; the first: {reason}",
+            where=f"{place(bad[0]['partition'])}, offset {bad[0]['first']}, {key}",
+            fix=f"{ways}let them into quarantine with {field}: {total}; {written}",
+        )
+    counts = Counter[int]()
+    for row in rows:
+        counts[row["partition"]] += row["n"]
+    return counts, sum(row["bytes"] or 0 for row in rows)
+
+
+def update_quarantine(
+    spark: SparkSession, contract: Contract, name: str, decided: Table, part: str, limit: int = 100
+) -> None:
+    """Append to the quarantine what was refused, each record once, and what of it was requeued.
+
+    Also catches up on abandoned runs. `decided`: the table with the fates of a topic's records; `part` names its
+    commits to the quarantine. `limit`: how many of the last commits to `decided` to look at.
+    """
+    table = quarantine_table(read_settings().warehouse, contract.pipeline)
+    done = tables.read_last_run(table, part=part)
+    new = [run for run, note in tables.read_notes(decided, limit=limit).items() if run > done and note.get("refused")]
+    if not new:
+        return
+    rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)
+    kafka = F.lit(contract.kafka_topic(name))
+    place = {"partition": F.col("topicPartition")} if "topicPartition" in rows.columns else {"topic": kafka}
+    again = (F.col("was") == "malformed") if "was" in rows.columns else F.lit(False)
+    since = {"reason": F.coalesce("reason", F.when(again, F.lit(REQUEUED_REASON)))}
+    refused = rows.where(~F.col("fate").isin(*NOT_REFUSED, *gaps.FATES) | again).withColumns(since)
+    refused = refused.withColumns(place).select(*QUARANTINE_COLUMNS)
+    table_creation.ensure_table(table, table_creation.make_nullable(refused.schema))
+    commits.append_rows(refused, table, max(new), {"run": max(new)}, part=part, after=done)
+
+
+def quarantine_table(warehouse: str, pipeline: str) -> Table:
+    """Return the table of the records that a pipeline refused."""
+    return Table(warehouse, pipeline, "quarantine", "quarantine")

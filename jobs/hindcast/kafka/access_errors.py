@@ -1,0 +1,252 @@
+"""Refusals by brokers, from what Kafka's clients report, as errors that say what was found, where, and what to do.
+
+librdkafka passes the reason to a client's `error_cb` (`ClientErrors`), apart from the failure; Spark's consumers have
+it in an exception's text. Neither contains a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from hindcast.common.errors import AccessError, TopicError
+from hindcast.kafka.security import PREFIX, Security, parse_addresses
+
+C = TypeVar("C")
+
+
+class ClientErrors(list[KafkaError]):
+    """The errors that a client has passed to its `error_cb`, in order."""
+
+    def __call__(self, error: KafkaError) -> None:
+        self.append(error)
+
+
+def connect_client(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], how: Security) -> C:
+    """Return a client of librdkafka's; raise AccessError if it cannot use the files that it is given."""
+    try:
+        return kind(config)
+    except KafkaException as error:
+        fix = f"check {PREFIX}CA, {PREFIX}CERT, {PREFIX}KEY and {PREFIX}KEY_PASSWORD"
+        where = ", ".join(str(path) for path in (how.ca, how.cert, how.key) if path)
+        raise AccessError(
+            f"the files for TLS cannot be used: {_clean_reason(error.args[0].str())}", where=where, fix=fix
+        ) from None
+
+
+def await_broker(
+    client: Any, errors: ClientErrors, servers: str, topic: str | None, how: Security, patience: float
+) -> None:
+    """Return when a broker has described the topic, or all topics without one.
+
+    `client`: a consumer, producer or admin client whose error_cb is `errors`. Raises AccessError as soon as no broker
+    lets us in, and KafkaException after `patience` seconds.
+    """
+    until, looked = time.monotonic() + patience, False
+    while True:
+        try:
+            client.list_topics(*([topic] if topic else []), timeout=min(_ASK_AGAIN, patience))
+        except KafkaException:
+            client.poll(0)
+            late = time.monotonic() > until
+            if late or _is_final(errors):
+                refuse_denied_access(errors, servers, how)
+            if (late or errors) and not looked:
+                looked = True
+                _refuse_unresolved(servers)
+                _refuse_other_listener(servers, how)
+            if late:
+                raise
+        else:
+            return
+
+
+def refuse_denied_access(errors: ClientErrors, servers: str, how: Security) -> None:
+    """Raise AccessError if brokers have refused TLS or our login."""
+    for error in errors:
+        text, server = _clean_reason(error.str()), _find_server(error.str(), servers)
+        if error.name() == "_AUTHENTICATION":
+            raise _login_error(text, server, how)
+        if error.name() == "_SSL" or "alert" in text:
+            raise _tls_error(text, server, how)
+
+
+def authorization_error(operation: str, topic: str, servers: str, how: Security) -> AccessError:
+    """Return the error for a refused operation on a topic, named as in Kafka's ACLs: Describe, Read, Create, ..."""
+    return AccessError(
+        f"{_describe_identity(how)} has no right to {operation} the topic, or it is not there",
+        where=f"{servers}, topic {topic}",
+        fix=f"allow it: kafka-acls --add --allow-principal {_principal(how)} --operation {operation} "
+        f"--topic {topic} (docs/security.md lists what is needed)",
+    )
+
+
+def find_access_error(text: str, where: str, servers: str, how: Security) -> AccessError | None:
+    """Return the error for a refusal in the text of a JVM exception; None if there is none.
+
+    >>> find_access_error("... Not authorized to access topics: [menu]", "p.menu", "b:9093", how)
+    AccessError(... has no right to Read the topic ...)
+    """
+    if match := re.search(r"Not authorized to access topics: \[([^\]]+)\]", text):
+        return authorization_error("Read", match[1], servers, how)
+    if match := re.search(r"Not authorized to access group: (\S+)", text):
+        fix = f"allow it: kafka-acls --add --allow-principal {_principal(how)} --operation Read --group {_GROUPS}"
+        return AccessError(
+            f"{_describe_identity(how)} has no right to Read Spark's group {match[1]}", where=where, fix=fix
+        )
+    for name, explain in _JVM_ERRORS.items():
+        if match := re.search(rf"{name}(?::? (.*))?$", text, re.MULTILINE):
+            return explain((match[1] or "").strip(), where)
+    return None
+
+
+def _is_final(errors: ClientErrors) -> bool:
+    """Return whether no broker is left that could let us in."""
+    names = {error.name() for error in errors}
+    return "_ALL_BROKERS_DOWN" in names or any("token" in error.str() for error in errors)
+
+
+def _login_error(text: str, server: str, how: Security) -> AccessError:
+    if "token" in text:
+        fix = f"check {PREFIX}TOKEN_URL and _SCOPE, {PREFIX}USERNAME (the client's id) and _PASSWORD (its secret)"
+        return AccessError(f"no token can be obtained for {how.username}: {text}", where=how.token_url, fix=fix)
+    if "current SASL state" in text:  # its answer to a handshake that it did not ask for
+        protocol = "ssl" if how.tls else "plaintext"
+        fix = f"name another listener in HINDCAST_KAFKA, or set {PREFIX}SECURITY to {protocol} and leave the user out"
+        problem = f"this listener does not use SASL, and {PREFIX}SECURITY is {how.protocol}"
+        return AccessError(problem, where=server, fix=f"{fix} (docs/security.md)")
+    fix = f"check {PREFIX}USERNAME, {PREFIX}PASSWORD and {PREFIX}MECHANISM, and that the broker knows the user under it"
+    return AccessError(f"the broker does not accept {_describe_identity(how)}: {text}", where=server, fix=fix)
+
+
+def _tls_error(text: str, server: str, how: Security) -> AccessError:
+    if "alert" in text:
+        fix = f"set {PREFIX}CERT and {PREFIX}KEY to a certificate that an authority of the broker's has signed"
+        return AccessError(f"the broker does not accept our certificate: {text}", where=server, fix=fix)
+    why = _describe_distrust(server, how) or text
+    if "match" in why:
+        fix = "name the broker in HINDCAST_KAFKA as its certificate does; its advertised.listeners have to as well"
+        return AccessError(f"the broker's certificate is for another name: {why}", where=server, fix=fix)
+    other = f"{how.ca} does not have it" if how.ca else "without it this machine's own are trusted"
+    fix = f"set {PREFIX}CA to a PEM file of the authority that has signed it ({other})"
+    return AccessError(f"the broker's certificate cannot be trusted: {why}", where=server, fix=fix)
+
+
+def _describe_distrust(server: str, how: Security) -> str:
+    """Return why a broker's certificate is not trusted, by OpenSSL: librdkafka says the same for all reasons."""
+    try:
+        _shake_hands(server, ssl.create_default_context(cafile=str(how.ca) if how.ca else None))
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _refuse_unresolved(servers: str) -> None:
+    """Raise TopicError if this machine can resolve no broker's name; it may be able to later."""
+    names = [host for host, _ in parse_addresses(servers, "HINDCAST_KAFKA")]
+    for host in names:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            continue
+        return
+    problem = f"no host has the name {' or '.join(names)}"
+    fix = "set HINDCAST_KAFKA to the brokers' host:port, as this machine knows them"
+    raise TopicError(problem, where=servers, fix=fix)
+
+
+def _refuse_other_listener(servers: str, how: Security) -> None:
+    """Raise AccessError if the first broker's listener speaks TLS and we do not, or the other way round."""
+    server, context = servers.split(",", maxsplit=1)[0].strip(), ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is sent nothing
+    try:
+        _shake_hands(server, context)
+        speaks_tls = True
+    except ssl.SSLError:
+        speaks_tls = False
+    except (OSError, ValueError):  # nobody is there, or he has gone
+        return
+    if speaks_tls != how.tls:
+        problem = f"this listener speaks {'TLS' if speaks_tls else 'no TLS'}, and {PREFIX}SECURITY is {how.protocol}"
+        protocols = "ssl or sasl_ssl" if speaks_tls else "plaintext or sasl_plaintext"
+        fix = f"name another listener in HINDCAST_KAFKA, or set {PREFIX}SECURITY to {protocols} (docs/security.md)"
+        raise AccessError(problem, where=server, fix=fix)
+
+
+def _shake_hands(server: str, context: ssl.SSLContext) -> None:
+    host, _, port = server.rpartition(":")
+    host = host.rpartition("://")[2].strip("[]")
+    with socket.create_connection((host, int(port)), 5) as plain:
+        context.wrap_socket(plain, server_hostname=host).close()
+
+
+def _clean_reason(text: str) -> str:
+    """Return a reason without the address and state that librdkafka adds, and without OpenSSL's numbers."""
+    text = re.sub(r"^\w+://\S+: ", "", text)
+    text = re.sub(r" \(after \d+ms in state \w+\)", "", text)
+    return re.sub(r"error:[0-9A-F]+:SSL routines:[^:]*:", "", text)
+
+
+def _find_server(text: str, servers: str) -> str:
+    """Return the broker that a reason names, or else the first one."""
+    named = re.match(r"\w+://([^/\s]+)/", text)
+    return named[1] if named else servers.split(",", maxsplit=1)[0].strip()
+
+
+def _describe_identity(how: Security) -> str:
+    if how.username:
+        return f"the user '{how.username}' ({how.mechanism})"
+    return f"the owner of {how.cert}" if how.cert else "an anonymous client"
+
+
+def _principal(how: Security) -> str:
+    return f"User:{how.username}" if how.username else "User:<its subject>" if how.cert else "User:ANONYMOUS"
+
+
+def _jvm_login_error(text: str, where: str) -> AccessError:
+    fix = (
+        f"our own client was let in, so Spark's JVMs have different credentials: set the same {PREFIX} variables "
+        f"where they are started, or {PREFIX}HANDOVER to file (docs/security.md)"
+    )
+    return AccessError(f"the broker does not accept Spark: {text}", where=where, fix=fix)
+
+
+def _jvm_tls_error(text: str, where: str) -> AccessError:
+    fix = f"set {PREFIX}CA: without it Java trusts its own authorities, which may be others than this machine's"
+    return AccessError(f"Spark cannot connect by TLS: {text}", where=where, fix=fix)
+
+
+def _jvm_secret_error(text: str, where: str) -> AccessError:
+    fix = (
+        "the file must exist and be readable where Spark's driver and executors run; or give them the credentials in "
+        f"their environment, with {PREFIX}HANDOVER environment (docs/security.md)"
+    )
+    return AccessError(f"Spark cannot read a secret: {text}", where=where, fix=fix)
+
+
+def _jvm_key_error(_: str, where: str) -> AccessError:
+    fix = (
+        f"check {PREFIX}KEY and {PREFIX}KEY_PASSWORD; Java before 19 does not read what OpenSSL encrypts keys with by "
+        "default: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -in OLD.pem -out NEW.pem makes one that it reads"
+    )
+    return AccessError("Spark cannot read the key of our certificate", where=where, fix=fix)
+
+
+_JVM_ERRORS: dict[str, Callable[[str, str], AccessError]] = {
+    "SaslAuthenticationException": _jvm_login_error,
+    "LoginException": _jvm_login_error,
+    "SslAuthenticationException": _jvm_tls_error,
+    "Could not read properties from file": _jvm_secret_error,
+    "Invalid PEM keystore configs": _jvm_key_error,
+}
+_ASK_AGAIN = 0.5
+"""Seconds that one question waits: after a refusal no answer ever comes."""
+_GROUPS = "spark-kafka-relation --resource-pattern-type prefixed"

@@ -1,0 +1,94 @@
+"""Records whose timestamps make Spark's Kafka connector fail: their milliseconds overflow its microseconds.
+
+Those are dates outside the years -290308 to 294247: nanoseconds sent as milliseconds, say, or garbage. Kafka's own
+client then reads the partition, in a Spark task, and takes the nearest timestamp that Spark has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+from confluent_kafka import Message
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from hindcast.kafka import jvm_credentials
+from hindcast.kafka.topic_patterns import MemberPartitions, kafka_partition, log_partition
+from hindcast.kafka.topics import RECORD_SCHEMA, Cluster, OffsetRange
+
+Used = TypeVar("Used")
+
+_OVERFLOW = re.compile(r"Record at topic (\S+) partition (\d+) offset \d+ has timestamp value -?\d+ that overflows")
+_MAX_MILLIS = (2**63 - 1) // 1000
+_ARROW = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+def run_with_client_fallback(
+    make: Callable[[frozenset[int]], DataFrame], use: Callable[[DataFrame], Used], members: MemberPartitions
+) -> tuple[DataFrame, Used]:
+    """Return what `make` makes of records, and what `use` returns for it.
+
+    `make` gets the partitions that Kafka's own client has to read: none at first, then those of which Spark's connector
+    refuses a record in `use`.
+    """
+    by_client = frozenset[int]()
+    while True:
+        try:
+            rows = make(by_client)
+            return rows, use(rows)
+        except (PySparkException, Py4JJavaError) as error:
+            refused = _OVERFLOW.search(str(error))
+            if refused is None or (partition := log_partition(members, refused[1], int(refused[2]))) in by_client:
+                raise
+            by_client |= {partition}
+
+
+def read_records_by_client(
+    spark: SparkSession, servers: str, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
+) -> DataFrame:
+    """Return the rows of `topic_patterns.read_records`, read by Kafka's own client: a task for each partition."""
+    rows = [(n, *kafka_partition(kafka, members, n), *offsets) for n, offsets in ranges.items()]
+    columns = "number int, topic string, partition int, start long, end long"
+    frame = spark.createDataFrame(rows, columns).repartition(len(rows), "number")
+    security_file = jvm_credentials.write_task_security(servers)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            with Cluster(servers, jvm_credentials.load_task_security(servers, security_file)) as cluster:
+                for messages in cluster.read_committed_records(
+                    row["topic"], {row["partition"]: OffsetRange(row["start"], row["end"])}
+                ):
+                    rows = [_message_row(message) | {"partition": row["number"]} for message in messages]
+                    yield pa.RecordBatch.from_pylist(rows, _ARROW)
+
+    return frame.mapInArrow(read, RECORD_SCHEMA)
+
+
+def _message_row(message: Message) -> dict[str, Any]:
+    """Return a message as a row of Spark's connector, without its partition."""
+    kind, millis = message.timestamp()
+    headers = [
+        {"key": key, "value": value} for key, value in cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    ]
+    return {
+        "offset": message.offset(),
+        "timestamp": max(-_MAX_MILLIS, min(millis, _MAX_MILLIS)) * 1000,
+        "timestampType": kind - 1,
+        "key": message.key(),
+        "value": message.value(),
+        "headers": headers or None,
+    }

@@ -1,0 +1,427 @@
+"""Forget one key of a topic, or single records: erase them from everything that a pipeline has, with proof.
+
+    plan -> remove rows, from the last views up to the topic -> remove bytes from the log -> purge files
+         -> derive what is made of the topic -> prove -> report
+
+It is a run of its own. What it forgets is stored in no table, and the journal has only its sha256: whoever repeats the
+command gives it again, and the run goes on. Rows are removed from below upwards and the log comes last, because what a
+row was made of decides which rows go; records that have lost their bytes are known by their mark.
+
+The run ingests no offsets. Later records of the same key are new ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.common.errors import HindcastError, RequestError, RunError, escape_controls
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.contract.load import load_all
+from hindcast.ingest import initial_rows, topic_log
+from hindcast.ops.erase import proof, purge, records, row_removal
+from hindcast.ops.erase.lineage import ErasureLineage
+from hindcast.ops.erase.records import ErasureRequest
+from hindcast.ops.erase.texts import ForgottenTexts
+from hindcast.plan import journal, notices, planner
+from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.plans import Plan
+from hindcast.quality import gate_results, hold_store
+from hindcast.quality.hold_units import RECORD_COLUMNS
+from hindcast.report import page
+from hindcast.runs import emission, row_counts, run_steps
+from hindcast.store import emitted_log, row_reader, table_creation, tables
+from hindcast.store.folder import WarehouseFolder
+from hindcast.store.tables import Table
+
+
+def forget_records(
+    spark: SparkSession, contract: Contract, request: ErasureRequest, reason: str | None = None
+) -> dict[str, Any]:
+    """Forget what is requested and return the proof, which is also stored with the reports (`forget-RUN.json`).
+
+    For what was forgotten before and has not come again, return the proof of that run, if it left nothing. Raises
+    RequestError if no record ever matched; if the contract was changed since the last run, because tables have to match
+    it; during an upgrade of the topic's table; and if a kafka view that cannot start from scratch would have to.
+    """
+    settings, pipeline = read_settings(), contract.pipeline
+    past, digest = journal.read_runs(settings.warehouse, pipeline), request.digest(spark, contract)
+    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == digest]
+    begun = next((run for run in same if run.state == "planned"), None)
+    if past and past[-1].plan["contract"] != contract.hash:
+        fix = f"hindcast run {pipeline}, then forget"
+        raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
+    if begun is None and not any(_count_rows(spark, contract, request, past).values()):
+        if not same:
+            raise _not_found_error(contract, request)
+        if same[-1].state == "completed":
+            run_steps.finish_run(pipeline, same[-1].number)  # it may have died before its report was written
+            proven = _read_proof(pipeline, same[-1].number)
+            if proven["proven"]:
+                return proven
+    if begun is None:
+        _refuse_unready(contract, request.topic)
+    run_id = begun.run_id if begun else journal.new_run_id("forget")
+    forgets = {"topic": request.topic, "sha256": digest}
+    plan = planner.ensure_plan(
+        settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead={"forgets": forgets}
+    )
+    notices.wait_for_others(settings.warehouse, pipeline)
+    step = _Erasure(spark, contract, request, plan, past)
+    step.remove_rows()
+    step.purge_files()
+    try:
+        run_steps.execute_table_steps(spark, pipeline, plan.run)
+    except HindcastError:  # the failure has nothing to do with the key
+        step.remove_unheld()
+        step.write_proof()
+        raise
+    step.remove_unheld()
+    proven = step.write_proof()
+    run_steps.finish_run(pipeline, plan.run)
+    return proven
+
+
+def preview_erasure(spark: SparkSession, contract: Contract, request: ErasureRequest) -> dict[str, int]:
+    """Return how many rows of each table would be removed, and how many records of the log would lose their bytes.
+
+    Nothing is written. All counts are 0 for what a run has forgotten. Raises RequestError if no record ever matched.
+    """
+    past, digest = journal.read_runs(read_settings().warehouse, contract.pipeline), request.digest(spark, contract)
+    counts = _count_rows(spark, contract, request, past)
+    if not any(counts.values()) and not any(run.plan.get("forgets", {}).get("sha256") == digest for run in past):
+        raise _not_found_error(contract, request)
+    return counts
+
+
+def format_proof(pipeline: str, report: Mapping[str, Any]) -> str:
+    """Return a proof as lines for a terminal."""
+    lines = [f"{pipeline}, run {report['run']}: {report['table']}, key of sha256 {report['sha256']}", ""]
+    lines += [f"  {name:<28} {n:>8,} rows" for name, n in report["rows"].items()]
+    lines += ["", f"  searched: {report['files']:,} files, {report['bytes']:,} bytes, {report['texts']:,} texts"]
+    lines += [f"  of the texts other records have {report['shared']:,} too"] if report["shared"] else []
+    if report["proven"]:
+        lines.append("  found: nothing")
+    lines += [f"  left: a text of sha256 {t['sha256'][:12]} in {', '.join(t['files'])}" for t in report["left"]]
+    lines += [f"  left: {report['rowsLeft']:,} rows of it"] if report["rowsLeft"] else []
+    lines += [f"  left: {path} belongs to no table" for path in report["old"]]
+    lines += ["", *(f"  {line}" for line in (*UNREACHED_COPIES, *describe_readers(report["readers"])))]
+    return escape_controls("\n".join(lines))
+
+
+UNREACHED_COPIES = (
+    "Kafka still has the records, until its retention or a tombstone takes them; this pipeline has passed them.",
+    "Copies elsewhere stay: backups, clones, Airflow's XComs and task logs of keys that were held back.",
+)
+"""Copies that an erasure cannot reach."""
+
+
+def find_readers(contract: Contract, names: Sequence[str]) -> list[str]:
+    """Return the views of other pipelines that are made of these tables: their rows are their own."""
+    places = {f"{contract.pipeline}.{name}" for name in names}
+    return sorted(
+        f"{other.pipeline}.{view}"
+        for other in load_all(read_settings().schemas).values()
+        for name, source in other.inputs.items()
+        if source.table in places
+        for view in other.ordered_views
+        if name in other.list_upstream(view)
+    )
+
+
+def describe_readers(views: Sequence[str]) -> list[str]:
+    """Return what to do about views of other pipelines, as lines."""
+    if not views:
+        return []
+    return [
+        f"Other pipelines read it: {', '.join(views)}. Remove their folders; their next runs derive them from scratch."
+    ]
+
+
+def _not_found_error(contract: Contract, request: ErasureRequest) -> RequestError:
+    """Return the error for a key, or records, that no run has ever ingested."""
+    table = f"{contract.pipeline}.{request.topic}"
+    if request.places:
+        fix = f"hindcast ledger {contract.pipeline} lists the offsets of each partition"
+        return RequestError(f"there is no record at {request.text}; nothing was written", where=table, fix=fix)
+    fix = f"look at how its keys are written: hindcast query {table}"
+    return RequestError(f"there is no such key: {request.text}; nothing was written", where=table, fix=fix)
+
+
+def _refuse_unready(contract: Contract, topic: str) -> None:
+    """Raise RequestError if not everything can be erased now, or not be derived again afterwards."""
+    delta_table = tables.open_table(locate_own_table(contract, topic))
+    if delta_table is not None and tables.read_older_format(delta_table) is not None:
+        raise RequestError(
+            "its table does not have today's store format",
+            where=f"{contract.pipeline}.{topic}",
+            fix=f"hindcast upgrade {contract.pipeline}.{topic}, then forget",
+        )
+    for name in contract.list_tables_below(topic):
+        if name in contract.views and contract.views[name].semantics == "kafka":
+            emission.refuse_restart(contract, name)
+
+
+class _Erasure:
+    """One erasure under way."""
+
+    def __init__(
+        self, spark: SparkSession, contract: Contract, request: ErasureRequest, plan: Plan, past: list[journal.Run]
+    ) -> None:
+        self._spark, self._contract, self._request, self._plan = spark, contract, request, plan
+        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == plan.forgets["sha256"]}
+        self._is_repeated = plan.run in same
+        self._records = records.read_records(spark, contract, request, {*same, plan.run}).localCheckpoint()
+        self.lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), plan)
+        adopted = records.find_adopted_records(spark, contract, request)
+        self._adopted = adopted.localCheckpoint() if adopted is not None else None
+        self.texts = records.collect_texts(contract, request, self._records, self._adopted)
+        self._readers = find_readers(contract, self.lineage.tables)
+        self._rows: dict[str, int] = {}
+
+    def remove_rows(self) -> None:
+        """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
+        warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
+        touched = [name for name in self.lineage.tables if self.lineage.has_table(name)]
+        for name in touched:
+            self.lineage.find_rows(name)  # everything is found before anything is removed
+        self._rows["failing"] = self._remove_gate_rows(touched)
+        for name in reversed(touched):
+            table = tables.locate_table(warehouse, self._contract, name)
+            if name in self._contract.views and self._contract.views[name].semantics == "kafka":
+                self._rows[name] = self._restart_view(name)
+            else:
+                self._rows[name] = row_removal.remove_rows(
+                    self.lineage.find_rows(name), table, [*table.identity, "systemFrom"], run
+                )
+            if self._rows[name] or self._is_repeated:  # an earlier attempt may have died between the two
+                row_counts.write_row_counts(self._spark, table, self._plan.known_at - timedelta(microseconds=1))
+        self._scrub_texts()
+        if self._adopted is not None:
+            initial = initial_rows.initial_rows_table(warehouse, pipeline, self._request.topic)
+            self._rows[initial.name] = row_removal.remove_rows(self._adopted, initial, ["key", "timestamp"], run)
+        places = {"partition": "partition", "offset": "offset"}
+        fates = tables.fates_table(warehouse, pipeline, self._request.topic)
+        row_removal.blank_records(self._records, fates, places, run)
+        in_kafka = {"topic": "topic", "partition": "topicPartition", "offset": "offset"}
+        row_removal.blank_records(self._records, topic_log.quarantine_table(warehouse, pipeline), in_kafka, run)
+        log = tables.log_table(warehouse, pipeline, self._request.topic)
+        row_removal.blank_records(self._records, log, places, run)
+        self._rows[log.name] = self._records.count()
+
+    def _restart_view(self, name: str) -> int:
+        """Empty the table, the emitted log and the state of a kafka view; return how many rows there were."""
+        warehouse, run = read_settings().warehouse, self._plan.run
+        log = emitted_log.emitted_table(warehouse, self._contract, name)
+        states = [path for path in self._folder.tables if path.startswith(f"kept/{name}/")]
+        count = 0
+        for path in states:
+            count += row_removal.empty_table(self._spark, Table(warehouse, log.pipeline, path, "kept"), run)
+        for table in (log, tables.locate_table(warehouse, self._contract, name)):
+            count += row_removal.empty_table(self._spark, table, run) if tables.open_table(table) else 0
+        return count
+
+    def _remove_gate_rows(self, touched: Sequence[str]) -> int:
+        """Remove what gates found, and held back, of the records and keys that go; return how many entries changed.
+
+        Entries of other keys stay, without the rows that contain a text to be forgotten.
+        """
+        table = hold_store.failing_table(read_settings().warehouse, self._contract.pipeline)
+        if tables.open_table(table) is None:
+            return 0
+        rows = row_reader.load_rows(self._spark, table)
+        at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
+        parts = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
+        for name in touched:
+            own = tables.locate_table("", self._contract, name).key
+            keys = (
+                self.lineage.find_rows(name)
+                .select(F.lit(name).alias("table"), hold_store.format_row_key(own).alias("key"))
+                .distinct()
+            )
+            parts.append(rows.join(keys, ["table", "key"], "left_semi").select(*rows.columns))
+        if "unit" in rows.columns:  # entries of held records have only the place
+            place = F.col("partition").alias(RECORD_COLUMNS[0]), F.col("offset").alias(RECORD_COLUMNS[1])
+            units = (
+                self._records.select(*place).select(hold_store.format_row_key(RECORD_COLUMNS).alias("unit")).distinct()
+            )
+            of_these = rows.where(F.col("table").isin(self._request.topic, *touched))
+            parts.append(of_these.join(units, "unit", "left_semi").select(*rows.columns))
+        entries = reduce(DataFrame.unionByName, parts).distinct().localCheckpoint()
+        count = row_removal.remove_rows(entries, table, rows.columns, self._plan.run)
+        if self.texts.search_terms:  # another key is held all the same, without the row
+            texts = F.array(*(F.lit(text) for text in sorted(self.texts.search_terms)))
+            named = F.exists(texts, lambda text: F.contains("row", text))
+            others = (
+                row_reader.load_rows(self._spark, table).where(F.col("table").isin(*touched) & named).localCheckpoint()
+            )
+            count += row_removal.clear_column(others, table, "row", self._plan.run)
+        return count
+
+    def remove_unheld(self) -> None:
+        """Remove what was held of these records and stands in no table, now that all is derived without them.
+
+        What of a key is not held as it was any more was made of them. What is known of a key that has ended before,
+        goes if the key says what they said and no row has it.
+        """
+        failing = hold_store.failing_table(read_settings().warehouse, self._contract.pipeline)
+        if tables.open_table(failing) is None:
+            return
+        entries = row_reader.load_rows(self._spark, failing)
+        unit = F.col("unit") if "unit" in entries.columns else F.lit(None).cast("string")
+        entries = entries.withColumn("_unit", unit)
+        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.lineage.tables]
+        every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
+        self._rows["failing"] += row_removal.remove_rows(every, failing, every.columns, self._plan.run)
+
+    def _unheld(self, name: str, entries: DataFrame) -> DataFrame:
+        """Return of the entries of a table those that go (`remove_unheld`)."""
+        now, before = (self._held(name, upto) for upto in (None, self._plan.run))
+        own, was = F.struct("key", "_unit"), F.col("run") < self._plan.run
+        there = own.eqNullSafe(F.struct("_heldKey", "_heldUnit"))
+        anew = entries.where(~was & (F.col("entry") == "held")).select(own.alias("_own")).distinct()
+        ended = entries.join(F.broadcast(before), there, "left_semi").join(F.broadcast(now), there, "left_anti")
+        changed = entries.where(was).join(F.broadcast(before), there, "left_semi")
+        changed = changed.join(F.broadcast(anew), own.eqNullSafe(F.col("_own")), "left_semi")
+        settled = entries.join(F.broadcast(now), F.col("key") == F.col("_heldKey"), "left_anti").where(
+            "key IS NOT NULL"
+        )
+        keys = [row[0] for row in settled.select("key").distinct().collect() if self.texts.said_in(row[0])]
+        said = self._spark.createDataFrame([[key] for key in keys], "_key string")
+        table = tables.locate_table(read_settings().warehouse, self._contract, name)
+        if keys and tables.open_table(table) is not None:
+            rows = row_reader.load_rows(self._spark, table).select(hold_store.format_row_key(table.key).alias("_key"))
+            said = said.join(rows, "_key", "left_anti")
+        gone = settled.join(F.broadcast(said), F.col("key") == F.col("_key"), "left_semi")
+        return reduce(DataFrame.unionByName, (ended, changed, gone))
+
+    def _held(self, name: str, before: int | None) -> DataFrame:
+        """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
+        place = read_settings().warehouse, self._contract.pipeline
+        found = hold_store.read_held_units(self._spark, *place, name, before=before)
+        if found is None:
+            return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
+        return found.select(F.col("key").alias("_heldKey"), F.col("unit").alias("_heldUnit"))
+
+    def _scrub_texts(self) -> None:
+        """Remove the texts from the journal, the gate results and the reports."""
+        warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
+        entries = journal.runs_table(warehouse, pipeline)
+        table_creation.ensure_table(entries, journal.SCHEMA)
+        by = ["run", "entry", "at", "sequence"]
+        row_removal.rewrite_column(
+            self._spark, entries, by, "detail", run, lambda row: _scrub_json(self.texts, str(row["detail"]))
+        )
+        gates = gate_results.results_table(warehouse, pipeline)
+        by = ["run", "at", "table", "gate"]
+        row_removal.rewrite_column(
+            self._spark,
+            gates,
+            by,
+            "detail",
+            run,
+            lambda row: self.texts.scrub_detail(row["detail"] or "", row["table"]),
+        )
+        page.remove_unfinished_files(self._reports)
+        for path in sorted(self._reports.glob("run-*.json")):
+            try:
+                report = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                path.unlink()  # cut off: nobody knows what was in it
+                continue
+            if (scrubbed := self.texts.scrub_json(report)) != report:
+                page.write_page(read_settings().reports, scrubbed)
+
+    @property
+    def _folder(self) -> WarehouseFolder:
+        return WarehouseFolder(f"{read_settings().warehouse}/{self._contract.pipeline}")
+
+    @property
+    def _reports(self) -> Path:
+        return read_settings().reports / self._contract.pipeline
+
+    def purge_files(self) -> None:
+        """Remove from the files of all tables what their rows no longer have."""
+        folder = self._folder
+        for name in folder.tables:
+            path = f"{read_settings().warehouse}/{self._contract.pipeline}/{name}"
+            purge.purge_table(self._spark, folder, name, path, self.texts.scrub_text)
+
+    def _count_left(self) -> int:
+        """Return how many rows of the topic's table, and records of its log and base, are still to be forgotten."""
+        request = self._request
+        table = tables.locate_table(read_settings().warehouse, self._contract, request.topic)
+        left = records.read_records(self._spark, self._contract, request, set()).count()
+        if tables.open_table(table) is not None:
+            condition = records.erased_condition(self._contract, request)
+            left += row_reader.load_rows(self._spark, table).where(condition).count()
+        adopted = records.find_adopted_records(self._spark, self._contract, request)
+        return left + (adopted.count() if adopted is not None else 0)
+
+    def write_proof(self) -> dict[str, Any]:
+        """Purge what deriving has left, read everything once more, and return the proof; store it with the reports."""
+        self.purge_files()
+        folder, pipeline = self._folder, self._contract.pipeline
+        paths = {name: f"{read_settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
+        live = {f"{name}/{file}" for name, path in paths.items() for file in purge.list_live_files(DeltaTable(path))}
+        result = proof.search_files(folder, live, self._reports, self.texts.search_terms)
+        described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
+        vocabulary = " ".join((proof.FORMAT_WORDS, self._contract.model_dump_json(), *paths, described))
+        report = {
+            "pipeline": pipeline,
+            "run": self._plan.run,
+            "knownAt": self._plan.known_at.isoformat(),
+            "table": f"{pipeline}.{self._request.topic}",
+            "sha256": self._plan.forgets["sha256"],
+            "rows": {name: n for name, n in self._rows.items() if n},
+            "readers": self._readers,
+            **proof.build_proof(result, live, self.texts.search_terms, vocabulary, self._count_left()),
+        }
+        place = _proof_path(pipeline, self._plan.run)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(report, indent=2), encoding="utf-8")
+        return report
+
+
+def _proof_path(pipeline: str, run: int) -> Path:
+    """Return where a proof is stored."""
+    return read_settings().reports / pipeline / f"forget-{run}.json"
+
+
+def _read_proof(pipeline: str, run: int) -> dict[str, Any]:
+    """Return a proof of an earlier run; raise RunError if it is not among the reports any more."""
+    place = _proof_path(pipeline, run)
+    if not place.is_file():
+        raise RunError(f"run {run} has forgotten it, but its proof is gone", where=str(place))
+    report: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return report
+
+
+def _count_rows(
+    spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[journal.Run]
+) -> dict[str, int]:
+    if not past:
+        return {}
+    lineage = ErasureLineage(
+        spark, contract, request.topic, records.erased_condition(contract, request), Plan.from_json(past[-1].plan)
+    )
+    counts = {name: lineage.find_rows(name).count() for name in lineage.tables if lineage.has_table(name)}
+    if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
+        initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)
+        counts[initial.name] = adopted.count()
+    return {**counts, f"logs/{request.topic}": records.read_records(spark, contract, request, set()).count()}
+
+
+def _scrub_json(texts: ForgottenTexts, detail: str) -> str:
+    fields = json.loads(detail)
+    scrubbed = texts.scrub_json(fields)
+    return detail if scrubbed == fields else json.dumps(scrubbed)

@@ -1,0 +1,242 @@
+"""Find the rows of a pipeline's tables that hold what some records said, also rows that are no longer current.
+
+The records are those of one topic, by key or by place. A row holds what they said if it was made of a row that does:
+
+| table | its rows that go |
+| --- | --- |
+| the topic's | those of the key, or of the records |
+| events | those of an event that goes, or that names a key that goes |
+| pairs | those with an event that goes on either side |
+| versions | those of a key that goes, or that named one, over the time in which it did, on both axes |
+| aggregates | those of a group in which nothing else ever was |
+| | of functions that return one of their inputs (min, max, first, ...): those that counted a row that goes |
+| of the kafka reading | all: it is processed again without the records |
+
+What is counted, summed or averaged with other records stays in past answers as the number that it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import derivation, incremental_views
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, View, list_shapes
+from hindcast.contract.expressions import parse_aggregate
+from hindcast.contract.shapes import PERIODS, view_scope
+from hindcast.plan import inputs
+from hindcast.plan.plans import Plan
+from hindcast.store import row_reader, tables
+from hindcast.store.tables import Table
+
+NUMERIC_AGGREGATES = frozenset(
+    {
+        *("count", "count_if", "count_distinct", "approx_count_distinct", "regr_count"),
+        *("sum", "try_sum", "avg", "mean", "try_avg", "variance", "var_pop", "var_samp", "stddev", "std"),
+        *("stddev_pop", "stddev_samp", "skewness", "kurtosis"),
+    }
+)
+"""Aggregate functions whose results no single record said."""
+
+PLACE_COLUMNS = ["_partition", "_offset"]
+_SYSTEM_PERIOD = ("systemFrom", "systemTo")
+
+
+class ErasureLineage:
+    """The rows of a pipeline's tables that hold what records of `topic` said, as the tables are now.
+
+    `condition`: which rows of the topic's own table go. Rows are found from the topic down, so find all before
+    removing any, and remove from below upwards.
+    """
+
+    def __init__(self, spark: SparkSession, contract: Contract, topic: str, condition: Column, plan: Plan) -> None:
+        self._spark, self._contract, self._topic, self._condition, self._plan = spark, contract, topic, condition, plan
+        self._shapes = list_shapes(contract)
+        self._rows: dict[str, DataFrame] = {}
+
+    @property
+    def tables(self) -> list[str]:
+        """The topic and all views that are made of it, inputs before what is made of them."""
+        views = (v for v in self._contract.ordered_views if self._topic in self._contract.list_upstream(v))
+        return [self._topic, *views]
+
+    def table(self, name: str) -> Table:
+        """Return a table of the pipeline, or one of another pipeline that it reads."""
+        if name in self._contract.inputs:
+            return inputs.locate_source_table(self._contract, self._plan, name)
+        return tables.locate_table(read_settings().warehouse, self._contract, name)
+
+    def has_table(self, name: str) -> bool:
+        """Return True if a table has been created."""
+        return tables.open_table(self.table(name)) is not None
+
+    def find_rows(self, name: str) -> DataFrame:
+        """Return the rows of a table that go, whole, as a checkpoint of their own."""
+        if name not in self._rows:
+            self._rows[name] = self._find_rows(name).localCheckpoint()
+        return self._rows[name]
+
+    def _find_rows(self, name: str) -> DataFrame:
+        rows = row_reader.load_rows(self._spark, self.table(name))
+        if name == self._topic:
+            return rows.where(self._condition)
+        view = self._contract.views[name]
+        if view.semantics == "kafka":
+            return rows
+        if self._shapes[name].kind == "pairs":
+            return self._find_pairs(view, rows)
+        if view.aggregate is not None:
+            return self._find_groups(view, name, rows)
+        units = self._find_units(view)
+        if self._shapes[name].kind == "events":
+            return rows.join(units.select(*PLACE_COLUMNS).distinct(), PLACE_COLUMNS, "left_semi")
+        unit = incremental_views.operator_key(view, name, self._shapes)
+        timed = rows.withColumns(
+            {
+                "_unit": unit,
+                **_period_column("validFrom", "validTo", "_valid"),
+                **_period_column(*_SYSTEM_PERIOD, "_system"),
+            }
+        )
+        matching = timed.alias("t").join(
+            units.alias("u"),
+            F.col("t._unit").eqNullSafe(F.col("u._unit"))
+            & _overlap_condition("_valid")
+            & _overlap_condition("_system"),
+            "left_semi",
+        )
+        if view.key is not None and view.join is not None and view.join.how == "outer":
+            columns = self._shapes[view.first_input].key
+            nameless = reduce(Column.__and__, (F.col(f"_unit.{c}").isNull() for c in columns))
+            matching = matching.unionByName(timed.where(nameless)).distinct()
+        return matching.select(*rows.columns)
+
+    def _find_units(self, view: View) -> DataFrame:
+        """Return the rows of the first input, whole, that a row which goes was made of; with key and both periods."""
+        left, parts = self._shapes[view.first_input], []
+        if self._is_touched(view.first_input):
+            parts.append(self._nest_found(view.first_input))
+        if view.second_input is not None and self._is_touched(view.second_input):
+            right = self._nest_found(view.second_input)
+            on = derivation.lookup_key(view, self._shapes)
+            if on is None and left.kind == "versions":
+                parts.append(right.withColumn("_unit", F.col("_unit").cast(self._key_type(view.first_input))))
+            else:
+                every = self._nest_all(view.first_input)
+                named = F.col("key") if on is None else on
+                keys = right.select(
+                    F.col("_unit")
+                    .cast(self._key_type(view.first_input) if on is None else right.schema["_unit"].dataType)
+                    .alias("_named")
+                ).distinct()
+                looks = every.withColumn("_named", named)
+                same = looks.alias("l").join(
+                    F.broadcast(keys.alias("k")), F.col("l._named").eqNullSafe(F.col("k._named")), "left_semi"
+                )
+                parts.append(same.where("_named IS NOT NULL").drop("_named"))
+        columns = (
+            ["_unit", *PLACE_COLUMNS, "_valid", "_system"] if left.kind == "events" else ["_unit", "_valid", "_system"]
+        )
+        return reduce(DataFrame.unionByName, (part.select(*columns) for part in parts))
+
+    def _is_touched(self, name: str) -> bool:
+        return name in self.tables and self.has_table(name)
+
+    def _key_type(self, name: str) -> str:
+        """Return the type of a table's key, as a struct with its names."""
+        rows = row_reader.load_rows(self._spark, self.table(name))
+        return rows.select(F.struct(*self._shapes[name].key).alias("k")).schema["k"].dataType.simpleString()
+
+    def _nest_found(self, name: str) -> DataFrame:
+        return self._nest_rows(name, self.find_rows(name))
+
+    def _nest_all(self, name: str) -> DataFrame:
+        return self._nest_rows(name, row_reader.load_rows(self._spark, self.table(name)))
+
+    def _nest_rows(self, name: str, rows: DataFrame) -> DataFrame:
+        """Return flat rows as expressions of views take them (`key` and `value`), with `_unit`, places and periods."""
+        shape = self._shapes[name]
+        start, end = (*PERIODS[shape.kind], *PERIODS[shape.kind])[:2]
+        key = derivation.key_struct({column: F.col(f"`{column}`") for column in shape.key})
+        system = _period_column(*_SYSTEM_PERIOD, "_system")
+        if name in self._contract.inputs:  # its system time is the other pipeline's
+            nothing = F.lit(None).cast("timestamp")
+            system = {"_system": F.struct(nothing.alias("start"), nothing.alias("end"))}
+        places = [F.col(c) for c in PLACE_COLUMNS if c in rows.columns]
+        return rows.select(
+            key.alias("key"),
+            F.struct(*shape.columns).alias("value"),
+            key.alias("_unit"),
+            *places,
+            *(column.alias(alias) for alias, column in {**_period_column(start, end, "_valid"), **system}.items()),
+            F.struct(*tables.locate_table("", self._contract, name).identity, "systemFrom").alias("_row")
+            if name not in self._contract.inputs
+            else F.lit(None).alias("_row"),
+        )
+
+    def _find_pairs(self, view: View, rows: DataFrame) -> DataFrame:
+        """Return the pairs of a join of two streams that have an event that goes."""
+        sides = zip(view.inputs, (PLACE_COLUMNS, ["_rightPartition", "_rightOffset"]), strict=True)
+        parts = [
+            rows.join(
+                self.find_rows(i)
+                .select(*(F.col(c).alias(n) for c, n in zip(PLACE_COLUMNS, names, strict=True)))
+                .distinct(),
+                names,
+                "left_semi",
+            ).select(*rows.columns)
+            for i, names in sides
+            if self._is_touched(i)
+        ]
+        return reduce(DataFrame.unionByName, parts).distinct()
+
+    def _find_groups(self, view: View, name: str, rows: DataFrame) -> DataFrame:
+        """Return the rows of an aggregate of groups with nothing else in them, or that return one of their inputs."""
+        shapes, windows = self._shapes, self._shapes[name].kind == "windows"
+        gone = self._group_rows(view, self._nest_found(view.first_input)).localCheckpoint()
+        every = self._group_rows(view, self._nest_all(view.first_input))
+        others = every.join(gone.select("_row"), "_row", "left_anti").select("_group").distinct()
+        own = gone.select("_group").distinct().join(others, "_group", "left_anti")
+        grouped = rows.withColumn("_group", F.struct(*shapes[name].key))
+        own = own.select(F.col("_group").cast(grouped.schema["_group"].dataType).alias("_group"))
+        parts = [grouped.join(F.broadcast(own), "_group", "left_semi")]
+        functions = {parse_aggregate(text, view_scope(view, shapes))[0] for text in (view.aggregate or {}).values()}
+        if not functions <= NUMERIC_AGGREGATES:
+            start, end = PERIODS[shapes[name].kind]
+            timed = grouped.withColumns(
+                {**_period_column(start, end, "_valid"), **_period_column(*_SYSTEM_PERIOD, "_system")}
+            )
+            counted = gone.withColumn("_group", F.col("_group").cast(grouped.schema["_group"].dataType))
+            if not view.table and not windows:  # an event counts from its moment on
+                counted = counted.withColumn(
+                    "_valid", F.struct(F.col("_valid.start").alias("start"), F.lit(None).cast("timestamp").alias("end"))
+                )
+            same = F.col("t._group").eqNullSafe(F.col("u._group")) & _overlap_condition("_system")
+            within = _overlap_condition("_valid", closed=windows)
+            affected = timed.alias("t").join(counted.alias("u"), same & within, "left_semi")
+            parts.append(affected.drop("_valid", "_system"))
+        return reduce(DataFrame.unionByName, parts).select(*rows.columns).distinct()
+
+    def _group_rows(self, view: View, rows: DataFrame) -> DataFrame:
+        """Return the rows of an aggregate's input with their group, without those that are in none."""
+        filtered = derivation.apply_where(view, rows, self._shapes)
+        return filtered.withColumn("_group", derivation.group_key(view, self._shapes)).where("_group IS NOT NULL")
+
+
+def _period_column(start: str, end: str, name: str) -> Mapping[str, Column]:
+    """Return a period as one column; for events, of one moment."""
+    return {name: F.struct(F.col(start).alias("start"), F.col(end).alias("end"))}
+
+
+def _overlap_condition(name: str, *, closed: bool = False) -> Column:
+    """Return the condition that periods of `t` and `u` overlap; a null bound is none. `closed`: or only touch."""
+
+    def before(one: str, other: str) -> Column:
+        start, end = F.col(f"{one}.{name}.start"), F.col(f"{other}.{name}.end")
+        return F.coalesce(start <= end if closed else start < end, F.lit(True))
+
+    return before("t", "u") & before("u", "t")

@@ -1,0 +1,160 @@
+"""Prove that something is forgotten: read every file of a pipeline and of its reports, and find it in none.
+
+A file is read as bytes. Of Parquet files (tables, checkpoints) all rows are read too, whether the table has them or
+not, and the dictionaries by which they were written; of a report's page what it has compressed. No file may be there
+that does not belong to its table: that also covers what no search can find, such as numbers and timestamps.
+
+A text that other records in the log have too is `shared`: they said it. So is one that files say of themselves: words
+of the contract, of a table, or of the file formats.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hindcast.ops.erase import purge
+from hindcast.ops.erase.texts import search_pattern
+from hindcast.store.folder import WarehouseFolder
+
+FORMAT_WORDS = (
+    "null true false string long integer double decimal boolean binary timestamp date struct array nullable metadata "
+    "accepted expired malformed null_key no_timestamp time_skew no_change gone no_record forgotten requeued "
+    "open past superseded held released rejected mended stopped warned failed passed unchecked error "
+    "planned completed abandoned add remove commitInfo protocol metaData minValues maxValues nullCount numRecords "
+    "WRITE MERGE DELETE CREATE TABLE Append Overwrite Serializable SnapshotIsolation parquet delta spark snappy UTC"
+)
+"""Words that our files and their formats contain whatever the records are."""
+
+_COMPRESSED = re.compile(rb"[A-Za-z0-9+/]{200,}={0,2}")
+
+
+@dataclass
+class SearchResult:
+    """What a search has read, and by text the names of the files in which it was found."""
+
+    files: int = 0
+    size: int = 0
+    rows: int = 0
+    orphan_files: list[str] = field(default_factory=list)
+    """Data files that belong to no table."""
+    places: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+
+def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
+    """Read every file of a pipeline's folder and of its reports; return where the texts `sought` were found.
+
+    `live`: the data files that tables have. A notice of an activity (`plan.notices`) may disappear meanwhile: it says
+    nothing any more.
+    """
+    stored = {path for name in folder.tables for path in purge.list_data_files(folder, name)}
+    result, texts = SearchResult(orphan_files=sorted(stored - {*live})), sorted(sought)
+    for file in folder.list_files():
+        with suppress(FileNotFoundError):
+            _search_file(result, file.path, folder.read(file.path), texts)
+    for path in sorted(reports.rglob("*")) if reports.is_dir() else []:
+        if path.is_file():
+            _search_file(result, f"reports/{path.relative_to(reports)}", path.read_bytes(), texts)
+    return result
+
+
+def build_proof(
+    result: SearchResult, live: Collection[str], sought: Iterable[str], vocabulary: str, rows: int
+) -> dict[str, Any]:
+    """Return the outcome of a search without the texts: what it read; how many are `shared`; what is `left`, and where.
+
+    `live`: as for `search_files`; logs no longer have a forgotten record. `vocabulary`: what files say of themselves.
+    `rows`: how many rows are left of what was to go.
+    """
+    others = {p for p in live if p.startswith("logs/")}
+    shared = {text for text, places in result.places.items() if text in vocabulary or places & others}
+    left = {text: places for text, places in result.places.items() if text not in shared}
+    return {
+        "proven": not (left or result.orphan_files or rows),
+        "rowsLeft": rows,
+        "files": result.files,
+        "bytes": result.size,
+        "rowsRead": result.rows,
+        "texts": len(set(sought)),
+        "shared": len(shared),
+        "old": sorted(result.orphan_files),
+        "left": [
+            {"sha256": sha256(text.encode()).hexdigest(), "files": sorted(places)}
+            for text, places in sorted(left.items())
+        ],
+    }
+
+
+def _search_file(result: SearchResult, name: str, content: bytes, texts: list[str]) -> None:
+    result.files += 1
+    result.size += len(content)
+    if not texts:
+        return
+    parts = [content, *_unpack_page(content)] if name.endswith(".html") else [content]
+    for text in texts:
+        if any(text.encode() in part for part in parts):
+            result.places[text].add(name)
+    if name.endswith(".parquet") and content:
+        for text in _search_rows(result, content, texts):
+            result.places[text].add(name)
+
+
+def _unpack_page(page: bytes) -> Iterator[bytes]:
+    for packed in _COMPRESSED.findall(page):
+        try:
+            yield zlib.decompress(base64.b64decode(packed))
+        except (ValueError, zlib.error):
+            continue
+
+
+def _search_rows(result: SearchResult, content: bytes, texts: list[str]) -> set[str]:
+    """Return the texts that are in rows of a Parquet file, or in its dictionaries."""
+    pattern, hits = search_pattern(texts), set[str]()
+    schema = pq.read_schema(io.BytesIO(content))
+    plain = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+    file = pq.ParquetFile(io.BytesIO(content), read_dictionary=plain)
+    result.rows += file.metadata.num_rows
+    for group in range(file.num_row_groups):
+        for column in file.read_row_group(group).columns:
+            for values in _list_texts(column):
+                matched = values.filter(pc.match_substring_regex(values, pattern)).unique().to_pylist()
+                hits |= {text for text in texts if any(text in value for value in matched)}
+    return hits
+
+
+def _list_texts(column: pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Yield all texts and bytes in a column, however nested, and those of its dictionaries; as texts."""
+    for chunk in column.chunks:
+        yield from _flatten_values(chunk)
+
+
+def _flatten_values(values: pa.Array) -> Iterator[pa.Array]:
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        yield from _flatten_values(values.dictionary)
+    elif pa.types.is_struct(kind):
+        for part in values.flatten():
+            yield from _flatten_values(part)
+    elif pa.types.is_map(kind):
+        yield from _flatten_values(values.keys)
+        yield from _flatten_values(values.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _flatten_values(values.flatten())
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        texts = [value.decode("utf-8", "replace") for value in values.drop_null().unique().to_pylist()]
+        yield pa.array(texts, pa.string())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        yield values.drop_null().unique()

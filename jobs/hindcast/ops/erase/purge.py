@@ -1,0 +1,139 @@
+"""Purge a table: make its past unreadable, so that no file says what its rows no longer do.
+
+A removed row is still in the files that Delta keeps for reading older versions, and the least and greatest value of a
+file are in log and checkpoints. So files with deletion vectors are rewritten, all files that no longer belong to
+the table are deleted, the table gets a new checkpoint, older ones are deleted, and statistics of files that are gone
+are removed from the log. Commits stay in it: who wrote when, with which note and transaction identifier. Older versions
+can be listed but no longer read.
+
+Nobody else may write to the table meanwhile: what is being written belongs to no version yet, and is deleted. A run is
+alone with the tables of its pipeline, and a run that forgets has waited for those who rewrite files beside runs
+(plan/notices.py). A purge can be repeated, and finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
+
+from hindcast.common.errors import TableError
+from hindcast.store import arrow_reader, tables
+from hindcast.store.folder import LOG_FOLDER, WarehouseFolder
+
+_COMMIT = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*")
+
+
+def purge_table(
+    spark: SparkSession, folder: WarehouseFolder, name: str, path: str, scrub: Callable[[str], str]
+) -> None:
+    """Purge one table: `name` under `folder`, at `path`.
+
+    `scrub` gets the notes and conditions of commits, and returns what may stay of each.
+    """
+    delta_table = DeltaTable(path)
+    if tables.DELETION_VECTORS in delta_table.metadata().configuration:
+        spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
+        delta_table = DeltaTable(path)
+    # VACUUM takes seconds for each table, for the sake of readers that there are not here.
+    checksums = {file.path for file in folder.list_table_files(name) if _file_name(file.path).startswith(".")}
+
+    def without_checksum(path: str) -> str:
+        """Remove Hadoop's checksum of a file on a disk, which would not match a new file; return the path."""
+        place, _, last = path.rpartition("/")
+        if (checksum := f"{place}/.{last}.crc") in checksums:
+            checksums.remove(checksum)
+            folder.remove(checksum)
+        return path
+
+    for file_path in set(list_data_files(folder, name)) - {f"{name}/{file}" for file in list_live_files(delta_table)}:
+        folder.remove(without_checksum(file_path))
+    live, latest = list_live_files(delta_table), delta_table.version()
+    needed = _write_checkpoint(
+        delta_table, [_file_name(file.path) for file in folder.list_files(f"{name}/{LOG_FOLDER}")], path
+    )
+    for file in list(folder.list_files(f"{name}/{LOG_FOLDER}")):
+        last = _file_name(file.path)
+        checkpoint = _CHECKPOINT.fullmatch(last)
+        if _COMMIT.fullmatch(last):
+            commit = folder.read(file.path).decode()
+            if (scrubbed := scrub_commit(commit, live, scrub)) != commit:
+                folder.write(without_checksum(file.path), scrubbed.encode())
+        elif last.startswith("."):
+            continue
+        elif (
+            (checkpoint and int(checkpoint[1]) < needed)
+            or (last == "_last_checkpoint" and needed > latest)
+            or last.endswith((".crc", ".compacted.json"))  # Delta's checksums of a version hold statistics too
+        ):
+            folder.remove(without_checksum(file.path))
+
+
+def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str]) -> str:
+    """Return the text of a commit without the statistics of files that no longer belong to the table.
+
+    `live`: the paths of the files that do (`list_live_files`).
+    """
+    lines = []
+    for line in filter(None, commit.splitlines()):
+        action: dict[str, Any] = json.loads(line)
+        before = json.dumps(action)
+        for what in ("add", "remove"):
+            if (
+                what in action
+                and "stats" in action[what]
+                and (what == "remove" or unquote(action[what]["path"]) not in live)
+            ):
+                rows = json.loads(action[what]["stats"] or "{}").get("numRecords")
+                action[what]["stats"] = json.dumps({"numRecords": rows})
+        info = action.get("commitInfo", {})
+        if "userMetadata" in info:
+            info["userMetadata"] = scrub(info["userMetadata"])
+        parameters = info.get("operationParameters", {})
+        parameters.update({name: scrub(text) for name, text in parameters.items() if isinstance(text, str)})
+        lines.append(line if json.dumps(action) == before else json.dumps(action, separators=(",", ":")))
+    return "\n".join(lines) + "\n"
+
+
+def list_live_files(delta_table: DeltaTable) -> frozenset[str]:
+    """Return the paths of a table's files."""
+    return frozenset(arrow_reader.list_paths(delta_table))
+
+
+def _write_checkpoint(delta_table: DeltaTable, log: list[str], path: str) -> int:
+    """Write a checkpoint if the log has any; return the version before which checkpoints are no longer needed.
+
+    delta-rs writes none for a table whose types were widened: then all commits must be there, or TableError is raised.
+    """
+    latest = delta_table.version()
+    if any(_CHECKPOINT.fullmatch(last) for last in log):
+        try:
+            delta_table.create_checkpoint()
+        except DeltaError as error:
+            if not {f"{version:020}.json" for version in range(latest + 1)} <= {*log}:
+                fix = "rewrite the table (OPTIMIZE ... FULL), let Spark write a checkpoint, and repeat"
+                raise TableError(f"no checkpoint can be written: {error}", where=path, fix=fix) from None
+            return latest + 1
+    return latest
+
+
+def list_data_files(folder: WarehouseFolder, name: str) -> list[str]:
+    """Return the paths of all files of a table outside its log, with deletion vectors.
+
+    The checksums that Hadoop keeps on a disk (`.name.crc`) are not included.
+    """
+    files = (file.path for file in folder.list_table_files(name))
+    return [
+        path for path in files if not path.startswith(f"{name}/{LOG_FOLDER}/") and not _file_name(path).startswith(".")
+    ]
+
+
+def _file_name(path: str) -> str:
+    return unquote(path.rpartition("/")[2])

@@ -1,0 +1,155 @@
+"""Rebuild the journal of runs from the logs and the transaction identifiers of the tables: it is a view of them.
+
+What only the journal knew is lost: the names of runs whose commits are too old to be read, the bounds of intervals, and
+whether the last run was completed. That run is abandoned, and the next run derives what it left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from hindcast.contract import Contract
+from hindcast.ingest import ledger
+from hindcast.ingest.ledger import IngestedRange
+from hindcast.kafka.topics import OffsetRange
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.report import report
+from hindcast.store import emitted_log, tables
+
+
+def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
+    """Make a pipeline's journal agree with its logs and tables; return the numbers of the runs that it wrote again.
+
+    Runs of which the journal says the same as the logs stay as they are; entries that contradict each other
+    (`journal.find_damage`) are put in order. If all agree, nothing is written. Runs without a plan are removed first:
+    nothing can be read while they are there.
+    """
+    planned, unplanned = journal.read_planned_runs(warehouse, contract.pipeline)
+    if unplanned:
+        journal.replace_entries(warehouse, contract.pipeline, [], without=unplanned)
+    known = {run.number: run for run in planned}
+    ingested = {
+        name: ledger.read_ingested_ranges(tables.log_table(warehouse, contract.pipeline, name))
+        for name in contract.topics
+    }
+    known_ats = {
+        revision.run: revision.known_at
+        for name in contract.topics
+        for revision in ledger.read_fate_revisions(tables.fates_table(warehouse, contract.pipeline, name))
+    }
+    known_ats |= {piece.run: piece.known_at for pieces in ingested.values() for piece in pieces}
+    known_ats |= {n: at for n, at in _find_published_runs(warehouse, contract).items() if n not in known_ats}
+    numbers = sorted({*known_ats, *known})
+    rebuilt = [n for n in numbers if n not in known or not _has_planned_offsets(known[n], ingested)]
+    disordered = [n for n, _ in journal.find_damage(warehouse, contract.pipeline) if n in known and n not in rebuilt]
+    entries = [
+        entry for number in disordered for entry in journal.read_run_history(warehouse, contract.pipeline, number)
+    ]
+    for number in rebuilt:
+        plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
+        entries.append(Run(number, plan.run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
+        is_abandoned = number == numbers[-1] or number not in known_ats
+        detail = {"reason": "its journal was rebuilt"} if is_abandoned else _build_report(warehouse, contract, plan)
+        state = "abandoned" if is_abandoned else "completed"
+        entries.append(Run(number, plan.run_id, plan.known_at, state, plan.as_json(), detail))
+    if entries:
+        journal.replace_entries(warehouse, contract.pipeline, entries)
+    return sorted([*rebuilt, *disordered])
+
+
+def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> bool:
+    """Return True if the logs have what a run planned to ingest; of an unfinished run, chunks may be missing."""
+    planned = Plan.from_json(run.plan).topics
+    for name, ranges in ingested.items():
+        own = {(piece.partition, piece.start, piece.end) for piece in ranges if piece.run == run.number}
+        topic_plan = planned.get(name)
+        if run.state == "completed" or topic_plan is None:
+            possible = [topic_plan] if topic_plan else []
+        else:
+            possible = [topic_plan.cut_after_chunks(count) for count in range(1, len(topic_plan.chunks) + 1)]
+        expected = [{(p, r.start, r.end) for part in taken.parts for p, r in part.items()} for taken in possible]
+        if own not in (expected or [set()]) and (own or run.state == "completed"):
+            return False
+    return True
+
+
+def _build_report(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
+    """Return the report of a run that was completed once, from logs, tables and gate results."""
+    return {**report.build_report(warehouse, contract, plan), "rebuilt": True}
+
+
+def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, datetime]:
+    """Return the last run that committed to each table, and the runs that kafka views emitted in, with their known-ats.
+
+    The known-at is the latest moment on the table's system axis, from the statistics of Delta's log: in milliseconds.
+    """
+    known_ats = {}
+    for name in (*contract.topics, *contract.views):
+        table = tables.locate_table(warehouse, contract, name)
+        number, delta_table = tables.read_last_run(table), tables.open_table(table)
+        if number and delta_table:
+            files = pa.table(delta_table.get_add_actions(flatten=True))
+            moments = [m for c in _SYSTEM_MAXIMA if c in files.column_names for m in files.column(c).to_pylist() if m]
+            if moments:
+                known_ats[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
+    for name in (name for name, view in contract.views.items() if view.semantics == "kafka"):
+        notes = tables.read_notes(emitted_log.emitted_table(warehouse, contract, name))
+        known_ats |= {run: datetime.fromisoformat(note["knownAt"]) for run, note in notes.items()}
+    return known_ats
+
+
+_SYSTEM_MAXIMA = ("max.systemFrom", "max.systemTo")
+_UNKNOWN_VALID_TIME = "?"
+"""Not an expression: records are dated again where nobody knows what `valid_time` dated them."""
+
+
+def _derive_plan(
+    warehouse: str, contract: Contract, number: int, known_at: datetime, ingested: dict[str, list[IngestedRange]]
+) -> Plan:
+    """Return the plan that a run must have had to ingest what the logs have of it; of no known contract."""
+    topic_plans, run_id, first = {}, f"rebuilt__{number}", number
+    for name, ranges in ingested.items():
+        topic_plan = _derive_topic_plan([piece for piece in ranges if piece.run <= number], number)
+        log = tables.log_table(warehouse, contract.pipeline, name)
+        if topic_plan and (members := ledger.read_members(log)):
+            topic_plan = replace(topic_plan, topic_id="", members=members)
+        note: dict[str, Any] = tables.read_notes(log).get(number, {})
+        if topic_plan:
+            topic_plans[name] = replace(topic_plan, valid_time=note.get("validTime") if note else _UNKNOWN_VALID_TIME)
+        run_id = note.get("runId", run_id)
+        if ranges and ranges[-1].run == number:  # it may have been abandoned between two chunks
+            first = min(first, tables.read_last_run(log))
+    numbers = number + 1 - first
+    return Plan(contract.pipeline, number, run_id, known_at, None, "", topic_plans, numbers=numbers)
+
+
+def _derive_topic_plan(pieces: list[IngestedRange], number: int) -> TopicPlan | None:
+    """Return what a run took of a topic whose log has these ranges of it and of earlier runs; None without any."""
+    if not pieces:
+        return None
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    base: dict[int, int] = {}  # the offset from which on none is missing
+    own: dict[bool, dict[int, OffsetRange]] = {True: {}, False: {}}
+    left: dict[int, OffsetRange] = {}
+    for piece in pieces:
+        p = piece.partition
+        before = p in ends and piece.end <= ends[p]
+        if piece.run == number:
+            own[before][p] = OffsetRange(piece.start, piece.end)
+        starts[p] = min(piece.start, starts.get(p, piece.start))
+        ends[p] = max(piece.end, ends.get(p, piece.end))
+        base.setdefault(p, piece.start)
+        if before:
+            left[p] = OffsetRange(piece.end, base[p])
+            base[p] = starts[p] if piece.end == base[p] else base[p]
+    ranges = {p: own[False].get(p, OffsetRange(end, end)) for p, end in ends.items()}
+    left = {p: r for p, r in left.items() if r.start < r.end}
+    after = max((piece.run for piece in pieces if piece.run < number), default=0)
+    return TopicPlan(pieces[-1].topic_id, pieces[-1].epoch, after, starts, ranges, own[True], abandoned_ranges=left)

@@ -1,0 +1,169 @@
+"""Check that tables match their contract: derive them from the log with Spark, and compare with the current rows.
+
+What a gate holds back is left out: it waits for a release, or for a record that fixes it. Of a kafka view only the
+table is compared, with what the emitted records amount to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Literal
+
+from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import derivation, plane
+from hindcast.common.errors import describe_cause
+from hindcast.common.plurals import format_count
+from hindcast.common.session import fit_to_rows, slice_large_keys
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.sensitive import find_sensitive_columns, redact_message
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.ops.verify.findings import Finding, rederive_command, restore_command
+from hindcast.plan import horizon
+from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import Plan
+from hindcast.quality import hold_store, hold_units
+from hindcast.runs import emitted_table, topic_records
+from hindcast.runs.table_diff import diff_current_rows
+from hindcast.store import emitted_log, row_reader, tables
+from hindcast.store.tables import Table
+
+SAMPLE_SIZE = 1_000
+"""The approximate number of keys of a table that are compared, unless all are."""
+
+
+def describe_obstacle(contract: Contract, runs: list[Run]) -> str | None:
+    """Return why tables may differ now from what the contract makes of the log; None if they may not."""
+    if not runs:
+        return "no run has been planned yet"
+    last = runs[-1]
+    if last.state != "completed":
+        return f"run {last.number} is {last.state}: the next run finishes what it left"
+    if last.plan["contract"] != contract.hash:
+        return f"the contract was changed since run {last.number}: the next run derives the tables again"
+    return None
+
+
+def describe_trimmed_input(contract: Contract, name: str, last: Run) -> str | None:
+    """Return why the inputs of a view from other pipelines are no longer what the last run read; None if they are."""
+    as_of = Plan.from_json(last.plan).as_of_system_times
+    for source in contract.views[name].inputs if name in contract.views else ():
+        if source not in as_of:
+            continue
+        trimmed = horizon.read_horizon(locate_source_table(contract, Plan.from_json(last.plan), source))
+        if trimmed is not None and as_of[source] < trimmed.moment:
+            known_at, until = as_of[source].isoformat(), trimmed.moment.isoformat()
+            return f"{name} reads {source} as known at {known_at}, and that was trimmed up to {until}"
+    return None
+
+
+def check_definition(
+    spark: SparkSession, contract: Contract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
+) -> Iterator[Finding]:
+    """Yield how the table of a topic or view differs from its definition.
+
+    About `SAMPLE_SIZE` keys are compared, or with `whole` all of them.
+    """
+    try:
+        yield from _find_differences(spark, contract, name, delta_table, last, whole=whole)
+    except (PySparkException, Py4JJavaError) as error:  # some of the JVM's are not converted
+        text = f"cannot be derived from the log: {redact_message(contract, name, describe_cause(error))}"
+        fix = f"hindcast preview {contract.pipeline} shows more; schemas and contracts must be those of the last run"
+        yield Finding("definition", name, text, fix)
+
+
+def _find_differences(
+    spark: SparkSession, contract: Contract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
+) -> Iterator[Finding]:
+    plan, table = Plan.from_json(last.plan), locate_own_table(contract, name)
+    sources = contract.views[name].inputs if name in contract.views else ()
+    inputs = [locate_source_table(contract, plan, source) for source in sources]
+    rows = tables.count_rows(table)
+    with (
+        fit_to_rows(spark, max(rows, *map(tables.count_rows, inputs), 0) if inputs else rows),
+        slice_large_keys(spark, rows),
+    ):
+        derived, current = _derive_rows(spark, contract, plan, name), row_reader.load_current_rows(spark, table)
+        if table.key and not whole and rows > SAMPLE_SIZE:
+            sampled = F.pmod(F.xxhash64(*map(_quoted_column, table.key)), F.lit(rows // SAMPLE_SIZE)) == 0
+            derived, current = derived.where(sampled), current.where(sampled)
+        change = diff_current_rows(table, current, derived, horizon.find_frozen_until(table.warehouse, contract, name))
+        if (held := hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)) is not None:
+            change = _exclude_held(change, held, contract, table)
+        change = change.localCheckpoint()
+        counts = {row["change"]: row["count"] for row in change.groupBy("change").count().collect()}
+        if not counts:
+            return
+        sides = _describe_sides(change, table, find_sensitive_columns(contract)[name])
+        fix = "; or ".join(
+            filter(None, [restore_command(table, delta_table), rederive_command(contract.pipeline, name)])
+        )
+        more, less = format_count(counts.get("close", 0), "row"), counts.get("open", 0)
+        text = f"{more} that the log does not have, {less:,} that it has and the table lacks; {sides[0]}"
+        yield Finding("definition", name, text, fix, *sides[1:])
+
+
+def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
+    """Return the rows of a change that are not held back; tables with held records are derived without them."""
+    if hold_units.has_record_hold(contract, table.name):
+        return change
+    own = hold_units.add_units(change, contract, table)
+    back = hold_units.select_held_rows(own, held.select(F.coalesce("unit", "key").alias("_unit")), contract, table)
+    return plane.drop_matching_rows(change, back, [*table.identity, "change"])
+
+
+def _derive_rows(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+    """Return the rows of a table by its definition, from the log or from the current rows of its inputs."""
+    if name in contract.topics:
+        topic, kafka = contract.topics[name], contract.kafka_topic(name)
+        records = topic_log.read_accepted(spark, contract, name, after=0)
+        decoded = topic_log.refuse_undecodable(
+            decode_records(records, topic, writers=schemas.read_schemas(spark, contract, name)), kafka
+        )
+        decoded = topic_records.exclude_held(spark, contract, name, decoded)
+        if topic.read == "stream":
+            return derivation.derive_topic_events(decoded)
+        return derivation.derive_topic_versions(
+            initial_rows.add_initial_rows(spark, contract, name, decoded), topic.ttl
+        )
+    if contract.views[name].semantics == "kafka":
+        rows = row_reader.load_rows(
+            spark, emitted_log.emitted_table(locate_own_table(contract, name).warehouse, contract, name)
+        )
+        last = rows.agg(F.max("_epoch").alias("_last"))
+        of_last = rows.join(F.broadcast(last), F.col("_epoch") == F.col("_last")).drop("_last")
+        return emitted_table.derive_table(of_last, list_shapes(contract)[name])
+    inputs = {
+        i: row_reader.load_current_rows(spark, locate_source_table(contract, plan, i))
+        for i in contract.views[name].inputs
+    }
+    return derivation.derive_view(contract, name, inputs)
+
+
+def _describe_sides(change: DataFrame, table: Table, hidden: Collection[str]) -> tuple[Any, ...]:
+    """Return in words what table and log have for the first row that differs; then its key, partition and offset."""
+    identity = [c for c in table.identity if c in change.columns]
+    first = change.select(*map(_quoted_column, identity)).sort(*map(_quoted_column, identity)).limit(1)
+    rows = [row.asDict(recursive=True) for row in plane.keep_matching_rows(change, first, identity).collect()]
+    by_change: dict[Literal["close", "open"], Any] = {row["change"]: row for row in rows}
+
+    def format_row(row: dict[str, Any]) -> str:
+        shown = {c: "***" if c in hidden else v for c, v in row.items() if not c.startswith("_") and c != "change"}
+        return json.dumps(shown, default=str)
+
+    text = f"the table: {format_row(by_change['close']) if 'close' in by_change else 'nothing'}"
+    text += f"; the log: {format_row(by_change['open']) if 'open' in by_change else 'nothing'}"
+    key = {c: rows[0][c] for c in table.key}
+    key_text = "***" if any(c in hidden for c in table.key) else json.dumps(key, default=str)
+    return text, key_text, rows[0].get("_partition"), rows[0].get("_offset")
+
+
+def _quoted_column(name: str) -> Column:
+    return F.col(f"`{name}`")

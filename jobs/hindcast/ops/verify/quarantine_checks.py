@@ -1,0 +1,177 @@
+"""Check the quarantine against the logs: it has each refused record once, with its bytes, and nothing else.
+
+Without Spark. What was refused before the moment up to which the quarantine was trimmed (plan/horizon.py) is not
+compared. A log may have been trimmed further: then only the quarantine has its refused records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import duckdb
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast.common.plurals import format_count
+from hindcast.contract import Contract
+from hindcast.ingest import topic_log
+from hindcast.ingest import trim_ledger as counts
+from hindcast.kafka import gaps
+from hindcast.ops.verify.findings import Finding
+from hindcast.plan import horizon, notices
+from hindcast.plan.journal import Run
+from hindcast.store import arrow_reader, table_creation, tables
+from hindcast.store.tables import Table
+
+SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("fate", StringType()),
+        StructField("reason", StringType()),
+        StructField("run", LongType()),
+        StructField("systemFrom", TimestampType()),
+    ]
+)
+
+
+def check_quarantine(
+    contract: Contract, topics: Sequence[str], runs: list[Run], quarantine: Table, opened: Mapping[Table, DeltaTable]
+) -> Iterator[Finding]:
+    """Yield a finding if the quarantine differs from what runs up to the last completed one refused of some topics."""
+    last = max((run.number for run in runs if run.state == "completed"), default=0)
+    with duckdb.connect() as engine:
+        _load_tables(engine, contract, topics, quarantine, opened)
+        for side, other, what in (
+            ("refused", "had", "refused and not in the quarantine as the log has it"),
+            ("due", "refused", "in the quarantine and not refused as it stands there"),
+        ):
+            rows = engine.execute(
+                f"FROM (SELECT {_COMPARED_COLUMNS} FROM {side} WHERE run <= $last "  # noqa: S608  # names of ours
+                f"EXCEPT ALL SELECT {_COMPARED_COLUMNS} FROM {other}) "
+                'ORDER BY topic, "partition", "offset"',
+                {"last": last},
+            ).fetchall()
+            if rows:
+                topic, partition, offset, fate = rows[0][:4]
+                fix = f"hindcast quarantine {contract.pipeline} --rebuild"
+                text = f"{format_count(len(rows), 'record')} {what}; the first: {fate}, topic {topic}"
+                yield Finding("quarantine", quarantine.name, text, fix, None, partition, offset)
+                return
+
+
+def rebuild_quarantine(warehouse: str, contract: Contract) -> int:
+    """Write the quarantine again from logs and fates, in one commit; return how many records it has then.
+
+    Rows of topics that the contract does not have stay. The former rows stay in the history of the table.
+    """
+    with notices.post_notice(warehouse, contract.pipeline, "a rebuild of the quarantine"):
+        return _rebuild_quarantine(warehouse, contract)
+
+
+def _rebuild_quarantine(warehouse: str, contract: Contract) -> int:
+    """Do what `rebuild_quarantine` says."""
+    quarantine = topic_log.quarantine_table(warehouse, contract.pipeline)
+    sources = {
+        locate(warehouse, contract.pipeline, name)
+        for name in contract.topics
+        for locate in (tables.log_table, tables.fates_table)
+    }
+    opened = {table: it for table in (*sources, quarantine) if (it := tables.open_table(table)) is not None}
+    delta_table = table_creation.ensure_table(quarantine, SCHEMA)
+    with duckdb.connect() as engine:
+        _load_tables(engine, contract, list(contract.topics), quarantine, opened)
+        own = _find_own_topics(engine, contract, list(contract.topics))
+        kept = "SELECT * FROM quarantined WHERE NOT contains($topics, topic)"
+        using = f"USING ({_PLACE_COLUMNS})"
+        alone = f"SELECT {_COLUMNS} FROM had ANTI JOIN due {using} ANTI JOIN refused {using}"  # noqa: S608
+        query = f"SELECT * EXCLUDE name FROM refused UNION ALL {kept} UNION ALL {alone}"  # noqa: S608  # names of ours
+        rows: pa.Table = engine.sql(query, params={"topics": own}).to_arrow_table()
+        done = engine.execute("SELECT name, max(run) FROM refused GROUP BY name").fetchall()
+    data = rows.cast(pa.schema(delta_table.schema().to_arrow()))
+    ids = [
+        Transaction(quarantine.app_id(part), run) for part, run in done if run > tables.read_last_run(quarantine, part)
+    ]
+    try:
+        write_deltalake(delta_table, data, mode="overwrite", commit_properties=CommitProperties(app_transactions=ids))
+    except (DeltaError, OSError) as error:
+        raise table_creation.explain_write_error(error, quarantine.path) from None
+    return int(data.num_rows)
+
+
+def _load_tables(
+    engine: duckdb.DuckDBPyConnection,
+    contract: Contract,
+    topics: Sequence[str],
+    quarantine: Table,
+    opened: Mapping[Table, DeltaTable],
+) -> None:
+    """Create the tables that are compared; all but `quarantined` without what was trimmed.
+
+    `refused`: what logs and fates have (`name`: the part of the commits to the quarantine that adds it); `quarantined`:
+    all of the quarantine; `had`: its rows of these topics; `due`: those of them that the logs must have.
+    """
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.execute(
+        f"CREATE TABLE quarantined ({_COLUMN_DEFINITIONS}); CREATE TABLE refused ({_COLUMN_DEFINITIONS}, name VARCHAR)"
+    )
+    for name in topics:
+        parts = {name: tables.log_table, f"fates/{name}": tables.fates_table}
+        for part, locate in parts.items():
+            table = locate(quarantine.warehouse, contract.pipeline, name)
+            if table in opened:
+                fields = [field.name for field in opened[table].schema().fields]
+                place = "topic, topicPartition" if "topicPartition" in fields else '$kafka, "partition"'
+                requeued = "was = 'malformed'" if "was" in fields else "false"
+                engine.register("entries", arrow_reader.read_rows(opened[table]))
+                engine.execute(
+                    f'INSERT INTO refused SELECT {place}, "offset", "timestamp", key, "value", fate, '  # noqa: S608
+                    f"coalesce(reason, CASE WHEN {requeued} THEN $requeued END), run, systemFrom, $part FROM entries "
+                    f"WHERE NOT contains($fine, fate) OR {requeued}",
+                    {"part": part, "requeued": topic_log.REQUEUED_REASON, "fine": [*topic_log.NOT_REFUSED, *gaps.FATES]}
+                    | ({} if "topicPartition" in fields else {"kafka": contract.kafka_topic(name)}),
+                )
+    if quarantine in opened:
+        engine.register("entries", arrow_reader.read_rows(opened[quarantine]))
+        engine.execute(f"INSERT INTO quarantined SELECT {_COLUMNS} FROM entries")  # noqa: S608
+    own = _find_own_topics(engine, contract, topics)
+    engine.execute("CREATE TABLE had AS SELECT * FROM quarantined WHERE contains($own, topic)", {"own": own})
+    engine.execute("CREATE TABLE trimmed (topic VARCHAR, refused TIMESTAMPTZ, horizon TIMESTAMPTZ, run BIGINT)")
+    names = {*own, *(topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM refused").fetchall())}
+    logged = {tables.log_table(quarantine.warehouse, contract.pipeline, name): name for name in topics}
+    for log, name in logged.items():
+        if log in opened and (limit := horizon.read_horizon(log, opened[log])) is not None:
+            settled = counts.read_log_trim(log)
+            through = settled.run if settled else 0
+            for topic in names:
+                if contract.find_topic(topic) == name:
+                    engine.execute(
+                        "INSERT INTO trimmed VALUES (?, ?, ?, ?)", [topic, limit.refused_before, limit.moment, through]
+                    )
+    for side in ("refused", "had"):
+        engine.execute(f"DELETE FROM {side} USING trimmed WHERE {side}.topic = trimmed.topic AND systemFrom < refused")  # noqa: S608
+    engine.execute(
+        "CREATE TABLE due AS FROM had WHERE NOT EXISTS (FROM trimmed WHERE trimmed.topic = had.topic "
+        'AND had.run <= trimmed.run AND coalesce(had."timestamp" <= horizon, true))'
+    )
+
+
+def _find_own_topics(engine: duckdb.DuckDBPyConnection, contract: Contract, topics: Sequence[str]) -> list[str]:
+    """Return the Kafka topics in the quarantine that belong to these topics of the contract."""
+    quarantined = [topic for (topic,) in engine.execute("SELECT DISTINCT topic FROM quarantined").fetchall()]
+    return [topic for topic in quarantined if contract.find_topic(topic) in topics]
+
+
+_COLUMNS = 'topic, "partition", "offset", "timestamp", key, "value", fate, reason, run, systemFrom'
+_PLACE_COLUMNS = 'topic, "partition", "offset", fate, run'
+_COMPARED_COLUMNS = 'topic, "partition", "offset", fate, run, key, "value"'
+_COLUMN_DEFINITIONS = (
+    'topic VARCHAR, "partition" INT, "offset" BIGINT, "timestamp" TIMESTAMPTZ, key BLOB, "value" BLOB, fate VARCHAR, '
+    "reason VARCHAR, run BIGINT, systemFrom TIMESTAMPTZ"
+)

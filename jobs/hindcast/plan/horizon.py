@@ -1,0 +1,196 @@
+"""The horizon of a table: the moment before which its history was trimmed (ops/retention.py).
+
+Questions about the horizon or later, as known at the horizon or later, have full answers. The horizon is a property of
+the table itself, never moves back, and is written before anything is removed. A log has one too: for each key it keeps
+the record that was in force then, and all later ones.
+
+The sources of a table may have been trimmed further than the table itself. Before that moment it can no longer be
+derived, so it is *frozen* there: its rows stay as they are, and runs compare and replace what is true from then on. A
+row that begins before that moment and lasts beyond it is split there if its later part changes:
+
+    frozen at 4:  8 [0, ..), and derived is 9 [3, ..)    ->    close 8 [0, ..), open 8 [0, 4), open 9 [4, ..)
+                  8 [0, ..), and derived is 8 [0, 6)     ->    close 8 [0, ..), open 8 [0, 6)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import plane
+from hindcast.bitemporal.predicates import FIRST_MOMENT, Question, spark_timestamp
+from hindcast.common.errors import QueryError, TableError
+from hindcast.contract import Contract, View
+from hindcast.contract.shapes import PERIODS
+from hindcast.plan import inputs
+from hindcast.store import tables
+from hindcast.store.tables import Table
+
+PROPERTY = "hindcast.horizon"
+"""The table property that stores the horizon, as JSON."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The horizon of a table; that of a log also has the known-at before which refused records were trimmed, and the
+    `valid_time` by which its records were dated.
+    """
+
+    moment: datetime
+    refused_before: datetime | None = None
+    valid_time: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The form in the table's property."""
+        fields = {"at": self.moment.isoformat(), "validTime": self.valid_time}
+        return json.dumps(fields | {"refused": self.refused_before.isoformat() if self.refused_before else None})
+
+
+def read_horizon(table: Table, delta_table: DeltaTable | None = None) -> Horizon | None:
+    """Return the horizon of a table; None if it was never trimmed."""
+    delta_table = delta_table or tables.open_table(table)
+    text = delta_table.metadata().configuration.get(PROPERTY) if delta_table is not None else None
+    if text is None:
+        return None
+    fields = json.loads(text)
+    refused = datetime.fromisoformat(fields["refused"]) if fields["refused"] else None
+    return Horizon(datetime.fromisoformat(fields["at"]), refused, fields["validTime"])
+
+
+def find_frozen_until(warehouse: str, contract: Contract, name: str) -> datetime | None:
+    """Return the moment before which the table of a topic or view can no longer be derived; None if all of it can.
+
+    For a view that is later than the horizon of its inputs by as much as its windows look back. A kafka view has only
+    its own horizon, because it stores what it emits.
+    """
+    own = tables.locate_table(warehouse, contract, name)
+    if name in contract.topics:
+        return _latest(_read_moment(own), _read_moment(tables.log_table(warehouse, contract.pipeline, name)))
+    view = contract.views[name]
+    if view.semantics == "kafka":
+        return _read_moment(own)
+    back = lookback_period(view)
+    sources = (
+        inputs.locate_input_table(warehouse, contract, i)
+        if i in contract.inputs
+        else tables.locate_table(warehouse, contract, i)
+        for i in view.inputs
+    )
+    horizons = [_read_moment(source) for source in sources]
+    return _latest(_read_moment(own), *(at + back for at in horizons if at is not None))
+
+
+def lookback_period(view: View) -> timedelta:
+    """Return how much older than a row's start the events can be that decide whether the row exists."""
+    if view.window is not None and view.window.session is not None:
+        return view.window.session
+    if view.window is not None and view.window.sliding is not None:
+        return view.window.sliding + timedelta(milliseconds=1)
+    if view.join is not None and view.join.stream is not None:
+        return max(view.join.before or timedelta(0), view.join.after or timedelta(0))
+    return timedelta(0)
+
+
+def _is_true_since(kind: str, since: datetime) -> Column:
+    """Return a condition: the row is about something true at `since` or later."""
+    if kind == "versions":
+        return F.col("validTo").isNull() | (F.col("validTo") > F.lit(since))
+    return F.col(PERIODS[kind][0]) >= F.lit(since)
+
+
+def trimmed_condition(kind: str, at: datetime) -> str:
+    """Return a Spark SQL condition: the row answers no question from a horizon on, on either axis."""
+    ended = (
+        f"validTo <= {spark_timestamp(at)}" if kind == "versions" else f"`{PERIODS[kind][0]}` < {spark_timestamp(at)}"
+    )
+    return f"systemTo <= {spark_timestamp(at)} OR {ended}"
+
+
+def clip_rows(rows: DataFrame, kind: str, since: datetime | None) -> DataFrame:
+    """Return derived rows as they are from `since` on; all of them if it is None."""
+    if since is None:
+        return rows
+    rows = rows.where(_is_true_since(kind, since))
+    return rows.withColumn("validFrom", F.greatest("validFrom", F.lit(since))) if kind == "versions" else rows
+
+
+def diff_rows_since(
+    current: DataFrame,
+    derived: DataFrame,
+    identity: Sequence[str],
+    content: Sequence[str],
+    kind: str,
+    since: datetime | None,
+) -> DataFrame:
+    """Return `plane.diff_rows` of what is true from `since` on; what was true before stays as it is."""
+    if since is None:
+        return plane.diff_rows(current, derived, identity, content)
+    if kind != "versions":
+        return plane.diff_rows(clip_rows(current, kind, since), clip_rows(derived, kind, since), identity, content)
+    old, new = (clip_rows(rows.withColumn("_from", F.col("validFrom")), kind, since) for rows in (current, derived))
+    # At most one row of a key and side lasts beyond `since`; both sides are dated `since` here.
+    alike = Window.partitionBy(*identity)
+    side = F.struct("_from", F.struct(identity[0], *(c for c in content if c != "validTo")).alias("said"))
+    sides = {
+        f"_{change}": F.first(F.when(F.col("change") == change, side), True).over(alike) for change in ("close", "open")
+    }
+    changes = plane.diff_rows(old, new, identity, content).withColumns(sides)
+    closed, over = F.col("change") == "close", F.col("_close._from") < F.lit(since)
+    same = F.coalesce(over & F.col("_close.said").eqNullSafe(F.col("_open.said")), F.lit(False))
+    split = closed & over & ~same
+    parts = F.explode(F.when(split, F.array(F.lit("close"), F.lit("before"))).otherwise(F.array("change")))
+    changes = changes.withColumn("_part", parts)
+    before = F.col("_part") == "before"
+    columns = {
+        "validFrom": F.when(closed | same, F.col("_close._from")).otherwise(F.col("validFrom")),
+        "validTo": F.when(before, F.lit(since)).otherwise(F.col("validTo")),
+        "change": F.when(before, "open").otherwise(F.col("change")),
+    }
+    return changes.withColumns(columns).drop("_from", "_close", "_open", "_part")
+
+
+def refuse_dating(log: Table, valid_time: str | None) -> None:
+    """Raise TableError if a trimmed log is to be dated by another rule: removed records have no time by the new one."""
+    at = read_horizon(log)
+    if at is not None and at.valid_time != valid_time:
+        raise TableError(
+            f"valid_time was changed, but the log was trimmed up to {at.moment.isoformat()} by the former one",
+            where=log.path,
+            fix="put valid_time back, or give the topic's entry another name (a new table)",
+        )
+
+
+def refuse_question(table: Table, at: Horizon | None, question: Question, known: datetime) -> None:
+    """Raise QueryError for a question about what was true, or known, before the horizon of a table."""
+    if at is None:
+        return
+    start = question.from_time if question.from_time and question.from_time > FIRST_MOMENT else None
+    moments_by_axis = {"true": (question.as_of, start, question.to_time), "known": (known,)}
+    for axis, when in ((axis, when) for axis, moments in moments_by_axis.items() for when in moments):
+        if when is not None and when < at.moment:
+            raise beyond_horizon_error(table, f"what was {axis} at {when.isoformat()}", at)
+
+
+def beyond_horizon_error(table: Table, subject: str, at: Horizon) -> QueryError:
+    """Return the error for a question about the time before a horizon; `subject` is what it asks for."""
+    return QueryError(
+        f"{subject} is not kept: the history of {table.name} was trimmed up to {at.moment.isoformat()}",
+        where=table.path,
+        fix=f"ask from {at.moment.isoformat()} on; `keep` in the contract says how long history is kept",
+    )
+
+
+def _read_moment(table: Table) -> datetime | None:
+    at = read_horizon(table)
+    return at.moment if at is not None else None
+
+
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)

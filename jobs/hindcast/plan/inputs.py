@@ -1,0 +1,65 @@
+"""The tables that a view is derived from; those of other pipelines are read as known at a moment that a plan fixes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hindcast.common.errors import RunError, TableError, suggest_nearest
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.contract.shapes import topic_shape
+from hindcast.contract.types import parse_column_type
+from hindcast.plan import journal
+from hindcast.plan.plans import Plan
+from hindcast.store import tables
+from hindcast.store.tables import Table
+
+
+def locate_input_table(warehouse: str, contract: Contract, name: str, pin: datetime | None = None) -> Table:
+    """Return the table of a contract's input, to be read as known at `pin` (None: now)."""
+    source = contract.inputs[name]
+    pipeline, _, table = source.table.partition(".")
+    return Table(warehouse, pipeline, table, topic_shape(source).kind, tuple(source.key), pin)
+
+
+def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> datetime:
+    """Return the known-at of the last completed run of an input's pipeline.
+
+    Raise RunError if there is none, TableError if the table has another kind, key or column types than the contract.
+    """
+    source = contract.inputs[name]
+    where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
+    completed = [run.known_at for run in journal.read_completed_runs(warehouse, pipeline)]
+    delta_table = tables.open_table(locate_input_table(warehouse, contract, name))
+    if not completed or delta_table is None:
+        fix = f"hindcast run {pipeline}, or name another table"
+        raise RunError("no completed run has published the table", where=where, fix=fix)
+    marks = tables.read_marks(delta_table) or {}
+    if marks["kind"] != topic_shape(source).kind or list(marks["key"]) != list(source.key):
+        found = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
+        raise TableError(found, where=where, fix=_FIXES.get(marks["kind"], "windows and pairs cannot be inputs yet"))
+    types = tables.column_types(delta_table)
+    for column, kind in {**source.key, **source.value}.items():
+        if column not in types or parse_column_type(types[column]) != kind:
+            found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
+            fix = f"write its actual type, not {kind}" if column in types else suggest_nearest(column, types)
+            raise TableError(found, where=where, fix=fix)
+    return max(completed)
+
+
+def locate_source_table(contract: Contract, plan: Plan, name: str) -> Table:
+    """Return a table that a view is derived from: of a topic, of a view, or of another pipeline as the plan pins it."""
+    if name in contract.inputs:
+        return locate_input_table(read_settings().warehouse, contract, name, plan.as_of_system_times[name])
+    return locate_own_table(contract, name)
+
+
+def locate_own_table(contract: Contract, name: str) -> Table:
+    """Return the table of a topic or view in the configured warehouse."""
+    return tables.locate_table(read_settings().warehouse, contract, name)
+
+
+_FIXES = {
+    "versions": "read it as a table (read: table), and write its key as it is",
+    "events": "read it as a stream (read: stream), and write its key as it is",
+}

@@ -1,0 +1,247 @@
+"""The journal of a pipeline's runs: what each was planned to do, and how it ended. A Delta table of appended entries.
+
+| column | type | |
+| --- | --- | --- |
+| run | bigint | the run's number, from 1 |
+| entry | string | planned, stopped (by a gate, the contract or records), completed, abandoned |
+| at | timestamp | what the clock showed when the entry was written |
+| runId | string | the run's name: that of Airflow's run, or one that a command made |
+| knownAt | timestamp | the run's moment on the system axis |
+| detail | string | JSON: the plan of a planned run, the report of a completed one, the reason of another |
+| sequence | bigint | the number of the entry, in the order of writing; null in entries of versions that had none |
+
+Entries are appended without Spark. Each commit follows exactly the version of the table from which its sequence number
+was taken and in which the run could get that entry (`entries.refuse_entry`). If two writers collide, the second reads
+the first one's entry and tries again. Neither clocks nor Delta versions order the entries (`entries`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast.common import clock
+from hindcast.common.errors import TableError
+from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
+from hindcast.store.commit_once import commit_repeatable
+from hindcast.store.row_reader import open_dataset, refuse_broken_files
+from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
+from hindcast.store.tables import Table, open_table
+
+SCHEMA = StructType(
+    [
+        StructField("run", LongType()),
+        StructField("entry", StringType()),
+        StructField("at", TimestampType()),
+        StructField("runId", StringType()),
+        StructField("knownAt", TimestampType()),
+        StructField("detail", StringType()),
+        StructField("sequence", LongType()),
+    ]
+)
+_ARROW = arrow_schema(SCHEMA)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its entries describe it: `state` and `detail` are those of the last entry.
+
+    `stopped`: the error that stopped the run, if it was not completed since; it may be abandoned. Otherwise None.
+    """
+
+    number: int
+    run_id: str
+    known_at: datetime
+    state: str
+    plan: dict[str, Any]
+    detail: dict[str, Any]
+    stopped: str | None = None
+
+    @property
+    def has_report(self) -> bool:
+        """True if it has a report, of what it did or of what stopped it."""
+        return self.state == "completed" or self.stopped is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if it was completed or abandoned, so that nothing more will come of it."""
+        return self.state in ("completed", "abandoned")
+
+
+def runs_table(warehouse: str, pipeline: str) -> Table:
+    """Return the table of the journal."""
+    return Table(warehouse, pipeline, "runs", "runs")
+
+
+def new_run_id(by: str) -> str:
+    """Return the id of a run that a command begins now: `requeue__2026-01-01T00:00:00.000+00:00`."""
+    return f"{by}__{clock.now().isoformat(timespec='milliseconds')}"
+
+
+def read_runs(warehouse: str, pipeline: str) -> list[Run]:
+    """Return all runs of a pipeline, oldest first; raise TableError if the journal lacks the plan of one."""
+    runs, unplanned = read_planned_runs(warehouse, pipeline)
+    if unplanned:
+        raise TableError(
+            f"the journal lacks the plan of run {', '.join(map(str, unplanned))}",
+            where=runs_table(warehouse, pipeline).path,
+            fix=repair_command(pipeline),
+        )
+    return runs
+
+
+def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
+    """Return the runs of a pipeline that have a plan, and the numbers of those without one, both oldest first."""
+    rows = _read_rows(warehouse, pipeline, _ARROW.names)
+    runs: dict[int, Run] = {}
+    unplanned = []
+    for row in sorted(rows, key=lambda row: _parse_entry(row).order):
+        number, state, detail = row["run"], row["entry"], json.loads(row["detail"])
+        known = runs.get(number)
+        if known is None and state != "planned":
+            unplanned.append(number)
+            continue
+        plan = known.plan if known else detail
+        stopped = {"stopped": str(detail.get("found", "")), "abandoned": known.stopped if known else None}
+        runs[number] = Run(number, row["runId"], row["knownAt"], state, plan, detail, stopped.get(state))
+    return list(runs.values()), list(dict.fromkeys(unplanned))
+
+
+def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
+    """Return the numbers of the runs whose entries contradict each other, each with a sentence that says how."""
+    wrong = find_contradictions(map(_parse_entry, _read_rows(warehouse, pipeline, _ENTRY_COLUMNS)))
+    return [(run, f"run {run} was entered as {', then '.join(states)}") for run, states in wrong.items()]
+
+
+def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
+    """Return a run as it stood after each of its entries, in order; if it ended twice, only as it ended last.
+
+    Empty if its plan is not in the journal.
+    """
+    rows = _read_rows(warehouse, pipeline, _ARROW.names)
+    own = sorted((row for row in rows if row["run"] == number), key=lambda row: _parse_entry(row).order)
+    if not own or own[0]["entry"] != "planned":
+        return []
+    plan, ends = json.loads(own[0]["detail"]), [row for row in own if row["entry"] in _ENDS]
+    shown = [own[0], *(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
+    return [Run(number, row["runId"], row["knownAt"], row["entry"], plan, json.loads(row["detail"])) for row in shown]
+
+
+_ENDS = ("completed", "abandoned")
+
+
+def repair_command(pipeline: str) -> str:
+    """Return the command that repairs the journal."""
+    return f"hindcast ledger {pipeline} --rebuild"
+
+
+def read_completed_runs(warehouse: str, pipeline: str) -> list[Run]:
+    """Return the completed runs, oldest first."""
+    return [run for run in read_runs(warehouse, pipeline) if run.state == "completed"]
+
+
+def last_included_run(past: Iterable[Run], published: int) -> int:
+    """Return the last run that a table includes: the one that `published` it, or a later completed one."""
+    return max([published, *(run.number for run in past if run.state == "completed")])
+
+
+def append_entry(warehouse: str, run: Run) -> None:
+    """Append one entry to the journal.
+
+    Raise BusyError if another writer has planned this number or another run has not ended, RunError if the run can no
+    longer get this entry; nothing is written then.
+    """
+    pipeline, at = run.plan["pipeline"], clock.now()
+    planned = [Transaction(_app_id(pipeline), run.number)] if run.state == "planned" else []
+
+    def append() -> None:
+        delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
+        past = _read_entries(delta_table)
+        refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.get("numbers", 1))
+        row = _entry_row(run, at, next_sequence(past))
+        _commit_rows(delta_table, [row], "append", planned)
+
+    _retry_commit(append, runs_table(warehouse, pipeline).path)
+
+
+def replace_entries(warehouse: str, pipeline: str, entries: Sequence[Run], without: Iterable[int] = ()) -> None:
+    """Replace all entries of the runs that `entries` are about, in one commit; old versions stay in Delta's history.
+
+    Entries of the runs `without` are removed.
+    """
+    numbers, at = {*without, *(run.number for run in entries)}, clock.now()
+
+    def overwrite() -> None:
+        delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
+        kept = [row for row in _load_rows(delta_table, _ARROW.names) if row["run"] not in numbers]
+        first = next_sequence(_read_entries(delta_table))
+        rows = [*kept, *(_entry_row(run, at, first + n) for n, run in enumerate(entries))]
+        _commit_rows(
+            delta_table,
+            rows,
+            "overwrite",
+            [Transaction(_app_id(pipeline), max(row["run"] for row in rows))] if rows else [],
+        )
+
+    _retry_commit(overwrite, runs_table(warehouse, pipeline).path)
+
+
+def _retry_commit(commit: Callable[[], None], where: str) -> None:
+    """Make a commit and repeat it while other writers come first; raise an error of ours for what prevents writing."""
+    try:
+        commit_repeatable(commit)
+    except (DeltaError, OSError) as error:
+        raise explain_write_error(error, where) from None
+
+
+def _commit_rows(
+    delta_table: DeltaTable, rows: list[dict[str, Any]], mode: Literal["append", "overwrite"], ids: list[Transaction]
+) -> None:
+    """Write rows after exactly the version of the journal that was read, else raise CommitFailedError."""
+    data = pa.Table.from_pylist(rows, schema=_ARROW)
+    properties = CommitProperties(app_transactions=ids, max_commit_retries=0)
+    write_deltalake(delta_table, data, mode=mode, commit_properties=properties)
+
+
+def _read_entries(delta_table: DeltaTable) -> list[JournalEntry]:
+    """Return the entries of the journal without their details, unordered."""
+    return [_parse_entry(row) for row in _load_rows(delta_table, _ENTRY_COLUMNS)]
+
+
+_ENTRY_COLUMNS = ("run", "entry", "at", "sequence")
+
+
+def _parse_entry(row: Mapping[str, Any]) -> JournalEntry:
+    return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
+
+
+def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of the journal, none before the first run; raise TableError if one of its files is broken."""
+    table = runs_table(warehouse, pipeline)
+    delta_table = open_table(table)
+    with refuse_broken_files(table):
+        return _load_rows(delta_table, columns) if delta_table is not None else []
+
+
+def _load_rows(delta_table: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of the journal; a column that the table lacks is null (`sequence`, in those of older versions)."""
+    stored = {field.name for field in delta_table.schema().fields}
+    rows = open_dataset(delta_table).to_table(columns=[name for name in columns if name in stored]).to_pylist()
+    return [dict.fromkeys(columns) | row for row in rows]
+
+
+def _entry_row(run: Run, at: datetime, sequence: int) -> dict[str, Any]:
+    row = {"run": run.number, "entry": run.state, "at": at, "runId": run.run_id, "knownAt": run.known_at}
+    return {**row, "detail": json.dumps(run.detail), "sequence": sequence}
+
+
+def _app_id(pipeline: str) -> str:
+    return f"hindcast/{pipeline}/plan"

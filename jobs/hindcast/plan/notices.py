@@ -1,0 +1,118 @@
+"""Notices that a process rewrites files of a pipeline's tables during runs: maintenance, trimming, upgrades, repairs.
+
+Delta lets such writers and runs work at the same time. A forget run cannot: it deletes every file that no table has
+yet, and another process could write back what it read before. So a rewriter posts a notice and only then checks for a
+forget run; a forget run plans itself and only then checks for notices. One of the two always sees the other.
+
+A notice is a file under `<pipeline>/_notices`, written again every few seconds. One that does not change for
+`DEAD_AFTER` seconds belongs to a dead process: no clocks of two machines are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from uuid import uuid4
+
+from deltalake.exceptions import DeltaError
+
+from hindcast.common.errors import BusyError
+from hindcast.plan import journal
+from hindcast.store import table_creation, tables
+from hindcast.store.folder import WarehouseFolder
+
+BEAT = 5.0
+"""A notice is written again after this many seconds."""
+DEAD_AFTER = 420.0
+"""A notice that has not changed for this many seconds is removed. A Spark Connect server drops an operation 300 seconds
+after its client is gone.
+"""
+
+
+@contextmanager
+def post_notice(warehouse: str, pipeline: str, what: str) -> Iterator[None]:
+    """Post a notice while the block lasts; raise BusyError before it if a forget run is under way.
+
+    `what`: what is done, for the person who waits for it. Nothing is posted if the pipeline has no run yet.
+    """
+    runs_table = journal.runs_table(warehouse, pipeline)
+    if tables.open_table(runs_table) is None:
+        yield
+        return
+    table_creation.refuse_read_only(runs_table)
+    folder, name = WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}"), f"{_UNDER}/{uuid4().hex}.json"
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT):
+            with suppress(OSError, DeltaError):  # retried at the next beat, long before DEAD_AFTER
+                _write_notice(folder, name, what)
+
+    _write_notice(folder, name, what)
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        refuse_forgetting(warehouse, pipeline, what)
+        yield
+    finally:
+        ended.set()
+        beating.join()
+        with suppress(FileNotFoundError):
+            folder.remove(name)
+
+
+def refuse_forgetting(warehouse: str, pipeline: str, what: str) -> None:
+    """Raise BusyError if a forget run is under way, during which files must not be rewritten."""
+    for run in journal.read_runs(warehouse, pipeline):
+        # A stopped forget run purges once more afterwards, before the next run abandons it.
+        if not run.is_finished and "forgets" in run.plan:
+            fix = (
+                "repeat it when that run has ended: the same hindcast forget finishes it if it was killed, "
+                "the next run if a gate stopped it"
+            )
+            found = f"{what} stops here: run {run.number} ({run.run_id}) forgets something of the same tables"
+            raise BusyError(found, where=pipeline, fix=fix)
+
+
+def wait_for_others(warehouse: str, pipeline: str) -> None:
+    """Wait until no notice is left, remove those of dead processes, and print on stderr what is waited for."""
+    folder = WarehouseFolder(f"{warehouse.rstrip('/')}/{pipeline}")
+    last_seen, announced = dict[str, tuple[bytes, float]](), set[str]()
+    while True:
+        notices = {
+            name: text
+            for file in folder.list_files(_UNDER)
+            if (text := _read_notice(folder, name := file.path)) is not None
+        }
+        if not notices:
+            return
+        for name, text in notices.items():
+            if name not in last_seen or last_seen[name][0] != text:
+                last_seen[name] = text, time.monotonic()
+            elif time.monotonic() - last_seen[name][1] > DEAD_AFTER:
+                with suppress(FileNotFoundError):
+                    folder.remove(name)
+            if name not in announced:
+                announced.add(name)
+                what = json.loads(text)["what"]
+                print(f"hindcast: {pipeline}: waiting for {what}, which is still running", file=sys.stderr)
+        time.sleep(_PAUSE)
+
+
+_UNDER = "_notices"
+_PAUSE = 0.5
+
+
+def _write_notice(folder: WarehouseFolder, name: str, what: str) -> None:
+    folder.write(name, json.dumps({"what": what, "beat": uuid4().hex}).encode())
+
+
+def _read_notice(folder: WarehouseFolder, name: str) -> bytes | None:
+    try:
+        return folder.read(name)
+    except FileNotFoundError:  # removed meanwhile
+        return None

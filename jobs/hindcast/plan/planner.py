@@ -1,0 +1,292 @@
+"""Planning a run: which offsets it ingests, from the topics, the journal and the contract; and abandoning one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hindcast.bitemporal import valid_time
+from hindcast.common import clock
+from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.kafka import gaps, topic_patterns
+from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
+from hindcast.plan import definitions, inputs, journal
+from hindcast.plan.journal import Run
+from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.store import emitted_log, tables
+from hindcast.store.tables import Table, locate_table, read_last_run
+
+
+def ensure_plan(
+    warehouse: str,
+    servers: str,
+    contract: Contract,
+    run_id: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
+    reason: str | None = None,
+    instead: Mapping[str, Any] | None = None,
+    *,
+    ahead: bool = False,
+) -> Plan:
+    """Return the plan of the run `run_id`, after storing it; that of an earlier attempt if there is one.
+
+    `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only` and `ahead`: as for
+    `propose_plan`. `instead`: what the run does instead of replaying: `releases`, `requeues`, `forgets` or `upgrade` of
+    `Plan`. Raise BusyError if another run of the pipeline has not ended. A stopped run is abandoned for this one, even
+    if it is an earlier attempt of `run_id`; this run ingests the records that it left.
+    """
+    past = journal.read_runs(warehouse, contract.pipeline)
+    open_runs = [run for run in past if not run.is_finished]
+    for run in open_runs:
+        same = run.run_id == run_id
+        if run.state == "stopped":
+            continue
+        if same and run.plan["contract"] == contract.hash:
+            return Plan.from_json(run.plan)
+        if same and _has_committed(warehouse, contract, Plan.from_json(run.plan)):
+            raise RunError(
+                "the contract was changed while the run was under way",
+                where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
+                fix=f"put the contract back and retry, or abandon the run: hindcast abandon {contract.pipeline}",
+            )
+        if not same:
+            raise BusyError(
+                f"run {run.number} ({run.run_id}) has not ended",
+                where=contract.pipeline,
+                fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
+            )
+    plan = propose_plan(warehouse, servers, contract, run_id, interval_end, past, only, ahead=ahead)
+    for run in open_runs:
+        try:
+            abandon_run(warehouse, run, f"given up for {run_id}")
+        except RunError as ended:
+            raise BusyError(
+                f"another run was planned at the same moment: {ended.found}",
+                where=contract.pipeline,
+                fix="run it again when that one has ended; nothing was written",
+            ) from ended
+    if instead:
+        nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
+        plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, **instead)
+    plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
+    journal.append_entry(warehouse, Run(plan.run, run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
+    return plan
+
+
+def _retry_fix(run: Run) -> str:
+    """Return how to retry a run, with the command if a command began it."""
+    if "forgets" in run.plan:
+        return "repeat the hindcast forget that began it"
+    command = {"cli": "run", "requeue": "requeue"}.get(run.run_id.partition("__")[0])
+    return f"retry it (hindcast {command} {run.plan['pipeline']})" if command else "retry it"
+
+
+def propose_plan(
+    warehouse: str,
+    servers: str,
+    contract: Contract,
+    run_id: str,
+    interval_end: datetime | None,
+    past: list[Run],
+    only: str | None = None,
+    *,
+    ahead: bool = False,
+) -> Plan:
+    """Return the plan of a run after the `past` ones if it were planned now; nothing is stored.
+
+    With `only`, a topic, input or view, the run ingests only that topic, or reads only that input again: all other
+    topics and inputs stay where the last run left them, for the next run. That table is derived whole, then the tables
+    below it (`Contract.list_tables_below`). Raise RequestError unless the last run was completed under the same
+    contract, because otherwise the next run has to look at all tables. Raise RunError if the known-at would be more
+    than an hour ahead of the clock, unless a person consents to that (`ahead`) or did so for the run before.
+    """
+    if only is not None:
+        _refuse_alone(contract, only, past)
+    known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
+    kept = Plan.from_json(past[-1].plan).as_of_system_times if only is not None else {}
+    pins = {
+        name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
+        for name in contract.inputs
+    }
+    with Cluster(servers) as cluster:
+        last = {name: _find_last_ingest(warehouse, contract.pipeline, name, past) for name in contract.topics}
+        topics = {n: _plan_topic(cluster, contract, n, last[n], interval_end, known_at) for n in contract.topics}
+    if only is not None:
+        topics = {name: topic if name == only else topic.without_offsets() for name, topic in topics.items()}
+    numbers = max([1, *(len(topic.chunks) for topic in topics.values())])
+    number = max((run.number for run in past), default=0) + numbers
+    decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
+    identity = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
+    return Plan(*identity, topics, pins, only=only, decodings=decodings, numbers=numbers, ahead=is_ahead)
+
+
+MAX_AHEAD = timedelta(hours=1)
+"""How far the known-at of a run may be ahead of the clock that plans it without a person's consent."""
+
+
+def _next_known_at(pipeline: str, past: list[Run], *, consented: bool) -> tuple[datetime, bool]:
+    """Return the known-at of the run after the `past` ones, and whether it is further ahead of the clock than
+    `MAX_AHEAD`.
+
+    The known-ats of a pipeline grow, whatever clocks show. Raise RunError for one too far ahead without consent.
+    """
+    now = clock.now()
+    last = max(past, key=lambda run: run.known_at, default=None)
+    known_at = max(now, last.known_at + timedelta(microseconds=1)) if last else now
+    if last is None or known_at <= now + MAX_AHEAD:
+        return known_at, False
+    if not (consented or last.plan.get("ahead")):
+        raise RunError(
+            f"run {last.number} ({last.run_id}) is known at {last.known_at.isoformat()}, but it is "
+            f"{now.isoformat(timespec='seconds')} by this machine's clock: one of the two clocks was wrong",
+            where=pipeline,
+            fix=f"set this machine's clock by NTP; if it was the clock of run {last.number}, continue after that "
+            f"moment with: hindcast run {pipeline} --ahead-of-clock (docs/maintenance.md says what that means)",
+        )
+    return known_at, True
+
+
+def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
+    """Raise RequestError if a run must not be about one table alone."""
+    where, fix = f"{contract.pipeline}, only {only}", "run the pipeline once without `only`"
+    known = (*contract.topics, *contract.inputs, *contract.views)
+    if only not in known:
+        raise RequestError(f"there is no table '{only}'", where=contract.pipeline, fix=suggest_nearest(only, known))
+    if not past:
+        raise RequestError("the first run is about all tables", where=where, fix=fix)
+    if past[-1].state != "completed":
+        found = f"run {past[-1].number} was not completed, so what it left undone concerns all tables"
+        raise RequestError(found, where=where, fix=fix)
+    if past[-1].plan["contract"] != contract.hash:
+        found = f"the contract was changed since run {past[-1].number}, so all tables are derived from scratch"
+        raise RequestError(found, where=where, fix=fix)
+
+
+def describe_written(warehouse: str, contract: Contract, plan: Plan | None, done: int, chunks: int) -> str:
+    """Return what a run wrote that failed at a topic after `done` of its chunks, as text; no plan: a preview."""
+    if done:
+        return f"{done} of its {chunks} chunks are in the log and stay: the next run continues after them"
+    if plan is None or not _has_committed(warehouse, contract, plan):
+        return "nothing was written"
+    return "nothing was written for this topic; what was written for others stays, and the next run continues after it"
+
+
+def abandon_run(warehouse: str, run: Run, reason: str) -> None:
+    """Abandon a run: what it committed stays, the rest is left to the next run.
+
+    The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits.
+    """
+    pipeline, first = run.plan["pipeline"], Plan.from_json(run.plan).first_number
+    fields = definitions.find_fields(journal.read_runs(warehouse, pipeline), run.plan["contract"]) or {}
+    places = (place.split(".") for place in fields)
+    names = sorted({place[1] for place in places if place[0] in ("topics", "views")})
+    published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
+    journal.append_entry(warehouse, replace(run, state="abandoned", detail={"reason": reason, "published": published}))
+
+
+def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:
+    """Return the number of the last commit to a topic's log and what its run had ingested by then; None before any."""
+    last = read_last_run(tables.log_table(warehouse, pipeline, name))
+    plans = (Plan.from_json(run.plan) for run in past if run.number >= last)
+    plan = next((plan for plan in plans if plan.first_number <= last), None)
+    if plan is None:
+        return None
+    topic_plan = plan.topics[name]
+    return last, topic_plan.cut_after_chunks(last - plan.run + len(topic_plan.chunks))
+
+
+def _plan_topic(
+    cluster: Cluster,
+    contract: Contract,
+    name: str,
+    ingested: tuple[int, TopicPlan] | None,
+    interval_end: datetime | None,
+    known_at: datetime,
+) -> TopicPlan:
+    """Return the plan for a topic, following the last commit that ingested offsets of it.
+
+    If that run was abandoned in the middle of `earlier` offsets, the rest of them comes first; only then the start
+    offset moves on.
+    """
+    topic, kafka = contract.topics[name], contract.kafka_topic(name)
+    last, before = ingested or (0, None)
+    known = topic_patterns.find_members(cluster, contract, name, before.members if before else None)
+    source = topic_patterns.offset_source(cluster, known, last)
+    held, topic_id = source.read_offset_ranges(kafka), source.topic_id(kafka)
+    if before and before.topic_id != topic_id:
+        raise recreated_topic_error(kafka, last)
+    ends = {p: before.ranges[p].end for p in before.start_offsets} if before else {}
+    held |= topic_patterns.find_deleted_ranges(contract, name, known, before.ranges if before else {}, held)
+    refuse_lost_offsets(kafka, ends, held)
+    latest = valid_time.latest_within_skew(topic, known_at)
+    since = (
+        source.find_offsets_for_time(kafka, topic.since, latest)
+        if topic.since and _needs_start_offsets(topic.since, before, held)
+        else {}
+    )
+    start_offsets = find_start_offsets(held, before, topic.since, since)
+    earlier = {
+        p: OffsetRange(start_offsets[p], a)
+        for p, a in (before.start_offsets if before else {}).items()
+        if start_offsets[p] < a
+    }
+    left = before.abandoned_ranges if before else {}
+    start_offsets |= {p: before.start_offsets[p] for p in left if before}
+    earlier |= left
+    for p in [p for p in earlier if before and ends[p] == before.start_offsets[p]]:  # none of it was replayed yet
+        ends[p] = earlier.pop(p).start
+    bound = source.find_offsets_for_time(kafka, interval_end, latest) if interval_end else {}
+    ranges = bound_ranges(held, {p: ends.get(p, start_offsets.get(p, r.end)) for p, r in held.items()}, bound)
+    epoch = before.epoch + (len(before.ranges) != len(held)) if before else 0
+    found_since = before.since if before and left else topic.since
+    offsets_left = sum(max(held[p].end - r.end, 0) for p, r in ranges.items())
+    topic_plan = TopicPlan(
+        topic_id, epoch, last, start_offsets, ranges, earlier, found_since, 0, {}, topic.valid_time, known, offsets_left
+    )
+    chunk = read_settings().chunk
+    topic_plan = replace(topic_plan, chunk=chunk) if sum(topic_plan.planned_counts.values()) > chunk else topic_plan
+    for part in topic_plan.parts:
+        gaps.refuse_gap(contract, name, gaps.find_lost_ranges(part, held), known, gaps.RETENTION)
+    return topic_plan
+
+
+def find_start_offsets(
+    held: Mapping[int, OffsetRange], before: TopicPlan | None, since: datetime | None, reached: Mapping[int, int | None]
+) -> dict[int, int]:
+    """Return per partition the first offset to replay: the log's beginning, or where it `reached` `from`.
+
+    `before`: the topic plan that was ingested last. A start offset moves back when `from` does, never forward. That of
+    a partition that was added since is 0. A partition without a record dated so late has none.
+    """
+    start_offsets = dict(before.start_offsets) if before else {}
+    for partition, offsets in held.items():
+        if since is None:
+            reached = {**reached, partition: 0 if before and partition not in before.ranges else offsets.start}
+        hit = reached.get(partition)
+        if hit is not None:
+            start_offsets[partition] = min(hit, start_offsets.get(partition, hit))
+    return start_offsets
+
+
+def _needs_start_offsets(since: datetime, before: TopicPlan | None, held: Mapping[int, OffsetRange]) -> bool:
+    """Return whether to look for start offsets: in the first run, for another `from`, or if a partition has none."""
+    return before is None or before.since != since or held.keys() != before.start_offsets.keys()
+
+
+def _has_committed(warehouse: str, contract: Contract, run: Plan) -> bool:
+    """Return whether a run committed anything: to a log, its fates, the emitted log of a kafka view, or a table."""
+    place, kafka_views = (
+        (warehouse, contract.pipeline),
+        [n for n, v in contract.views.items() if v.semantics == "kafka"],
+    )
+    written = [
+        *(locate(*place, name) for name in contract.topics for locate in (tables.log_table, tables.fates_table)),
+        *(emitted_log.emitted_table(warehouse, contract, name) for name in kafka_views),
+        *(locate_table(warehouse, contract, name) for name in (*contract.topics, *contract.views)),
+    ]
+    return any(read_last_run(table) >= run.first_number for table in written)

@@ -1,0 +1,238 @@
+"""A plan: what a run will do, its known-at and, per topic and partition, a range of offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from hindcast.common.errors import RunError
+from hindcast.contract import Contract
+from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
+from hindcast.kafka.topics import OffsetRange, split_ranges
+from hindcast.plan import journal
+from hindcast.plan.journal import Run
+
+
+@dataclass(frozen=True)
+class TopicPlan:
+    """The offsets of one topic that a run ingests.
+
+    `start_offsets`: per partition the first offset that was or will be replayed; missing while no record reached
+    `from`. `ranges`: the offsets from where the last run ended. `earlier`: offsets before `ranges`, added because a
+    start offset moved back. `epoch` counts the changes of the partition count that runs have seen. `after`: the number
+    of the last commit to the log, 0 before the first. `since`: the `from` by which the start offsets were found.
+    `chunk`: roughly how many offsets each commit ingests, 0 for all at once. `abandoned_ranges`: the part of `earlier`
+    that an abandoned run did not reach (`cut_after_chunks`). `valid_time`: the expression that dates the records.
+    `members`: the topics whose partitions these are, if the entry has a pattern; then `topic_id` is empty.
+    `offsets_left`: how many offsets after `ranges` are left to later runs; only the attempt that makes the plan knows
+    it, and it is not stored.
+    """
+
+    topic_id: str
+    epoch: int
+    after: int
+    start_offsets: dict[int, int]
+    ranges: dict[int, OffsetRange]
+    earlier: dict[int, OffsetRange]
+    since: datetime | None = None
+    chunk: int = 0
+    abandoned_ranges: dict[int, OffsetRange] = field(default_factory=dict)
+    valid_time: str | None = None
+    members: dict[int, MemberPartition] = field(default_factory=dict)
+    offsets_left: int | None = field(default=None, compare=False)
+
+    @property
+    def parts(self) -> list[dict[int, OffsetRange]]:
+        """The ranges that are not empty, at most one of a partition in each part; the earlier part first."""
+        parts = [{p: r for p, r in ranges.items() if r.end > r.start} for ranges in (self.earlier, self.ranges)]
+        return [part for part in parts if part]
+
+    @property
+    def planned_counts(self) -> dict[int, int]:
+        """The number of planned offsets by partition."""
+        counts = dict.fromkeys(self.ranges, 0)
+        for partition, offsets in ((p, r) for part in self.parts for p, r in part.items()):
+            counts[partition] += offsets.end - offsets.start
+        return counts
+
+    @property
+    def chunks(self) -> list[list[dict[int, OffsetRange]]]:
+        """The parts that each commit to the log ingests: all of them, or one piece of about `chunk` offsets."""
+        if not self.chunk:
+            return [self.parts] if self.parts else []
+        return [[piece] for part in self.parts for piece in split_ranges(part, self.chunk)]
+
+    def cut_after_chunks(self, count: int) -> TopicPlan:
+        """Return the plan of what was ingested by a run that was abandoned after its first `count` chunks."""
+        if not self.chunk or count >= len(self.chunks):
+            return self
+        reached: dict[tuple[int, bool], int] = {}
+        for partition, offsets in ((p, r) for (piece,) in self.chunks[:count] for p, r in piece.items()):
+            reached[partition, offsets.start < self.ranges[partition].start] = offsets.end
+        ranges = {p: OffsetRange(r.start, reached.get((p, False), r.start)) for p, r in self.ranges.items()}
+        earlier = {p: OffsetRange(r.start, reached.get((p, True), r.start)) for p, r in self.earlier.items()}
+        left = {p: OffsetRange(r.end, self.earlier[p].end) for p, r in earlier.items() if r.end < self.earlier[p].end}
+        return replace(self, ranges=ranges, earlier=earlier, abandoned_ranges=left)
+
+    def without_offsets(self) -> TopicPlan:
+        """Return the plan of a run that ingests none of the topic's offsets."""
+        ranges = {p: OffsetRange(r.start, r.start) for p, r in self.ranges.items()}
+        offsets_left = (self.offsets_left or 0) + sum(r.end - r.start for r in self.ranges.values())
+        return replace(self, ranges=ranges, earlier={}, chunk=0, offsets_left=offsets_left)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form in the journal."""
+        partitions = []
+        for p, r in self.ranges.items():
+            before = {"earlier": self.earlier, "left": self.abandoned_ranges}
+            fields = {name: list(of[p]) for name, of in before.items() if p in of}
+            partitions.append(
+                {"partition": p, "anchor": self.start_offsets.get(p), "start": r.start, "end": r.end, **fields}
+            )
+        more: dict[str, Any] = {"from": self.since.isoformat()} if self.since else {}
+        more |= {"chunk": self.chunk} if self.chunk else {}
+        more |= {"validTime": self.valid_time} if self.valid_time else {}
+        more |= {"members": [[n, *member] for n, member in self.members.items()]} if self.members else {}
+        return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **more}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> TopicPlan:
+        """Return the topic plan from its form in the journal."""
+        parts = document["partitions"]
+        return cls(
+            document["id"],
+            document["epoch"],
+            document["after"],
+            {p["partition"]: p["anchor"] for p in parts if p["anchor"] is not None},
+            {p["partition"]: OffsetRange(p["start"], p["end"]) for p in parts},
+            {p["partition"]: OffsetRange(*p["earlier"]) for p in parts if "earlier" in p},
+            datetime.fromisoformat(document["from"]) if "from" in document else None,
+            chunk=document.get("chunk", 0),
+            abandoned_ranges={p["partition"]: OffsetRange(*p["left"]) for p in parts if "left" in p},
+            valid_time=document.get("validTime"),
+            members={n: MemberPartition(*of) for n, *of in document.get("members", [])},
+        )
+
+
+_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings", "ahead", "definition")
+"""Fields of a plan that are stored only if they are not empty."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a run; a retry continues it. `as_of_system_times`: the known-at at which each input is read.
+
+    A run that ingests a topic in chunks takes as many `numbers`, one for each commit to its log; `run` is the last.
+    `only`: the one table that the run is about, with all below it. `ahead`: its known-at is more than an hour ahead of
+    the clock that planned it, and a person has consented to that. `reason`: why there is this run, in a person's words.
+    `decodings`: by topic, how the contract decodes records (`Topic.hash_decoding`). `definition`: the contract's
+    fields, each with its text, if no earlier plan has them (definitions.py).
+
+    A run with one of these ingests no offsets:
+    `releases`: by table the held changes that a person released: `until` when they were looked at (ISO 8601), the
+    `keys` (JSON), and `by` whom. `requeues`: which malformed records it decodes again (`requeue.build_request`).
+    `forgets`: what it forgets, in which topic (ops/erase/forget.py). `upgrade`: which table it converts to the current
+    store format and how (runs/store_migration.py), and `without` which others.
+    """
+
+    pipeline: str
+    run: int
+    run_id: str
+    known_at: datetime
+    interval_end: datetime | None
+    contract: str
+    topics: dict[str, TopicPlan]
+    as_of_system_times: dict[str, datetime] = field(default_factory=dict)
+    releases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requeues: dict[str, Any] = field(default_factory=dict)
+    only: str | None = None
+    reason: str | None = None
+    decodings: dict[str, str] = field(default_factory=dict)
+    upgrade: dict[str, Any] = field(default_factory=dict)
+    numbers: int = 1
+    forgets: dict[str, Any] = field(default_factory=dict)
+    ahead: bool = False
+    definition: list[list[str]] = field(default_factory=list)
+
+    @property
+    def first_number(self) -> int:
+        """The first of the numbers that the run takes."""
+        return self.run + 1 - self.numbers
+
+    @property
+    def upgraded_table(self) -> str | None:
+        """The table whose upgrade to the current store format this run begins."""
+        return self.upgrade["table"] if self.upgrade.get("step") == "begin" else None
+
+    @property
+    def skipped_tables(self) -> list[str]:
+        """The tables that the run skips because each waits for an upgrade of its own."""
+        names: list[str] = self.upgrade.get("without", [])
+        return names
+
+    def has_work_for(self, contract: Contract, name: str) -> bool:
+        """Return whether the run may change a table."""
+        if any(name in contract.list_tables_below(table) for table in self.skipped_tables):
+            return False
+        return self.only is None or name in contract.list_tables_below(self.only)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form in the journal."""
+        return {
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "runId": self.run_id,
+            "knownAt": self.known_at.isoformat(),
+            "intervalEnd": self.interval_end.isoformat() if self.interval_end else None,
+            "contract": self.contract,
+            "topics": {name: topic_plan.as_json() for name, topic_plan in self.topics.items()},
+            "inputs": {name: pin.isoformat() for name, pin in self.as_of_system_times.items()},
+            **{name: value for name in _OPTIONAL if (value := getattr(self, name))},
+            **({"numbers": self.numbers} if self.numbers > 1 else {}),
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Plan:
+        """Return the plan from its form in the journal."""
+        end = document["intervalEnd"]
+        return cls(
+            document["pipeline"],
+            document["run"],
+            document["runId"],
+            datetime.fromisoformat(document["knownAt"]),
+            datetime.fromisoformat(end) if end else None,
+            document["contract"],
+            {name: TopicPlan.from_json(topic_plan) for name, topic_plan in document["topics"].items()},
+            {name: datetime.fromisoformat(pin) for name, pin in document.get("inputs", {}).items()},
+            document.get("releases", {}),
+            document.get("requeues", {}),
+            document.get("only"),
+            document.get("reason"),
+            document.get("decodings", {}),
+            document.get("upgrade", {}),
+            numbers=document.get("numbers", 1),
+            forgets=document.get("forgets", {}),
+            ahead=document.get("ahead", False),
+            definition=document.get("definition", []),
+        )
+
+
+def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:
+    """Return the run that a step works for; raise RunError if it has ended or was abandoned."""
+    run = next((r for r in journal.read_runs(warehouse, pipeline) if r.number == number), None)
+    if run is None or run.is_finished:
+        state = run.state if run else "not planned"
+        raise RunError(f"run {number} is {state}", where=pipeline, fix="start a new run")
+    return run
+
+
+def read_members(warehouse: str, contract: Contract, name: str) -> MemberPartitions:
+    """Return the partitions of a topic entry with a pattern as runs numbered them (topic_patterns.py), else none."""
+    return last_members(journal.read_runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
+
+
+def last_members(past: list[Run], name: str) -> MemberPartitions:
+    """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
+    topic_plans = (run.plan["topics"].get(name, {}) for run in reversed(past))
+    return next((TopicPlan.from_json(document).members for document in topic_plans if "members" in document), {})

@@ -1,0 +1,182 @@
+"""Gate results: the verdicts of all gates in all runs. One Delta table per pipeline, appended without Spark.
+
+| column | type | |
+| --- | --- | --- |
+| run, at | bigint, timestamp | the run, and when its gates were evaluated: always later than earlier rows |
+| table, gate | string, bigint | whose gate, and its number under `expect`, from 0 |
+| expectation, kwargs | string, string | as in the contract; the parameters as JSON |
+| onFailure, outcome | string, string | stop, quarantine, warn; passed, failed, error, unchecked |
+| checked, failing | bigint, bigint | the number of rows it looked at, and of those that failed |
+| observed | double | what it measured; for row-by-row gates the share of rows that failed |
+| detail | string | what was found |
+
+A step that is retried evaluates its gates again; the last results count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import duckdb
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
+
+from hindcast.store.row_reader import open_dataset, read_next_moment
+from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
+from hindcast.store.tables import Table, open_table
+
+TREND_RUNS = 20
+"""The number of runs over which a report shows what a gate measured."""
+
+SCHEMA = StructType(
+    [
+        StructField("run", LongType()),
+        StructField("at", TimestampType()),
+        StructField("table", StringType()),
+        StructField("gate", LongType()),
+        StructField("expectation", StringType()),
+        StructField("kwargs", StringType()),
+        StructField("onFailure", StringType()),
+        StructField("outcome", StringType()),
+        StructField("checked", LongType()),
+        StructField("failing", LongType()),
+        StructField("observed", DoubleType()),
+        StructField("detail", StringType()),
+    ]
+)
+_ARROW_SCHEMA = arrow_schema(SCHEMA)
+
+_LAST_ATTEMPT_QUERY = """
+    FROM verdicts WHERE run {runs} QUALIFY dense_rank() OVER (PARTITION BY run, "table" ORDER BY "at" DESC) = 1
+"""
+
+
+Outcome = Literal["passed", "failed", "error", "unchecked"]
+
+
+class GateResult(NamedTuple):
+    """The result of one gate.
+
+    `gate`: its number under the table's `expect`, from 0. `checked`: the number of rows it looked at; `failing`: of
+    those that failed; None if unknown. `observed`: what it measured; for row-by-row gates the share that failed.
+    """
+
+    gate: int
+    expectation: str
+    kwargs: dict[str, Any]
+    on_failure: str
+    outcome: Outcome
+    checked: int | None
+    failing: int | None
+    observed: float | None
+    detail: str
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if nothing may be published. What could not be evaluated cannot be held back either."""
+        return (self.outcome == "failed" and self.on_failure == "stop") or (
+            self.outcome == "error" and self.on_failure != "warn"
+        )
+
+    @property
+    def is_holding(self) -> bool:
+        """True if the changes of the failing keys are held back."""
+        return self.outcome == "failed" and self.on_failure == "quarantine"
+
+
+def results_table(warehouse: str, pipeline: str) -> Table:
+    """Return the table of a pipeline's gate results."""
+    return Table(warehouse, pipeline, "gates", "gates")
+
+
+def append_results(warehouse: str, pipeline: str, run: int, name: str, results: Sequence[GateResult]) -> None:
+    """Append the results of one table's gates in a run; do nothing if there are none."""
+    if not results:
+        return
+    delta_table = ensure_table(results_table(warehouse, pipeline), SCHEMA)
+    at = read_next_moment(delta_table)
+    rows = [
+        {
+            "run": run,
+            "at": at,
+            "table": name,
+            "gate": result.gate,
+            "expectation": result.expectation,
+            "kwargs": _format_json(result.kwargs),
+            "onFailure": result.on_failure,
+            "outcome": result.outcome,
+            "checked": result.checked,
+            "failing": result.failing,
+            "observed": result.observed,
+            "detail": result.detail,
+        }
+        for result in results
+    ]
+    try:
+        write_deltalake(delta_table, pa.Table.from_pylist(rows, schema=_ARROW_SCHEMA), mode="append")
+    except (DeltaError, OSError) as error:
+        raise explain_write_error(error, results_table(warehouse, pipeline).path) from None
+
+
+def measurement_key(expectation: str, kwargs: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a key that is equal for gates that measure the same thing, whatever limits they set."""
+    return expectation, _format_json({name: value for name, value in kwargs.items() if name in _MEASURED_PARAMETERS})
+
+
+_MEASURED_PARAMETERS = ("column", "row_condition", "condition_parser")
+
+
+def read_measurements(
+    warehouse: str, pipeline: str, name: str, runs: Iterable[int]
+) -> dict[tuple[str, str], list[float]]:
+    """Return what the gates of a table measured in some runs, oldest first, by `measurement_key`."""
+    last_attempts = _LAST_ATTEMPT_QUERY.format(runs="IN (SELECT unnest(?::BIGINT[]))")
+    rows = _run_query(
+        warehouse,
+        pipeline,
+        f"""SELECT expectation, kwargs, observed, run {last_attempts}
+            AND "table" = ? AND observed IS NOT NULL AND outcome <> 'error' ORDER BY run""",
+        [list(runs), name],
+    )
+    measurements: dict[tuple[str, str], dict[int, float]] = {}
+    for expectation, kwargs, observed, run in rows:
+        measurements.setdefault(measurement_key(expectation, json.loads(kwargs)), {})[run] = observed
+    return {gate: list(by_run.values()) for gate, by_run in measurements.items()}
+
+
+def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of a run by table, in the order of its gates, each with the `trend` of `observed`."""
+    rows = _run_query(
+        warehouse,
+        pipeline,
+        f"""SELECT run, "table", gate, expectation, kwargs, onFailure, outcome, checked, failing, observed, detail
+            {_LAST_ATTEMPT_QUERY.format(runs="BETWEEN ? AND ?")} ORDER BY run, "table", gate""",
+        [run - TREND_RUNS + 1, run],
+    )
+    trends: dict[tuple[str, str, str], list[float | None]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
+    for number, name, gate, expectation, kwargs, on_failure, outcome, checked, failing, observed, detail in rows:
+        trend = trends.setdefault((name, expectation, kwargs), [])
+        trend.append(None if observed is None else float(f"{observed:.6g}"))
+        if number == run:
+            result = {"gate": gate, "expectation": expectation, "kwargs": json.loads(kwargs), "on_failure": on_failure}
+            result |= {"outcome": outcome, "checked": checked, "failing": failing, "observed": observed}
+            results.setdefault(name, []).append({**result, "detail": detail, "trend": list(trend)})
+    return results
+
+
+def _run_query(warehouse: str, pipeline: str, query: str, values: list[Any]) -> list[tuple[Any, ...]]:
+    delta_table = open_table(results_table(warehouse, pipeline))
+    if delta_table is None:
+        return []
+    with duckdb.connect() as engine:
+        engine.register("verdicts", open_dataset(delta_table))
+        return engine.execute(query, values).fetchall()
+
+
+def _format_json(kwargs: Mapping[str, Any]) -> str:
+    return json.dumps(kwargs, sort_keys=True, default=str)

@@ -1,0 +1,317 @@
+"""Quarantine gates: which changes a run holds back, and what becomes of those that were held before.
+
+The whole change of a key with a failing row is held: the key stays as it was. With `hold: row` less is held
+(hold_units.py). A later run that ingests something for a held key, or has another contract, derives what was held of it
+again (changes.py) and publishes what passes then (`mended`). What a person has released is published if it is still
+what the person saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from hindcast.contract import Contract, Expectation
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.kafka import topic_patterns
+from hindcast.plan import journal, plans
+from hindcast.plan.plans import Plan
+from hindcast.quality import gates, hold_store
+from hindcast.quality.expectations import find_implementation, format_gate, is_row_by_row
+from hindcast.quality.gate_results import GateResult
+from hindcast.quality.hold_units import RECORD_COLUMNS, add_units, has_row_hold, select_held_rows
+from hindcast.quality.row_holds import HoldableRecords, free_change, sift_records
+from hindcast.quality.staged_change import StagedChange
+from hindcast.store import commits, row_reader, table_creation, tables
+
+
+class HeldChange(NamedTuple):
+    """The changes that are held back: the number of `keys`, the rows of their changes, and units no longer held.
+
+    `rows`: rows of the change, with `_key`, `_unit`, `_since`, `_digest` and, for failing ones, `_gate`, `_expectation`
+    and `_reason`; `_new` is false where the same change of the unit was held before. `ended_units`: units that are no
+    longer held, by entry (released, mended). `unpublished`: the rows of the change that are not published; None where
+    the change was derived without what is held.
+    """
+
+    keys: int
+    rows: DataFrame
+    ended_units: dict[str, DataFrame]
+    unpublished: DataFrame | None = None
+
+
+class HoldInputs(NamedTuple):
+    """The input that a step gives to the decision what is held of its table.
+
+    `rederived`: the held units (`hold_store.read_held_units`) that the step has derived again; None: all. Others stay
+    held. `records`: only for `hold: row` on a topic that is read as a table.
+    """
+
+    rederived: DataFrame | None = None
+    records: HoldableRecords | None = None
+
+
+def hold_changes(
+    candidate: StagedChange, failed: Sequence[Expectation], after: int, rederived: DataFrame | None = None
+) -> HeldChange | None:
+    """Return what is held back of a candidate whose quarantine gates `failed`; None if none did and nothing was held.
+
+    `after`: the last run that published the table; `rederived`: see `HoldInputs`. A change that a person has released
+    as it is now is not held.
+    """
+    spark, table = candidate.change.sparkSession, candidate.table
+    waiting = _read_held_units(candidate)
+    if waiting is None and not failed:
+        return None
+    waiting = spark.createDataFrame([], hold_store.HELD_UNIT_SCHEMA) if waiting is None else waiting
+    failing_rows = _find_failing_rows(candidate, failed)
+    own = add_units(candidate.change, candidate.contract, table)
+    place = F.struct(*(F.col(f"`{column}`") for column in table.identity))
+    alike = failing_rows.select(F.col("_place").alias("_failed")).distinct()
+    if has_row_hold(candidate.contract, candidate.name):
+        failing = own.where("change = 'open'").join(alike, place == F.col("_failed"), "left_semi").select("_unit")
+    else:
+        failing = failing_rows.select(F.col("_key").alias("_unit"))
+    units = hold_store.digest_units(own.join(failing.distinct(), "_unit", "left_semi"))
+    judged = _judge_units(candidate, units, waiting, after)
+    keys = judged.where("NOT passing").select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key")
+    unpublished = select_held_rows(own, keys, candidate.contract, table).localCheckpoint()
+    reasons = _gather_reasons(failing_rows, "_place")
+    rows = (
+        own.join(keys, "_unit")
+        .join(reasons, (place == F.col("_place")) & (F.col("change") == "open"), "left")
+        .drop("_place")
+    )
+    rederived_units = _select_rederived(waiting, rederived)
+    return _build_held_change(candidate, judged, rows, rederived_units)._replace(unpublished=unpublished)
+
+
+def hold_records(
+    candidate: StagedChange, blamed: DataFrame | None, records: HoldableRecords, after: int, rederived: DataFrame | None
+) -> HeldChange | None:
+    """Return which records are held back: those that gates blame (`row_holds.sift_records`, None: none do).
+
+    None if none is blamed and nothing was held. `after`, `rederived`: as for `hold_changes`.
+    """
+    waiting = _read_held_units(candidate)
+    if waiting is None and blamed is None:
+        return None
+    spark = candidate.change.sparkSession
+    waiting = spark.createDataFrame([], hold_store.HELD_UNIT_SCHEMA) if waiting is None else waiting
+    rows = records.rows.withColumn("change", F.lit("open"))
+    if blamed is None:
+        rows = rows.where("false").withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
+    else:
+        place = F.struct(*RECORD_COLUMNS)
+        reasons = _gather_reasons(blamed.withColumn("_place", place), "_place")
+        rows = rows.join(reasons, place == F.col("_place")).drop("_place")
+    units = rows.select(*(F.col(f"_{name}").alias(name) for name in ("key", "unit", "digest")))
+    judged = _judge_units(candidate, units, waiting, after)
+    keys = judged.select(*(F.col(name).alias(f"_{name}") for name in _UNIT_COLUMNS)).drop("_key", "_digest")
+    return _build_held_change(candidate, judged, rows.join(keys, "_unit"), _select_rederived(waiting, rederived))
+
+
+def _select_rederived(waiting: DataFrame, rederived: DataFrame | None) -> DataFrame:
+    """Return the waiting units that were derived again: all of them if `rederived` is None."""
+    if rederived is None:
+        return waiting
+    return waiting.join(_fill_units(rederived), ["key", "unit"], "left_semi")
+
+
+def find_released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
+    """Return the units of `waiting` (`hold_store.read_held_units`) that a plan releases and that are still as seen."""
+    release = plan.releases.get(name)
+    if release is None:
+        return waiting.where("false")
+    looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
+    # Rows, not literals: a person may release very many keys.
+    keys = waiting.sparkSession.createDataFrame([[key] for key in release["keys"]], "key string").distinct()
+    return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
+
+
+def _read_held_units(candidate: StagedChange) -> DataFrame | None:
+    """Return what is held of a table (`hold_store.read_held_units`); the `unit` of a whole key is the key."""
+    table, spark = candidate.table, candidate.change.sparkSession
+    held = hold_store.read_held_units(spark, table.warehouse, table.pipeline, candidate.name, before=candidate.plan.run)
+    return None if held is None else _fill_units(held)
+
+
+def _fill_units(waiting: DataFrame) -> DataFrame:
+    return waiting.withColumn("unit", F.coalesce("unit", "key"))
+
+
+def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, after: int) -> DataFrame:
+    """Return failing units (`key`, `unit`, `digest`) with `since`, `new` and `passing`.
+
+    `new`: the same change was not held before; `passing`: a person has released the unit as it is.
+    """
+    table = candidate.table
+    before = waiting.select("unit", F.col("digest").alias("_seen"))
+    # By key: a unit may have another name when it fails again, like a session that has grown.
+    behind = waiting.groupBy("key").agg(F.min("since").alias("_before"))
+    released = find_released_units(candidate.plan, candidate.name, waiting).select(
+        "unit", F.lit(True).alias("_released")
+    )
+    known = F.col("digest").eqNullSafe(F.col("_seen"))
+    settled = F.lit(journal.last_included_run(journal.read_runs(table.warehouse, table.pipeline), after))
+    return (
+        units.join(before, "unit", "left")
+        .join(behind, "key", "left")
+        .join(released, "unit", "left")
+        .select(
+            *("key", "unit", "digest"),
+            F.coalesce("_before", settled).alias("since"),
+            (~known).alias("new"),
+            (known & F.coalesce("_released", F.lit(False))).alias("passing"),
+        )
+        .localCheckpoint()
+    )
+
+
+def _build_held_change(candidate: StagedChange, judged: DataFrame, rows: DataFrame, rederived: DataFrame) -> HeldChange:
+    """Return what is held, given the `judged` units; the other units of `rederived` are no longer held."""
+    ended = rederived.join(judged.where("NOT passing").select("unit"), "unit", "left_anti")
+    released = find_released_units(candidate.plan, candidate.name, rederived).select("unit")
+    return HeldChange(
+        judged.where("NOT passing").select("key").distinct().count(),
+        rows,
+        {"released": ended.join(released, "unit", "left_semi"), "mended": ended.join(released, "unit", "left_anti")},
+    )
+
+
+def _gather_reasons(failing: DataFrame, place: str) -> DataFrame:
+    """Return for each failing row the first gate that it fails, and all reasons."""
+    return failing.groupBy(place).agg(
+        F.min("_gate").alias("_gate"),
+        F.min_by("_expectation", "_gate").alias("_expectation"),
+        F.array_join(F.sort_array(F.collect_set("_reason")), "; ").alias("_reason"),
+    )
+
+
+@contextmanager
+def sift_change(
+    candidate: StagedChange, expected: Sequence[Expectation], after: int, inputs: HoldInputs | None = None
+) -> Iterator[tuple[StagedChange, HeldChange | None, list[GateResult]]]:
+    """Yield what quarantine gates let pass of a candidate, what they hold back, and the results of all gates.
+
+    Gates that hold nothing are evaluated on what passes. The change that passes is freed when the block ends.
+    """
+    inputs = inputs or HoldInputs()
+    if inputs.records is not None:
+        with sift_records(candidate, expected, inputs.records) as (passed, blamed, results):
+            yield passed, hold_records(candidate, blamed, inputs.records, after, inputs.rederived), results
+        return
+    results = gates.evaluate_gates(candidate, expected)
+    passed, held = candidate, hold_changes(candidate, _list_holding_gates(results, expected), after, inputs.rederived)
+    try:
+        while held is not None and held.keys and held.unpublished is not None:
+            # Gates may fail on what is left that passed before: repeat until no further gate holds anything.
+            free_change(passed, candidate)
+            passed = candidate.leave_out_rows(held.unpublished)
+            pairs = list(zip(results, gates.evaluate_gates(passed, expected), strict=True))
+            settled = not any(second.is_holding and not first.is_holding for first, second in pairs)
+            results = [first if first.is_holding else second for first, second in pairs]
+            if settled:
+                break
+            held = hold_changes(candidate, _list_holding_gates(results, expected), after, inputs.rederived)
+        yield passed, held, results
+    finally:
+        free_change(passed, candidate)
+
+
+def _list_holding_gates(results: Sequence[GateResult], expected: Sequence[Expectation]) -> list[Expectation]:
+    """Return the quarantine gates that failed."""
+    return [expected[result.gate] for result in results if result.is_holding]
+
+
+def append_entries(
+    passed: StagedChange, failed: Sequence[tuple[Expectation, GateResult]], held: HeldChange | None, *, stopped: bool
+) -> None:
+    """Commit the failing rows of the `failed` gates (stop and warn), then what is held, released or mended.
+
+    Nothing is held or released if the table is `stopped`.
+    """
+    contract, plan, table = passed.contract, passed.plan, passed.table
+    at = row_reader.read_next_moment(tables.open_table(hold_store.failing_table(table.warehouse, contract.pipeline)))
+    place = _find_record_place(contract, table.warehouse, passed.name)
+    shown = set(passed.change.columns) - {"change"} - find_sensitive_columns(contract)[passed.name]
+    shown = {column for column in shown if not column.startswith("_")}
+
+    def build_entries(rows: DataFrame, entry: str) -> DataFrame:
+        return hold_store.build_entries(rows, table, entry, run=plan.run, at=at, place=place, shown=shown)
+
+    entries = []
+    for gate, result in failed:
+        if is_row_by_row(find_implementation(gate.type)) and result.failing:
+            reason = {"_gate": result.gate, "_expectation": gate.type, "_reason": format_gate(gate.type, gate.kwargs)}
+            rows = gates.find_presentable_rows(passed, gate).withColumns(
+                {name: F.lit(value) for name, value in reason.items()}
+            )
+            entries.append(build_entries(rows, "stopped" if gate.on_failure == "stop" else "warned"))
+    _commit_entries(passed, entries, passed.name)
+    if held is None or stopped:
+        return
+    by = plan.releases.get(passed.name, {}).get("by")
+    ended = [
+        hold_store.build_end_entries(units, table, entry, run=plan.run, at=at, by=by if entry == "released" else None)
+        for entry, units in held.ended_units.items()
+    ]
+    null_for_whole_keys = F.when(F.col("unit") != F.col("key"), F.col("unit"))
+    entries = [build_entries(held.rows.where("_new"), "held"), *ended]
+    _commit_entries(passed, [part.withColumn("unit", null_for_whole_keys) for part in entries], f"{passed.name}/held")
+
+
+def _commit_entries(passed: StagedChange, parts: Sequence[DataFrame], name: str) -> None:
+    """Commit entries to the table of failing rows, all in one commit; nothing if there are none."""
+    if not parts:
+        return
+    entries = reduce(DataFrame.unionByName, parts).persist()
+    if entries.take(1):
+        failing = hold_store.failing_table(passed.table.warehouse, passed.contract.pipeline)
+        table_creation.ensure_table(failing, hold_store.SCHEMA)
+        commits.append_rows(entries, failing, passed.plan.run, {"run": passed.plan.run}, part=name)
+    entries.unpersist()
+
+
+_UNIT_COLUMNS = ("key", "unit", "digest", "since", "new")
+
+
+def _find_failing_rows(candidate: StagedChange, failed: Sequence[Expectation]) -> DataFrame:
+    """Return the rows that quarantine gates fail: `_key`, `_place` (identity), `_gate`, `_expectation`, `_reason`."""
+    expected = candidate.contract.expectations(candidate.name)
+    place = F.struct(*(F.col(f"`{column}`") for column in candidate.table.identity)).alias("_place")
+    parts = [
+        gates.select_failing_rows(candidate, gate).select(
+            hold_store.format_row_key(candidate.table.key).alias("_key"),
+            place,
+            F.lit(expected.index(gate)).alias("_gate"),
+            F.lit(gate.type).alias("_expectation"),
+            F.lit(format_gate(gate.type, gate.kwargs)).alias("_reason"),
+        )
+        for gate in failed
+    ]
+    if not parts:
+        none = candidate.change.select(hold_store.format_row_key(candidate.table.key).alias("_key"), place).where(
+            "false"
+        )
+        return none.withColumns({"_gate": F.lit(0), "_expectation": F.lit(""), "_reason": F.lit("")})
+    return reduce(DataFrame.unionByName, parts).localCheckpoint()
+
+
+def _find_record_place(contract: Contract, warehouse: str, name: str) -> dict[str, Column]:
+    """Return the Kafka topic and partition of a row's record as expressions over `_partition`.
+
+    The topic is null where the table comes from another pipeline.
+    """
+    while name in contract.views:
+        name = contract.views[name].first_input
+    kafka = contract.kafka_topic(name) if name in contract.topics else None
+    known = topic_patterns.member_columns(plans.read_members(warehouse, contract, name), "_partition")
+    topic, partition = known.get("topic", F.lit(kafka)), known.get("topicPartition", F.col("_partition"))
+    return {"topic": topic, "partition": partition}

@@ -1,0 +1,284 @@
+"""Read published tables: what was true at a moment, as known at a moment. `bitemporal.predicates` defines both.
+
+    read.query(warehouse, contract, "menu", Question(key=["curry"], as_of=moment))             # Arrow, without Spark
+    read.frame(spark, warehouse, contract, "menu", Question(from_key=["a"], to_key=["c"]))     # a Spark DataFrame
+
+For Spark SQL see `spark_functions`. Rows have the user's columns and the periods; validFrom (timestamp) is when a row
+became true, systemFrom when it became known. Columns that the contract has since dropped appear in answers from before.
+Windows also have `windowClosed`: whether they take no further event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from hindcast.bitemporal import predicates
+from hindcast.bitemporal.predicates import ColumnBound, Question
+from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
+from hindcast.contract import Contract
+from hindcast.plan import horizon, journal
+from hindcast.query import show
+from hindcast.store import duckdb_reader, row_reader, store_formats, table_cache, tables
+from hindcast.store.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CURRENT_QUESTION = Question()
+"""What is true now, as known at the last completed run; for events, all of them."""
+
+
+def query(warehouse: str, contract: Contract, name: str, question: Question = CURRENT_QUESTION) -> pa.Table:
+    """Return the rows of a table that answer a question, as Arrow; in the order of time, then key, unless it has one.
+
+    Raises UnknownError for an unknown table. Raises QueryError for an invalid key, for a known-at that cannot be
+    answered yet (`refuse_unanswerable`), and for a moment before the table's horizon (plan/horizon.py).
+    """
+    reader = _TableReader.open_reader(warehouse, contract, name, question)
+    return reader.read_rows(reader.condition, reader.bounds, question.order, reader.closed_columns)
+
+
+def frame(
+    spark: SparkSession, warehouse: str, contract: Contract, name: str, question: Question = CURRENT_QUESTION
+) -> DataFrame:
+    """Return the rows and columns of `query` as a Spark DataFrame, classic or Connect.
+
+    They are unordered unless the question has an order.
+    """
+    from pyspark.sql import functions as F
+
+    reader = _TableReader.open_reader(warehouse, contract, name, question)
+    rows = row_reader.load_rows(spark, reader.table).where(F.expr(predicates.translate_to_spark(reader.condition)))
+    if question.order:
+        order = reader.order_columns(question.order)
+        rows = rows.orderBy(*(F.col(c).desc_nulls_first() if down else F.col(c).asc_nulls_last() for c, down in order))
+    return rows.select(
+        *reader.columns, *(F.expr(predicates.translate_to_spark(text)) for text in reader.closed_columns)
+    )
+
+
+def history(
+    warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None, run: int | None = None
+) -> pa.Table:
+    """Return every row ever known of a key, with both periods and dropped columns; by valid time, then system time.
+
+    With `run`, return the rows that this run opened or closed, by key: what it changed, before and after.
+    """
+    known_at = moment_of(warehouse, contract.pipeline, f"run:{run}") if run is not None else None
+    reader = replace(
+        _TableReader.open_reader(warehouse, contract, name, Question(key=key, known_at=known_at)),
+        known_at=datetime.min.replace(tzinfo=UTC),
+    )
+    if known_at is None:
+        return reader.read_history()
+    moment = predicates.sql_literal(known_at)
+    return reader.read_history(only=f"(systemFrom = {moment} OR systemTo = {moment})", order=("key",))
+
+
+def read_key_rows(table: Table, delta_table: DeltaTable, key: Sequence[Any]) -> pa.Table:
+    """Return the `history` of a key in an open table, whatever its runs are, with the places of the records."""
+    reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC))
+    return reader.read_history([f'"{column}"' for column in reader.lineage])
+
+
+def locate_table(warehouse: str, contract: Contract, name: str) -> Table:
+    """Return the table of a topic or view of the contract; raise UnknownError if it has none of that name."""
+    names = [*contract.topics, *contract.views]
+    if name not in names:
+        raise UnknownError(f"no table '{name}'", where=contract.pipeline, fix=suggest_nearest(name, names))
+    return tables.locate_table(warehouse, contract, name)
+
+
+def read_last_known_at(warehouse: str, pipeline: str) -> datetime:
+    """Return the known-at of the last completed run; raise QueryError if there is none."""
+    completed = [run.known_at for run in journal.read_completed_runs(warehouse, pipeline)]
+    if not completed:
+        raise QueryError(
+            "no run has been completed yet", where=f"{warehouse}/{pipeline}", fix=f"hindcast run {pipeline}"
+        )
+    return max(completed)
+
+
+def refuse_unanswerable(warehouse: str, pipeline: str, moment: datetime) -> None:
+    """Raise QueryError for a known-at whose answer may still change: in the future, or with a run before it unfinished.
+
+    Before the first run nothing was known: the answer has no rows.
+    """
+    last = read_last_known_at(warehouse, pipeline)
+    if moment > max(last, datetime.now(UTC)):
+        raise QueryError(
+            f"what will be known at {moment.isoformat()} is not known yet",
+            where=pipeline,
+            fix=f"use a time up to now; the last completed run is known at {last.isoformat()}",
+        )
+    for run in journal.read_runs(warehouse, pipeline):
+        if not run.is_finished and run.known_at <= moment:
+            raise QueryError(
+                f"run {run.number} ({run.run_id}) has not ended: what is known at {moment.isoformat()} is not settled",
+                where=pipeline,
+                fix=f"use a known-at before {run.known_at.isoformat()}, or wait until the run has ended",
+            )
+
+
+def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
+    """Return the moment that a user wrote: an ISO time (UTC if it has no offset), or `run:3` for the known-at of a run.
+
+    Raises UnknownError for an unknown run and QueryError for an invalid timestamp.
+    """
+    if text.startswith("run:"):
+        known_ats = {str(run.number): run.known_at for run in journal.read_runs(warehouse, pipeline)}
+        number = text.removeprefix("run:")
+        if number not in known_ats:
+            raise UnknownError(f"no run '{number}'", where=pipeline, fix=suggest_nearest(number, known_ats))
+        return known_ats[number]
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise QueryError(
+            f"'{text}' is not a valid timestamp", fix="write 2026-01-01, 2026-01-01T00:03:00+00:00 or run:1"
+        ) from None
+
+
+def parse_key(table: Table, text: str) -> list[Any]:
+    """Return the values of a key that a user wrote: the text of its only column, or a JSON object of all its columns.
+
+    Raises QueryError if the object does not have exactly the key's columns.
+    """
+    if len(table.key) == 1:
+        return [text]
+    fields = _parse_object(text)
+    if fields is None or set(fields) != set(table.key):
+        raise QueryError(f"'{text}' is not a key of {table.name}", fix=f"write it as JSON: {_example_key(table)}")
+    return [fields[column] for column in table.key]
+
+
+def format_key(table: Table, key: Sequence[Any]) -> str:
+    """Return a key as `parse_key` takes it."""
+    if len(table.key) == 1:
+        return show.format_text(key[0])
+    return json.dumps(dict(zip(table.key, map(show.plain_value, key), strict=True)))
+
+
+def parse_key_bound(table: Table, text: str) -> list[Any]:
+    """Return a bound of a key range that a user wrote: the first column's text, or a JSON object of leading columns.
+
+    Raises QueryError if the object has other columns.
+    """
+    fields = _parse_object(text) if len(table.key) > 1 else None
+    if fields is None:
+        return [text]
+    leading = table.key[: len(fields)]
+    if set(fields) != set(leading):
+        raise QueryError(
+            f"'{text}' is not a bound for keys of {table.name}",
+            fix=f"write the leading columns of the key as JSON: {_example_key(table)}",
+        )
+    return [fields[column] for column in leading]
+
+
+@dataclass(frozen=True)
+class _TableReader:
+    """An open table and a question, to read the rows that answer it."""
+
+    table: Table
+    delta_table: DeltaTable
+    question: Question
+    known_at: datetime
+
+    @classmethod
+    def open_reader(cls, warehouse: str, contract: Contract, name: str, question: Question) -> _TableReader:
+        table = locate_table(warehouse, contract, name)
+        known_at = question.known_at or read_last_known_at(warehouse, contract.pipeline)
+        if question.known_at:
+            refuse_unanswerable(warehouse, contract.pipeline, known_at)
+        delta_table = table_cache.open_cached(table)
+        if delta_table is None:
+            raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")
+        horizon.refuse_question(table, horizon.read_horizon(table, delta_table), question, known_at)
+        downgraded_at = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
+        if downgraded_at is not None and known_at < datetime.fromisoformat(downgraded_at):
+            raise QueryError(
+                f"a downgrade dropped what was known before {downgraded_at}",
+                where=table.path,
+                fix="use a known-at from then on; or read an older Delta version of the table, if there still is one",
+            )
+        return cls(table, delta_table, question, known_at)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(self.delta_table.schema().to_arrow())
+
+    @property
+    def columns(self) -> list[str]:
+        return tables.list_columns(self.table, self.delta_table, self.known_at)
+
+    @property
+    def key(self) -> Mapping[str, pa.DataType]:
+        return {column: self.schema.field(column).type for column in self.table.key}
+
+    @property
+    def lineage(self) -> list[str]:
+        """The columns that hold the places of the records a row comes from."""
+        return [c for c in self.schema.names if c.startswith("_") and c != "_belief"]
+
+    def order_columns(self, order: Sequence[str]) -> list[tuple[str, bool]]:
+        return predicates.order_columns(self.table.kind, self.table.key, self.lineage, order)
+
+    @property
+    def condition(self) -> str:
+        return predicates.question_condition(self.table.kind, self.question, self.key, self.known_at)
+
+    @property
+    def bounds(self) -> list[ColumnBound]:
+        return predicates.question_bounds(self.table.kind, self.question, self.key, self.known_at)
+
+    @property
+    def closed_columns(self) -> list[str]:
+        """The column `windowClosed` of windows, as the last completed run before the known-at reported it."""
+        if self.table.kind != "windows":
+            return []
+        up_to = None
+        for run in journal.read_completed_runs(self.table.warehouse, self.table.pipeline):
+            if run.known_at <= self.known_at:
+                up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
+        closed = predicates.sql_literal(datetime.fromisoformat(up_to)) if up_to else "NULL"
+        return [predicates.window_closed_column(closed)]
+
+    def read_history(self, extra: Sequence[str] = (), only: str = "true", order: Sequence[str] = ()) -> pa.Table:
+        """Return every row ever known of the key that meets the condition `only`; `extra`: more columns, as SQL."""
+        condition = " AND ".join([*predicates.key_conditions(self.question, self.key), only])
+        return self.read_rows(condition, predicates.key_bounds(self.question, self.key), order, extra)
+
+    def read_rows(
+        self, condition: str, bounds: Sequence[ColumnBound], order: Sequence[str] = (), extra: Sequence[str] = ()
+    ) -> pa.Table:
+        """Return the rows within `bounds` that meet a condition, read by DuckDB; `extra`: more columns, as SQL."""
+        selected = ", ".join([*(f'"{column}"' for column in self.columns), *extra])
+        ordering = ", ".join(
+            f'"{column}" {"DESC NULLS FIRST" if down else "ASC NULLS LAST"}'
+            for column, down in self.order_columns(order)
+        )
+        with row_reader.refuse_broken_files(self.table), duckdb_reader.open_engine() as engine:
+            duckdb_reader.register_rows(engine, self.delta_table, bounds)
+            text = f"SELECT {selected} FROM rows WHERE {condition} ORDER BY {ordering}"  # noqa: S608  # literals of questions
+            return engine.sql(text).to_arrow_table()
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text, parse_float=str)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _example_key(table: Table) -> str:
+    return json.dumps(dict.fromkeys(table.key, "..."))

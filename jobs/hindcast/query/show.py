@@ -1,0 +1,90 @@
+"""Format rows: as aligned text or Markdown for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from hindcast.store.store_formats import UNKNOWN_TIME
+
+
+def format_aligned(rows: pa.Table) -> str:
+    """Return rows as text: a header, a rule, and one line per row; numbers right-aligned, null as `-`, times in UTC.
+
+    An unknown validFrom is shown as `unknown`.
+    """
+    names = rows.column_names
+    cells = [
+        ["unknown" if (name, value) in _UNKNOWN_CELLS else format_cell(value) for name, value in row.items()]
+        for row in rows.to_pylist()
+    ]
+    widths = [max(len(name), *(len(row[n]) for row in cells), 0) for n, name in enumerate(names)]
+    is_right = [
+        pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type) for f in rows.schema
+    ]
+
+    def line(texts: Sequence[str]) -> str:
+        placed = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, is_right, strict=True))
+        return "  ".join(placed).rstrip()
+
+    row_count = "1 row" if len(cells) == 1 else f"{len(cells):,} rows"
+    return "\n".join([line(names), "  ".join("-" * w for w in widths), *map(line, cells), f"({row_count})"])
+
+
+def format_markdown(rows: pa.Table) -> str:
+    """Return rows as a Markdown table; punctuation in cells is escaped."""
+    cells = [[_PUNCTUATION.sub(r"\\\g<0>", format_cell(value)) for value in row.values()] for row in rows.to_pylist()]
+    lines = [rows.column_names, ["---"] * rows.num_columns, *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_UNKNOWN_CELLS = (("validFrom", UNKNOWN_TIME), ("validFrom", UNKNOWN_TIME.isoformat()))
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+
+
+def as_json(rows: pa.Table) -> str:
+    """Return rows as a JSON list of objects; times as ISO 8601 in UTC, decimals as text, bytes as hexadecimal text.
+
+    JSON has no NaN and no infinity: they become the texts "NaN", "Infinity" and "-Infinity".
+    """
+    return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
+
+
+def format_cell(value: Any) -> str:
+    """Return one value as text on one line: control characters are escaped."""
+    plain = plain_value(value, human=True)
+    if plain is None:
+        return "-"
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def format_text(value: Any) -> str:
+    """Return one value as JSON, but a text without quotes."""
+    plain = plain_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def plain_value(value: Any, *, human: bool = False) -> Any:
+    """Return a value as JSON can hold it (`as_json`); with `human`, a timestamp without its zone."""
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, date | Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: plain_value(part, human=human) for name, part in value.items()}
+    if isinstance(value, list):
+        return [plain_value(part, human=human) for part in value]
+    return value

@@ -1,0 +1,168 @@
+"""Table functions of Spark SQL, one set per pipeline: the questions of `bitemporal.predicates`, asked in SQL.
+
+    SELECT * FROM restaurant_menu_as_of(TIMESTAMP '2026-01-01 00:02:00', run => 1) WHERE item = 'naan'
+
+| function | rows |
+| --- | --- |
+| `<pipeline>_<table>(known_at, run)` | all that were current at the known-at |
+| `<pipeline>_<table>_as_of(as_of, known_at, run)` | those of them that were true at a moment; by default now |
+| `<pipeline>_<table>_between(from_time, to_time, known_at, run)` | those that were true at some moment between two |
+
+Every argument is optional. Without `known_at` and `run` (the number of a completed run) the known-at is that of the
+last completed run. The functions are temporary: they live as long as the session. Filter and sort in SQL. A moment
+before a table's horizon fails (plan/horizon.py), as the horizon was when the functions were made.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from hindcast.bitemporal import predicates
+from hindcast.contract import Contract
+from hindcast.contract.names import AS_OF, BETWEEN, CLOSED_UP_TO, MOMENT
+from hindcast.plan import horizon, journal
+from hindcast.plan.horizon import Horizon
+from hindcast.store import store_formats, tables
+from hindcast.store.tables import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, warehouse: str, contract: Contract) -> None:
+    """Create the functions of a pipeline's published tables in a session, classic or Connect."""
+    for statement in build_statements(warehouse, contract):
+        spark.sql(statement)
+
+
+def build_statements(warehouse: str, contract: Contract) -> list[str]:
+    """Return the statements that create the functions; unpublished tables have none."""
+    statements = [
+        _build_moment_function(contract.pipeline, _table_expression(journal.runs_table(warehouse, contract.pipeline)))
+    ]
+    for name in (*contract.topics, *contract.views):
+        table = tables.locate_table(warehouse, contract, name)
+        if tables.open_table(table) is not None:
+            statements += _build_functions(table)
+    return statements
+
+
+def _build_functions(table: Table) -> list[str]:
+    name, limit = f"{table.pipeline}_{table.name}", horizon.read_horizon(table)
+    statements = [_build_closed_up_to_function(f"{name}{CLOSED_UP_TO}", table)] if table.kind == "windows" else []
+    times = {"from_time": "TIMESTAMP", "to_time": "TIMESTAMP"}
+    true_then = predicates.as_of_condition(table.kind, _AS_OF_ARGUMENT)
+    true_during = predicates.during_condition(table.kind, _FROM_ARGUMENT, _TO_ARGUMENT)
+    allowed_at = _refuse_before_horizon(table, limit, "true", ":as_of")
+    allowed = [_refuse_before_horizon(table, limit, "true", parameter) for parameter in (":from_time", ":to_time")]
+    allowed_between = " AND ".join([_REVERSED_CHECK, *allowed])
+    return [
+        *statements,
+        _build_function(table, limit, name, {}, "true", "true"),
+        _build_function(table, limit, f"{name}{AS_OF}", {"as_of": "TIMESTAMP"}, allowed_at, true_then),
+        _build_function(table, limit, f"{name}{BETWEEN}", times, allowed_between, true_during),
+    ]
+
+
+def _refuse_before_horizon(table: Table, limit: Horizon | None, moment: str, bound: str) -> str:
+    """Return an SQL expression: `moment`, or an error if `bound` is before the table's horizon."""
+    if limit is None:
+        return moment
+    message = str(horizon.beyond_horizon_error(table, "what is asked for", limit)).replace("'", "")
+    is_early = f"{bound} < {predicates.spark_timestamp(limit.moment)}"
+    if bound == ":from_time":  # from the beginning on means all that is kept
+        is_early += f" AND {bound} > {predicates.spark_timestamp(predicates.FIRST_MOMENT)}"
+    return f"if({is_early}, raise_error('{message}'), {moment})"
+
+
+def _refuse_before_downgrade(table: Table, moment: str) -> str:
+    """Return an SQL expression: `moment`, or an error if a downgrade dropped what was known then."""
+    delta_table = tables.open_table(table)
+    if delta_table is None:
+        return moment
+    downgraded_at = delta_table.metadata().configuration.get(store_formats.DOWNGRADE_PROPERTY)
+    if downgraded_at is None:
+        return moment
+    is_early = f"{moment} < {predicates.spark_timestamp(datetime.fromisoformat(downgraded_at))}"
+    return f"if({is_early}, raise_error('a downgrade dropped what was known before {downgraded_at}'), {moment})"
+
+
+_AS_OF_ARGUMENT = "coalesce(:as_of, current_timestamp())"
+_FROM_ARGUMENT = "coalesce(:from_time, TIMESTAMP '0001-01-02 00:00:00')"
+_TO_ARGUMENT = "coalesce(:to_time, TIMESTAMP '9999-12-30 00:00:00')"
+_REVERSED_CHECK = "if(:from_time > :to_time, raise_error('the times are reversed: from_time is after to_time'), true)"
+"""Refusals are conditions of their own: inside another condition, rows that do not reach it would hide the error."""
+
+
+def _build_function(
+    table: Table, limit: Horizon | None, function: str, parameters: dict[str, str], allowed: str, condition: str
+) -> str:
+    """Return the statement that creates a table function; `:name` in its conditions is a parameter.
+
+    No column can hide a parameter. `allowed` is evaluated before anything else, also for rows that do not match.
+    """
+    moment = f"{table.pipeline}{MOMENT}(:known_at, :run)"
+    moment = _refuse_before_downgrade(table, _refuse_before_horizon(table, limit, moment, moment))
+    columns = [f"`{column}`" for column in tables.list_columns(table)]
+    if table.kind == "windows":
+        columns.append(predicates.window_closed_column(f"{table.pipeline}_{table.name}{CLOSED_UP_TO}({moment})"))
+    all_parameters = {**parameters, "known_at": "TIMESTAMP", "run": "INT"}
+    condition = f"{allowed} AND {predicates.known_at_condition(moment)} AND {condition}".replace(
+        '"timestamp"', "`timestamp`"
+    )
+    selected = ", ".join(columns)
+    for parameter in all_parameters:
+        place = f"{function}.{parameter}"
+        condition, selected = (text.replace(f":{parameter}", place) for text in (condition, selected))
+    declared = ", ".join(f"{parameter} {kind} DEFAULT NULL" for parameter, kind in all_parameters.items())
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {function}({declared}) RETURNS TABLE "  # noqa: S608  # names of ours
+        f"RETURN SELECT {selected} FROM {_rows_expression(table)} WHERE {condition}"
+    )
+
+
+def _build_moment_function(pipeline: str, runs: str) -> str:
+    """Return the statement that creates the function of the known-at of a query."""
+    completed = f"FROM {runs} WHERE entry = 'completed'"
+    known = f"element_at((SELECT map_from_entries(collect_set(struct(run, knownAt))) {completed}), run)"
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {pipeline}{MOMENT}(known_at TIMESTAMP, run INT) RETURNS TIMESTAMP "
+        "RETURN CASE "
+        f"WHEN run IS NOT NULL THEN coalesce({known}, raise_error(concat('no completed run ', run))) "
+        f"WHEN known_at IS NULL THEN (SELECT max(knownAt) {completed}) "
+        # Two conditions: Spark folds the first, and where it is false no subquery stays in the plan
+        f"WHEN known_at > current_timestamp() AND known_at > (SELECT max(knownAt) {completed}) "
+        "THEN raise_error(concat('what will be known at ', known_at, ' is not known yet')) "
+        "ELSE known_at END"
+    )
+
+
+def _build_closed_up_to_function(function: str, table: Table) -> str:
+    """Return the statement that creates a function: up to when windows had closed, as known at a moment."""
+    last = f"CAST(max_by(get_json_object(detail, '$.tables.{table.name}.closedUpTo'), knownAt) AS TIMESTAMP)"
+    completed = (
+        f"FROM {_table_expression(journal.runs_table(table.warehouse, table.pipeline))} WHERE entry = 'completed'"
+    )
+    return (
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {function}(moment TIMESTAMP) RETURNS TIMESTAMP "
+        f"RETURN (SELECT {last} {completed} AND knownAt <= {function}.moment)"
+    )
+
+
+def _rows_expression(table: Table) -> str:
+    """Return the rows of a table as SQL; for an older store format, through its proxy view."""
+    delta_table = tables.open_table(table)
+    older_format = tables.read_older_format(delta_table) if delta_table is not None else None
+    if delta_table is None or older_format is None:
+        return _table_expression(table)
+    names = [field.name for field in delta_table.schema().fields]
+    selected = [f"`{name}`" for name in store_formats.user_columns(names)]
+    selected += [
+        f"{text} AS `{name}`" for name, text in store_formats.proxy_columns(older_format, names, "spark").items()
+    ]
+    return f"(SELECT {', '.join(selected)} FROM {_table_expression(table)})"  # noqa: S608  # names of ours
+
+
+def _table_expression(table: Table) -> str:
+    return f"delta.`{table.path.replace('`', '``')}`"

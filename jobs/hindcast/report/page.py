@@ -1,0 +1,367 @@
+"""The report of one run as a page: a single HTML file that loads nothing else.
+
+The HTML has the verdict, offsets, past answers and the first gates that did not pass. It also embeds the whole report,
+compressed: from that page.js shows all gates, a hundred at a time, and offers the report as JSON.
+
+Text of a report is not trusted. Jinja escapes it here; page.js writes it as text only; and the page's own
+Content-Security-Policy lets the browser run and load only the script and the style in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal, NamedTuple
+
+from jinja2 import Environment, Template
+
+from hindcast.plan import definitions
+from hindcast.quality.expectations import format_gate
+from hindcast.report import abandoned_runs
+from hindcast.report.report import (
+    LEFT_OUT,
+    format_emission,
+    format_no_longer_held,
+    format_overdue,
+    format_ties,
+    format_widening,
+)
+
+OUTCOMES = ("failed", "error", "unchecked", "passed")
+"""The outcomes of a gate, in the order in which the page lists them."""
+
+SIGNS = {"passed": "✓", "unchecked": "\N{EN DASH}", "failed": "✗", "stopped": "✗"}
+"""The sign of an outcome or a verdict, so that colour is not the only cue; `!` for all others."""
+
+MAX_GATES_WITHOUT_SCRIPT = 100  # the HTML has at most this many failed gates
+
+
+class RunSummary(NamedTuple):
+    """The outcome of a run in a sentence."""
+
+    kind: Literal["passed", "attention", "unchecked", "stopped"]
+    sentence: str
+
+
+def write_page(folder: Path, report: dict[str, Any]) -> Path:
+    """Write a report as a page and as JSON, for people and for programs; return the path of the page.
+
+    Each file is written under another name and renamed, so a reader sees the whole new file or the whole old one.
+    """
+    pipeline_folder = folder / str(report["pipeline"])
+    pipeline_folder.mkdir(parents=True, exist_ok=True)
+    path = pipeline_folder / f"run-{report['run']}.html"
+    _replace_file(path.with_suffix(".json"), json.dumps(report, indent=2))
+    _replace_file(path, render_page(report))
+    return path
+
+
+def remove_unfinished_files(folder: Path) -> None:
+    """Remove the files that killed writers left in a pipeline's folder of reports."""
+    for path in folder.glob(".run-*"):
+        path.unlink(missing_ok=True)
+
+
+def _replace_file(path: Path, text: str) -> None:
+    """Write a file under another name, then rename it; if that fails, the old file stays."""
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def render_page(report: dict[str, Any]) -> str:
+    """Return the HTML page of a report (`report.build_report`), also of a stopped run; it omits what the report lacks.
+
+    JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
+    """
+    plain = json.loads(json.dumps(report), parse_constant=str)
+    gates, topics, tables = _summarize_gates(plain), _summarize_topics(plain), _summarize_tables(plain)
+    style, script = (
+        files("hindcast.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    )
+    counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
+    unpublished = {gate.table for gate in gates if gate.is_stopping}
+    others = [table for table in tables if not table.has_news and table.name not in unpublished]
+    page = _load_template().render(
+        report=plain,
+        contract=definitions.format_change(plain.get("contract")),
+        abandoned=[abandoned_runs.format_abandoned_run(run) for run in plain.get("givenUp", [])],
+        verdict=summarize_outcome(plain),
+        topics=[topic for topic in topics if topic.has_news],
+        quiet=[topic.name for topic in topics if not topic.has_news],
+        read=sum(topic.read for topic in topics),
+        wrong=[topic.name for topic in topics if not topic.is_balanced],
+        tables=[table for table in tables if table.has_news],
+        unpublished=sorted(unpublished),
+        grown=[table for table in others if table.opened or table.closed],
+        unchanged=[table.name for table in others if not (table.opened or table.closed)],
+        corrected=sum(table.corrected for table in tables),
+        ages=list(dict.fromkeys(age for table in tables for age in table.ages)),
+        most=max((n for table in tables for n in table.ages.values()), default=0),
+        held=_find_held(plain),
+        gates=len(gates),
+        outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
+        failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
+        more=len(failing) - MAX_GATES_WITHOUT_SCRIPT,
+        policy=f"default-src 'none'; img-src data:; style-src {_policy_hash(style)}; "
+        f"script-src {_policy_hash(script)}; base-uri 'none'; form-action 'none'",
+        style=style,
+        script=script,
+        embedded=_embed_report(plain, gates),
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def summarize_outcome(report: dict[str, Any]) -> RunSummary:
+    """Return what a person on call wants to know first: the outcome of the run and the numbers behind it."""
+    run = f"Run {report.get('run', '?')} of {report.get('pipeline', '?')}"
+    gates, held = _summarize_gates(report), _find_held(report)
+    wrong, clauses = [topic.name for topic in _summarize_topics(report) if not topic.is_balanced], []
+    if held:
+        keys = sum(table["keys"] for table in held.values())
+        place = next(iter(held)) if len(held) == 1 else f"{len(held)} tables"
+        clauses.append(f"{format_count(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
+    if wrong:
+        clauses.append(f"the offsets and fates of {_join_names(wrong)} do not add up")
+    if report.get("state") == "stopped":
+        stopping = [gate.table for gate in gates if gate.is_stopping]
+        names, by = _join_names(list(dict.fromkeys(stopping))), f"{len(stopping):,} gates" if stopping[1:] else "a gate"
+        why = f" by {by} of {names}: nothing of {names} was published, nor of what depends on it" if stopping else ""
+        return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.")
+    tables = _report_section(report, "tables").values()
+    changed = any(table.get("opened") or table.get("closed") for table in tables) or not tables
+    sentence = f"{run} {'was published' if changed else 'changed nothing'}; {_describe_gates(gates)}"
+    if clauses:
+        because = held and sentence.endswith("(quarantine)")
+        sentence += (": " if because else "; ") + "; ".join(clauses)
+    if clauses or any(gate.has_failed for gate in gates):
+        return RunSummary("attention", f"{sentence}.")
+    checked = not gates or any(gate.outcome == "passed" for gate in gates)
+    return RunSummary("passed" if checked else "unchecked", f"{sentence}.")
+
+
+class PartitionSummary(NamedTuple):
+    """A planned range of one partition and the fates of its offsets; a pattern's partition is named with its topic."""
+
+    name: str
+    offsets: str
+    read: int
+    fates: dict[str, int]
+
+    @property
+    def is_balanced(self) -> bool:
+        """True if each of its offsets has exactly one fate."""
+        return self.read == sum(self.fates.values())
+
+    @property
+    def sum_text(self) -> str:
+        """The sum, written out: `3 = 2 accepted + 1 expired`."""
+        parts = " + ".join(f"{n:,} {fate}" for fate, n in self.fates.items()) or "0"
+        return (
+            f"{self.read:,} = {parts}"
+            if self.is_balanced
+            else f"{self.read:,} ≠ {sum(self.fates.values()):,} = {parts}"
+        )
+
+
+class TopicSummary(NamedTuple):
+    """The offsets that a run read of one topic, with the partitions that had new ones."""
+
+    name: str
+    kafka: str
+    read: int
+    partitions: list[PartitionSummary]
+    notes: list[str]
+
+    @property
+    def has_news(self) -> bool:
+        """True if there is anything to report about it."""
+        return bool(self.read or self.partitions or self.notes)
+
+    @property
+    def is_balanced(self) -> bool:
+        """True if its offsets are those of its partitions, and each has exactly one fate."""
+        return self.read == sum(part.read for part in self.partitions) and all(p.is_balanced for p in self.partitions)
+
+
+class TableSummary(NamedTuple):
+    """The rows that a run changed in one table; `by` says what computed them, if not a Spark plan."""
+
+    name: str
+    opened: int
+    closed: int
+    corrected: int
+    ages: dict[str, int]
+    notes: list[str]
+    by: str
+
+    @property
+    def has_news(self) -> bool:
+        """True if it has more than opened and closed rows."""
+        return bool(self.corrected or self.notes)
+
+
+class GateSummary(NamedTuple):
+    """A gate with its result as the page lists it; `place` is its position among the gates of its table."""
+
+    table: str
+    place: int
+    outcome: str
+    on_failure: str
+    expectation: str
+    parameters: str
+    result: dict[str, Any]
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it failed or could not be evaluated."""
+        return self.outcome not in ("passed", "unchecked")
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if it stopped its table from being published."""
+        return self.has_failed and self.on_failure == "stop"
+
+
+def _summarize_topics(report: dict[str, Any]) -> list[TopicSummary]:
+    summaries = []
+    for name, topic in _report_section(report, "topics").items():
+        partitions = []
+        for part in topic.get("partitions") or []:
+            start, end = part.get("start", 0), part.get("end", 0)
+            range_ = f"{start:,} to {end - 1:,}" if end > start else f"none at {start:,}"
+            place = f"{part['topic']}-{part['topicPartition']}" if "topic" in part else str(part.get("partition", 0))
+            partitions.append(PartitionSummary(place, range_, end - start, _report_section(part, "fates")))
+        news = [part for part in partitions if part.read or part.fates]
+        quiet = len(partitions) - len(news) if news else 0
+        offsets = topic.get("offsets", read := sum(part.read for part in news))
+        revised = ", ".join(f"{n:,} {fate}" for fate, n in _report_section(topic, "decidedAnew").items() if n)
+        requeued = ", ".join(f"{n:,} {fate}" for fate, n in _report_section(topic, "requeued").items())
+        still = _report_section(topic, "still").get("records") or 0
+        notes = {
+            f"{topic.get('late') or 0:,} late": topic.get("late"),
+            f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
+            f"{topic.get('beforeHorizon') or 0:,} dated before the horizon": topic.get("beforeHorizon"),
+            f"earlier records under the current contract: {revised}": revised,
+            **dict.fromkeys(format_ties(topic), True),
+            f"requeued: {requeued or 'none'}": "requeued" in topic,
+            f"{still:,} still malformed": still,
+            f"{format_count(quiet, 'partition')} had nothing new": quiet,
+            f"✗ {offsets:,} offsets in all, {read:,} in its partitions: does not add up": offsets != read,
+        }
+        summaries.append(
+            TopicSummary(name, topic.get("topic", name), offsets, news, [note for note, n in notes.items() if n])
+        )
+    return summaries
+
+
+def _summarize_tables(report: dict[str, Any]) -> list[TableSummary]:
+    summaries, held = [], _find_held(report)
+    for name, table in _report_section(report, "tables").items():
+        left_out = [
+            f"{n:,} {LEFT_OUT.get(kind, kind)}" for kind, n in _report_section(table, "newlyLeftOut").items() if n > 0
+        ]
+        notes = [f"left out: {', '.join(left_out)}"] if left_out else []
+        if name in held:
+            keys, rows, newly = (held[name].get(count) or 0 for count in ("keys", "rows", "newly"))
+            new = f", {format_count(newly, 'key')} newly" if newly else ""
+            notes.insert(0, f"held back: {format_count(keys, 'key')} with {format_count(rows, 'row')}{new}")
+            if overdue := held[name].get("overdue"):
+                notes.insert(1, format_overdue(overdue))
+        notes += format_no_longer_held(table)
+        opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
+        if table.get("closedUpTo") and (opened or closed or notes):
+            notes.append(f"windows closed up to {format_timestamp(table['closedUpTo'])}")
+        notes += [*format_emission(table), *format_widening(table)]
+        by = " by a kernel" if table.get("kernel") else ""
+        summaries.append(TableSummary(name, opened, closed, corrected, _report_section(table, "ages"), notes, by))
+    return summaries
+
+
+def _summarize_gates(report: dict[str, Any]) -> list[GateSummary]:
+    """Return all gates, failed ones first."""
+    summaries = []
+    for table, section in _report_section(report, "tables").items():
+        for place, gate in enumerate(section.get("gates") or []):
+            name = gate.get("expectation", "?")
+            parameters = format_gate(name, _report_section(gate, "kwargs")).removeprefix(name)
+            outcome, on_failure = gate.get("outcome", "error"), gate.get("on_failure", "")
+            summaries.append(GateSummary(table, place, outcome, on_failure, name, parameters, gate))
+    ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
+    return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
+
+
+def _find_held(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the `held` section of each table that holds keys back."""
+    return {
+        name: table["held"]
+        for name, table in _report_section(report, "tables").items()
+        if _report_section(table, "held").get("keys")
+    }
+
+
+def _describe_gates(gates: Sequence[GateSummary]) -> str:
+    total, counts = len(gates), Counter(gate.outcome for gate in gates)
+    if not total:
+        return "it has no gates"
+    if counts["passed"] == total:
+        return f"all {total:,} gates passed" if total > 1 else "its gate passed"
+    failed = Counter(gate.on_failure for gate in gates if gate.outcome == "failed")
+    how = ", ".join(f"{n:,} {kind}" if len(failed) > 1 else kind for kind, n in failed.items())
+    parts = [
+        (counts["failed"], f"failed ({how})"),
+        (sum(gate.has_failed for gate in gates) - counts["failed"], "could not be evaluated"),
+        (counts["unchecked"], f"{'was' if counts['unchecked'] == 1 else 'were'} not checked"),
+    ]
+    (first, words), *rest = [(n, words) for n, words in parts if n]
+    return ", ".join([f"{first:,} of {format_count(total, 'gate')} {words}", *(f"{n:,} {words}" for n, words in rest)])
+
+
+def format_timestamp(iso: str) -> str:
+    """Return an ISO 8601 timestamp in UTC for people: `2026-01-01 00:00:00 UTC`."""
+    return iso.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _embed_report(report: dict[str, Any], gates: Iterable[GateSummary]) -> str:
+    """Return the report and, on a second line, its gates in page order, as JSON; zlib-compressed, then in base64."""
+    listed = [(gate.table, gate.place, gate.outcome, gate.parameters) for gate in gates]
+    lines = "\n".join(json.dumps(part, separators=(",", ":")) for part in (report, listed))
+    return b64encode(zlib.compress(lines.encode(), 9)).decode()
+
+
+def _load_template() -> Template:
+    source = files("hindcast.report").joinpath("page.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"moment": format_timestamp, "counted": format_count, "number": "{:,}".format}
+    environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
+    return environment.from_string(source)
+
+
+def _policy_hash(text: str) -> str:
+    """Return the source expression by which a Content-Security-Policy allows exactly this style or script."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _report_section(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of a report or of a part of it; empty if missing or null."""
+    return report.get(name) or {}
+
+
+def format_count(n: int, word: str) -> str:
+    """Return a count with its noun: `1 key`, `1,200 keys`."""
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def _join_names(names: Sequence[str]) -> str:
+    shown = [*names[:2], f"{len(names) - 2:,} more"] if len(names) > 3 else names
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

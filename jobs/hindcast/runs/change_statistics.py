@@ -1,0 +1,47 @@
+"""The statistics of a change: rows opened and closed, past answers corrected, and how old these are."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from hindcast.store import tables
+from hindcast.store.tables import Table
+
+AGES = {
+    "under an hour": timedelta(hours=1),
+    "under a day": timedelta(days=1),
+    "under a week": timedelta(weeks=1),
+    "under 30 days": timedelta(days=30),
+    "older": None,
+}
+
+
+def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:
+    """Return aggregate columns over the rows of a change (table_diff.py) of `table` by a run that is `known_at`.
+
+    The bigints `opened`, `closed` and, of the closed rows, `corrected` (past answers); `ages`, a struct of their number
+    by age.
+    """
+    past = tables.is_correction(table)
+    return (
+        F.count_if(F.col("change") == "open").alias("opened"),
+        F.count_if(F.col("change") == "close").alias("closed"),
+        F.count_if(past).alias("corrected"),
+        _count_ages(past, F.col(tables.period_columns(table)[0]), known_at).alias("ages"),
+    )
+
+
+def _count_ages(past: Column, began: Column, known_at: datetime) -> Column:
+    """Return a struct column: for each of `AGES` how many rows are `past` answers of that age, as a bigint.
+
+    The age of a row is how long before the run it `began` to be true.
+    """
+    counts, since = [], past
+    for age, bound in AGES.items():
+        younger = began > F.lit(known_at - bound) if bound else F.lit(True)
+        counts.append(F.count_if(since & younger).alias(age))
+        since = since & ~younger
+    return F.struct(*counts)

@@ -1,0 +1,308 @@
+"""Spark's errors about a view's expressions, with the line of the contract that they come from.
+
+The room `contract` refuses what can be checked without Spark. The types of expressions, and whether they fail on a
+record, are known only here: once a view's inputs exist, and when its rows are computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+    YearMonthIntervalType,
+)
+
+from hindcast.bitemporal import derivation
+from hindcast.common.errors import ContractError
+from hindcast.contract import Contract, Shape, View, list_shapes, locate_complaint, valid_time
+from hindcast.contract.expressions import WRITE_OUT_FIX, parse_aggregate, resolve
+from hindcast.contract.sensitive import REDACTED, redact_message
+from hindcast.contract.shapes import PERIODS, FieldPath, row_expressions, view_scope
+from hindcast.contract.view_checks import Complaint
+from hindcast.runs import date_literals
+
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(lambda _: False)  # the errors raised here replace its stack traces
+
+
+class UnfitExpressionError(ValueError):
+    """An expression that does not fit its place in the contract."""
+
+    def __init__(self, place: FieldPath, found: str, fix: str) -> None:
+        self.complaint = Complaint(place, found, fix)
+        super().__init__(found)
+
+
+def refuse_unfit_expressions(
+    spark: SparkSession, contract: Contract, name: str, inputs: Mapping[str, DataFrame]
+) -> None:
+    """Raise UnfitExpressionError for the first expression of a view that Spark cannot analyse, or whose type is wrong.
+
+    `inputs`: the flat rows of each input by name; nothing is read. A condition must be a boolean, and what a join looks
+    up must have the types of the key in which it is looked up.
+    """
+    view, known = contract.views[name], list_shapes(contract)
+    rows = _empty_rows(spark, view, inputs, known)
+    plain, aggregates = _resolve_expressions(view, known), _resolve_aggregates(view, known)
+    calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
+    types = _analyse_columns({place: F.expr(text) for place, text in plain.items()}, rows.select)
+    _refuse_incomparable(types | _analyse_columns(calls, rows.agg))
+    _refuse_hidden_inputs(view, known, rows)
+    for place, text in plain.items():
+        _refuse_date_literal(spark, place, text, rows.select)
+    for place, (function, argument) in aggregates.items():
+        _refuse_date_literal(spark, place, argument, rows.agg, partial(F.call_function, function))
+    if not isinstance(types.get(("where",), BooleanType()), BooleanType):
+        found = f"{plain['where',]} is {types['where',].simpleString()}, not a condition"
+        raise UnfitExpressionError(("where",), found, "write a comparison")
+    _refuse_unlike_keys(
+        view, inputs, known, {place: (plain[place], types[place]) for place in plain if place[0] == "join"}
+    )
+
+
+def refuse_unfit_contract(spark: SparkSession, folder: Path, contract: Contract) -> None:
+    """Raise ContractError for the first expression of a contract that Spark refuses; no table has to exist."""
+    rows: dict[str, DataFrame] = {}
+    known = list_shapes(contract)
+    for name in (*contract.topics, *contract.inputs):
+        columns = [f"`{column}` {kind}" for column, kind in known[name].columns.items()]
+        periods = [f"`{column}` timestamp" for column in PERIODS[known[name].kind]]
+        lineage = ["_partition int", "_offset long"] if known[name].kind == "events" else []
+        rows[name] = spark.createDataFrame([], ", ".join([*columns, *periods, *lineage]))
+        if name in contract.topics:
+            refuse_unfit_valid_time(spark, folder, contract, name)
+    for name in contract.ordered_views:
+        with explain_expression_errors(folder, contract, name):
+            refuse_unfit_expressions(spark, contract, name, rows)
+            rows[name] = derivation.derive_view(contract, name, rows)
+
+
+def refuse_unfit_valid_time(spark: SparkSession, folder: Path, contract: Contract, name: str) -> None:
+    """Raise ContractError for a topic's `valid_time` that Spark cannot analyse, or that is not a timestamp."""
+    topic = contract.topics[name]
+    if (text := valid_time.resolve_valid_time(topic)) is None:
+        return
+    fields = ", ".join(f"`{column}`: {kind}" for column, kind in valid_time.list_usable_columns(topic).items())
+    rows, place = spark.createDataFrame([], f"`{valid_time.RECORD}` struct<{fields}>"), ("valid_time",)
+    try:
+        kind = _analyse_columns({place: F.expr(text)}, rows.select)[place]
+        _refuse_date_literal(spark, place, text, rows.select)
+    except UnfitExpressionError as unfit:
+        plain, fix = (
+            text.replace(f"`{valid_time.RECORD}`.", "").replace(f"{valid_time.RECORD}.", "")
+            for text in unfit.complaint[1:]
+        )
+        complaint = Complaint(place, f"valid_time: {plain}", fix)
+    else:
+        if isinstance(kind, TimestampType):
+            return
+        written = topic.valid_time or "", kind.simpleString()
+        complaint = Complaint(place, f"{' is '.join(written)}, not a timestamp", valid_time.suggest_fix(*written))
+    raise locate_complaint(folder, contract.pipeline, complaint._replace(location=("topics", name, *place)))
+
+
+def _refuse_date_literal(
+    spark: SparkSession,
+    place: FieldPath,
+    text: str,
+    over: Callable[[Column], DataFrame],
+    call: Callable[[Column], Column] = lambda column: column,
+) -> None:
+    """Raise UnfitExpressionError for an expression with a text like 'today' that Spark casts to a changing date."""
+    if (wrong := date_literals.find_date_literal(spark, text, over, call)) is not None:
+        raise UnfitExpressionError(
+            place, f"{text}: {wrong} is cast to a date, which is another one every day", WRITE_OUT_FIX
+        )
+
+
+@contextmanager
+def explain_expression_errors(folder: Path, contract: Contract, name: str) -> Iterator[None]:
+    """Raise unfit expressions, and failures on a record for which Spark names an expression, as ContractErrors."""
+    try:
+        yield
+    except UnfitExpressionError as unfit:
+        raise _contract_error(folder, contract, name, unfit.complaint) from None
+    except (PySparkException, Py4JJavaError) as error:
+        if found := _find_failed_expression(contract, name, error):
+            explained = _contract_error(folder, contract, name, found)
+            raise explained from (None if REDACTED in str(explained) else error)
+        raise
+
+
+def _contract_error(folder: Path, contract: Contract, name: str, complaint: Complaint) -> ContractError:
+    place = ("views", name, *complaint.location)
+    return locate_complaint(folder, contract.pipeline, complaint._replace(location=place))
+
+
+def _refuse_incomparable(types: Mapping[FieldPath, DataType]) -> None:
+    """Raise UnfitExpressionError for a column whose values Spark cannot compare, or takes for equal where they differ.
+
+    A run publishes what differs from the current rows.
+    """
+    for place, kind in types.items():
+        if place[0] in _COLUMNS and (part := _find_incomparable(kind)) is not None:
+            found = f"it is {kind.simpleString()}, and values of {part.simpleString()} cannot be distinguished"
+            fix = "write a string without COLLATE, map_entries(...) of a map, to_json(...) of a variant"
+            raise UnfitExpressionError(place, found, fix)
+
+
+_COLUMNS = ("select", "key", "group_by", "aggregate")
+_COMPARED = (
+    *(NumericType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType),
+    *(CharType, VarcharType, DayTimeIntervalType, YearMonthIntervalType),
+)
+
+
+def _find_incomparable(kind: DataType) -> DataType | None:
+    """Return the first part of a type whose values are not equal exactly where they are the same."""
+    if isinstance(kind, StructType):
+        return next((found for field in kind.fields if (found := _find_incomparable(field.dataType)) is not None), None)
+    if isinstance(kind, ArrayType):
+        return _find_incomparable(kind.elementType)
+    plain = kind.isUTF8BinaryCollation() if isinstance(kind, StringType) else isinstance(kind, _COMPARED)
+    return None if plain else kind
+
+
+def _refuse_hidden_inputs(view: View, known: Mapping[str, Shape], rows: DataFrame) -> None:
+    """Raise UnfitExpressionError for an expression where Spark reads the name of an input and `resolve` reads none.
+
+    That would be the whole input, with its sensitive columns: `to_json(all)` of an input `all`. So each expression is
+    also analysed with inputs under names that no expression can have.
+    """
+    hidden = {name: f"_hidden_{number}" for number, name in enumerate(view.inputs)}
+    seen = rows.toDF(*(hidden[name] for name in rows.columns))
+    plain, aggregates = _resolve_expressions(view, known, hidden), _resolve_aggregates(view, known, hidden)
+    calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
+    try:
+        _analyse_columns({place: F.expr(text) for place, text in plain.items()}, seen.select)
+        _analyse_columns(calls, seen.agg)
+    except UnfitExpressionError as unfit:
+        found = "Spark reads a word of SQL as the name of an input, which is not a value"
+        raise UnfitExpressionError(unfit.complaint.location, found, "name the columns that are meant") from None
+
+
+def _resolve_expressions(
+    view: View, known: Mapping[str, Shape], places: Mapping[str, str] | None = None
+) -> dict[FieldPath, str]:
+    """Return a view's expressions over one row, resolved, by their places in the contract."""
+    return {place: resolve(text, names, places) for place, (text, names) in row_expressions(view, known).items()}
+
+
+def _resolve_aggregates(
+    view: View, known: Mapping[str, Shape], places: Mapping[str, str] | None = None
+) -> dict[FieldPath, tuple[str, str]]:
+    """Return the function and resolved argument of a view's aggregates, by their places in the contract."""
+    texts, names = view.aggregate or {}, view_scope(view, known)
+    parsed = {("aggregate", column): parse_aggregate(text, names, places) for column, text in texts.items()}
+    return {place: ("count" if f == "count_distinct" else f, argument) for place, (f, argument) in parsed.items()}
+
+
+def _empty_rows(
+    spark: SparkSession, view: View, inputs: Mapping[str, DataFrame], known: Mapping[str, Shape]
+) -> DataFrame:
+    """Return an empty DataFrame with a struct column per input, on which to analyse a view's expressions."""
+    structs = []
+    for name in view.inputs:
+        schema = inputs[name].schema
+        structs.append(StructField(name, StructType([schema[column] for column in known[name].columns])))
+    return spark.createDataFrame([], StructType(structs))
+
+
+def _analyse_columns(columns: Mapping[FieldPath, Column], over: Callable[..., DataFrame]) -> dict[FieldPath, DataType]:
+    """Return the types of columns, analysed together; raise UnfitExpressionError for the first that Spark refuses."""
+    if not columns:
+        return {}
+    numbered = [column.alias(f"_{n}") for n, column in enumerate(columns.values())]
+    try:
+        return dict(zip(columns, (field.dataType for field in over(*numbered).schema.fields), strict=True))
+    except AnalysisException:
+        for place, column in columns.items():
+            try:
+                over(column.alias("_")).schema  # noqa: B018  # reading the property analyses the column
+            except AnalysisException as error:
+                what, fix = _parse_message(error)
+                raise UnfitExpressionError(
+                    place, what, fix or "write an expression that Spark SQL accepts there"
+                ) from None
+        raise
+
+
+def _refuse_unlike_keys(
+    view: View,
+    inputs: Mapping[str, DataFrame],
+    known: Mapping[str, Shape],
+    looked_up: Mapping[FieldPath, tuple[str, DataType]],
+) -> None:
+    """Raise UnfitExpressionError if the keys of a join have different types."""
+    if view.join is None or view.second_input is None:
+        return
+    keys = [(column, inputs[view.second_input].schema[column].dataType) for column in known[view.second_input].key]
+    own = [
+        (("join",), (f"{view.first_input}.{c}", inputs[view.first_input].schema[c].dataType))
+        for c in known[view.first_input].key
+    ]
+    for (place, (text, got)), (column, kind) in zip(looked_up.items() or own, keys, strict=True):
+        if got.simpleString() != kind.simpleString():
+            found = f"{text} is {got.simpleString()}, {view.second_input}.{column} is {kind.simpleString()}"
+            fix = f"write on: cast({text} AS {kind.simpleString()})" if place != ("join",) else "re-key one of the two"
+            raise UnfitExpressionError(place, found, fix)
+
+
+def _find_failed_expression(contract: Contract, name: str, error: Exception) -> Complaint | None:
+    """Return a complaint about the expression that Spark names in a runtime failure, if it is one of the view's."""
+    view, known = contract.views[name], list_shapes(contract)
+    aggregates = _resolve_aggregates(view, known)
+    match = re.search(r"== SQL \(line \d+, position \d+\) ==\n(.*?)\n *\^", str(error), re.DOTALL)
+    if not match:
+        # Spark does not name the expression if a sum or average overflows.
+        adding = {place: argument for place, (function, argument) in aggregates.items() if function in ("sum", "avg")}
+        if not adding or "OVERFLOW" not in str(error):
+            return None
+        place, argument = (
+            next(iter(adding.items())) if len(adding) == 1 else (("aggregate",), ", ".join(adding.values()))
+        )
+        first_line = redact_message(contract, name, _parse_message(error)[0])
+        text = f"{contract.pipeline}.{name}: the sum of {argument} exceeds its type: {first_line}"
+        return Complaint(place, text, "cast the summed expression to a wider type, for example decimal(38,2)")
+    texts = _resolve_expressions(view, known) | {place: argument for place, (_, argument) in aggregates.items()}
+    fragment = match[1].strip(". \n").replace("value.", f"{view.first_input}.")
+    for place, text in texts.items():
+        if fragment in text:
+            what, fix = _parse_message(error)
+            what = redact_message(contract, name, what)
+            message = f"{contract.pipeline}.{name} has a record on which {text} fails: {what}"
+            return Complaint(place, message, fix or "make the expression return null for such records")
+    return None
+
+
+def _parse_message(error: Exception) -> tuple[str, str]:
+    """Return the first sentence of a Spark error and the others, without its class, codes and settings."""
+    text = re.split(r"\s*SQLSTATE: |\n== SQL|\n\tat ", str(error), maxsplit=1)[0]
+    text = text.rpartition("Exception: ")[2] if "Exception: " in text else text
+    plain = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text.strip())
+    first, *others = re.split(r"(?<=\.)\s+(?=[A-Z])", plain)
+    return first.rstrip("."), " ".join(other for other in others if "spark.sql." not in other).rstrip(".")

@@ -1,0 +1,337 @@
+"""What a run would change: which past answers, how old they are, and examples. Nothing is written.
+
+A preview derives every table whole, from the log and from what Kafka has now, and compares that with the current rows.
+It ingests nothing, and no run has to wait for it. All tables are read as they were when it began, even if a run commits
+to them meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from contextlib import nullcontext
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import derivation, ties
+from hindcast.bitemporal.plane import drop_matching_rows
+from hindcast.common.errors import RecordError, escape_controls
+from hindcast.common.plurals import format_count, format_counts
+from hindcast.common.session import fit_to_rows
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, Topic, find, list_shapes, locate_complaint
+from hindcast.contract.definition import list_fields
+from hindcast.contract.sensitive import find_sensitive_columns
+from hindcast.contract.shapes import PERIODS
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.kafka import topic_patterns
+from hindcast.plan import definitions, horizon, inputs, journal, planner
+from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.plans import Plan
+from hindcast.quality import hold_back, hold_units
+from hindcast.quality.expectations import format_gate
+from hindcast.quality.hold_back import HoldInputs
+from hindcast.quality.row_holds import HoldableRecords
+from hindcast.quality.staged_change import StagedChange
+from hindcast.query import show
+from hindcast.report import report
+from hindcast.runs import (
+    change_statistics,
+    emission,
+    emitted_table,
+    expression_checks,
+    inventory,
+    spark_errors,
+    tie_counts,
+    topic_records,
+    widening,
+)
+from hindcast.runs.table_diff import diff_current_rows, table_schema
+from hindcast.runs.topic_records import TopicRecords
+from hindcast.store import pinning, row_reader, schema_evolution, table_creation, tables
+from hindcast.store.tables import Table
+
+EXAMPLES = 3
+"""A preview shows the changed rows of at most this many keys."""
+
+
+def preview_run(
+    spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
+) -> dict[str, Any]:
+    """Return what a run up to `interval_end` (UTC; None: everything available) or about `only` a table would change.
+
+    `tables`: for each the rows that it would open and close, and how many of these are past answers (`corrected`), by
+    age in `ages`; `examples`, rows with `change`, before (close) and after (open); the results of its `gates`. Changes
+    of keys that quarantine gates would hold back (`held`: how many keys) are not included, nor in tables below.
+    `topics`: for each the `offsets` that it would ingest, the `fates` of its records, and under `stops` why the run
+    would stop, because too many are malformed, else null; `ties` if there are any. The rest of the preview assumes that
+    the run would not stop. `underWay`: the `run` and `runId` of the run that had not ended when the preview began, or
+    null. `contract`: what has changed in it since the last run (definitions.py), or null.
+
+    Raise what the run would: ContractError for an expression that Spark refuses or that fails on a record, and for a
+    column that must not be widened, TableError for other columns, RecordError for a record of the log that no longer
+    decodes.
+    """
+    warehouse, contract = read_settings().warehouse, find(read_settings().schemas, pipeline)
+    with pinning.pin_versions(lambda: _open_tables(warehouse, contract)):
+        return _preview_pinned(spark, contract, interval_end, only)
+
+
+def _open_tables(warehouse: str, contract: Contract) -> None:
+    """Open every table that a preview can read: the pipeline's own, its inputs, and the journals of their pipelines."""
+    for table in inventory.list_existing_tables(warehouse, contract):
+        tables.open_table(table)
+    for name in contract.inputs:
+        table = inputs.locate_input_table(warehouse, contract, name)
+        tables.open_table(table)
+        tables.open_table(journal.runs_table(warehouse, table.pipeline))
+
+
+def _preview_pinned(
+    spark: SparkSession, contract: Contract, interval_end: datetime | None, only: str | None
+) -> dict[str, Any]:
+    """Return what `preview_run` returns; the versions of all tables are pinned."""
+    settings, pipeline = read_settings(), contract.pipeline
+    for complaint in widening.check_widening(settings.warehouse, contract):
+        raise locate_complaint(settings.schemas, pipeline, complaint)
+    past = journal.read_runs(settings.warehouse, pipeline)
+    plan = planner.propose_plan(settings.warehouse, settings.kafka, contract, "preview", interval_end, past, only)
+    candidates: dict[str, DataFrame] = {}
+    emitted: dict[str, DataFrame] = {}
+    topics: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    stored = sum(tables.count_rows(tables.locate_table(settings.warehouse, contract, name)) for name in contract.topics)
+    planned = sum(sum(topic_plan.planned_counts.values()) for topic_plan in plan.topics.values())
+    with fit_to_rows(spark, stored + planned):
+        for name, pin in plan.as_of_system_times.items():
+            candidates[name] = row_reader.load_current_rows(
+                spark, inputs.locate_input_table(settings.warehouse, contract, name, pin)
+            ).persist()
+        for name in (*contract.topics, *contract.ordered_views):
+            records: TopicRecords | None = None
+            tied: DataFrame | None = None
+            if not plan.has_work_for(contract, name):
+                candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
+                continue
+            explained = (
+                expression_checks.explain_expression_errors(settings.schemas, contract, name)
+                if name in contract.views
+                else nullcontext()
+            )
+            with spark_errors.explain_spark_errors(contract, name), explained:
+                if name in contract.topics:
+                    expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, name)
+                    new = topic_log.read_planned(spark, contract, plan, name)
+                    topics[name] = _count_fates(contract, plan, name, new)
+                    records = _find_topic_records(spark, contract, plan, name, new.where("fate = 'accepted'"))
+                    every = records.read_all()
+                    candidates[name] = _derive_topic(contract.topics[name], every).persist()
+                    tied = _find_ties(contract, plan, name, every, records)
+                else:
+                    candidates[name] = _derive_view(spark, contract, plan, name, candidates, emitted).persist()
+                changes[name], counts = _describe_difference(spark, contract, plan, name, candidates, records, tied)
+                if counts:
+                    topics[name]["ties"] = counts
+        for candidate in candidates.values():
+            candidate.unpersist()
+    end = interval_end.isoformat() if interval_end else None
+    about = {"pipeline": pipeline, "knownAt": plan.known_at.isoformat(), "intervalEnd": end}
+    under_way = next(({"run": run.number, "runId": run.run_id} for run in past if run.state == "planned"), None)
+    changed = definitions.describe_change(past, contract.hash, list_fields(contract))
+    return {**about, "underWay": under_way, "contract": changed, "topics": topics, "tables": changes}
+
+
+def format_preview(preview: dict[str, Any]) -> str:
+    """Return a preview (`preview_run`) as text for a terminal or a task's log."""
+    lines = [f"{preview['pipeline']}: what a run would change; nothing was written"]
+    if run := preview["underWay"]:
+        lines.append(
+            f"run {run['run']} ({run['runId']}) is under way: changes that it has not published yet are counted here"
+        )
+    lines += definitions.format_change(preview["contract"])
+    for name, topic in preview["topics"].items():
+        lines.append(
+            f"{name}: {format_count(topic['offsets'], 'offset')}: {format_counts(topic['fates']) or 'nothing new'}"
+        )
+        lines += [f"  {line}" for line in report.format_ties(topic)]
+        if topic["stops"]:
+            lines += [f"the run would stop: {topic['stops']}", "the rest assumes that it does not stop"]
+    for name, table in preview["tables"].items():
+        lines += ["", f"{name}: {format_count(table['opened'], 'row')} to open, {table['closed']:,} to close"]
+        if widened := table.get("widened"):
+            lines.append(f"{widening.describe_widening(name, widened)}. {table_creation.WIDENING_WARNING}.")
+        if table["held"]:
+            lines.append(f"{format_count(table['held'], 'key')} held back: their changes are not in these rows")
+        if table["corrected"]:
+            changed = format_count(table["corrected"], "past answer")
+            lines.append(f"{changed} would change: {format_counts(table['ages'])}")
+        if table["examples"]:
+            lines.append(show.format_aligned(pa.Table.from_pylist(table["examples"])))
+        lines += [
+            f"gate ({v['on_failure']}) {v['outcome']}: {format_gate(v['expectation'], v['kwargs'])}: {v['detail']}"
+            for v in table["gates"]
+            if v["outcome"] != "passed"
+        ]
+    return escape_controls("\n".join(lines))
+
+
+def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> dict[str, Any]:
+    """Return how many offsets of a topic a run would ingest, its records by fate, and why the run would stop."""
+    topic, topic_plan = contract.topics[name], plan.topics[name]
+    fates = {row["fate"]: row["count"] for row in new.groupBy("fate").count().sort("fate").collect()}
+    stops = None
+    if fates.get("malformed"):
+        place = partial(topic_patterns.describe_partition, contract.kafka_topic(name), topic_plan.members)
+        field, nothing = f"topics.{name}.max_malformed", "nothing was written"
+        try:
+            topic_log.count_records(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
+        except RecordError as error:
+            stops = str(error)
+    return {"offsets": sum(topic_plan.planned_counts.values()), "fates": fates, "stops": stops}
+
+
+def _derive_view(
+    spark: SparkSession,
+    contract: Contract,
+    plan: Plan,
+    name: str,
+    candidates: dict[str, DataFrame],
+    emitted: dict[str, DataFrame],
+) -> DataFrame:
+    """Return the flat rows that a run would derive for a view; add the records of a kafka view to `emitted`."""
+    input_rows = {i: candidates[i] for i in contract.views[name].inputs}
+    expression_checks.refuse_unfit_expressions(spark, contract, name, input_rows)
+    if contract.views[name].semantics == "kafka":
+        emitted[name] = emission.preview_emission(spark, contract, plan, name, emitted)
+        return emitted_table.derive_table(emitted[name], list_shapes(contract)[name])
+    return derivation.derive_view(contract, name, input_rows)
+
+
+def _find_topic_records(spark: SparkSession, contract: Contract, plan: Plan, name: str, new: DataFrame) -> TopicRecords:
+    """Return the accepted records of a topic's log together with `new` ones that a run would accept."""
+    topic = contract.topics[name]
+    stored = topic_log.read_accepted(spark, contract, name, after=0)
+    columns = [column for column in new.columns if column in stored.columns]
+    both = stored.select(columns).unionByName(new.select(columns))
+    records = decode_records(both, topic, writers=schemas.resolve_schemas(contract, name, both))
+    decoded = topic_log.refuse_undecodable(records, contract.kafka_topic(name))
+    decoded = decoded if topic.read == "stream" else initial_rows.add_initial_rows(spark, contract, name, decoded)
+    return TopicRecords(spark, contract, plan, name, coming=decoded)
+
+
+def _derive_topic(topic: Topic, records: DataFrame) -> DataFrame:
+    """Return the flat rows of a topic's table, derived from its records."""
+    if topic.read == "stream":
+        return derivation.derive_topic_events(records)
+    return derivation.derive_topic_versions(records, topic.ttl)
+
+
+def _find_ties(contract: Contract, plan: Plan, name: str, every: DataFrame, records: TopicRecords) -> DataFrame | None:
+    """Return the ties of records that a run would ingest (tie_counts.py); None if they are not needed."""
+    table = locate_own_table(contract, name)
+    log = tables.log_table(table.warehouse, contract.pipeline, name)
+    if contract.topics[name].read == "stream" or not tie_counts.needs_tie_counts(
+        contract, plan, name, tables.count_rows(log)
+    ):
+        return None
+    new, earlier = records.select_unpublished(every, whole=True), records.select_published(every)
+    return tie_counts.find_ties_in_whole(plan, name, new, earlier)
+
+
+def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | None) -> dict[str, Any]:
+    """Return the tie counts of a topic as its report has them; empty if there are none."""
+    row = None if tied is None else ties.count_ties(tied).first()
+    counts = tie_counts.tie_note(row.asDict(recursive=True)["ties"]) if row else {}
+    return report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts) if counts else {}
+
+
+def _describe_difference(
+    spark: SparkSession,
+    contract: Contract,
+    plan: Plan,
+    name: str,
+    candidates: dict[str, DataFrame],
+    records: TopicRecords | None,
+    tied: DataFrame | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a run would change in a table, and the tie counts of records that it would publish of a topic."""
+    candidate = candidates[name]
+    table = locate_own_table(contract, name)
+    changes = _derive_changes(spark, contract, table, candidate).persist()
+    widened: widening.WidenedColumns = {}
+    if (delta_table := tables.open_table(table)) is not None and not tables.is_widened(delta_table):
+        widened = table_creation.fit_columns(delta_table, table, table_schema(candidate)).widened
+    counted = _count_changes(changes, table, plan)
+    hidden, expected = find_sensitive_columns(contract)[name], contract.expectations(name)
+    judged = None
+    if records is not None and hold_units.has_record_hold(contract, name):
+        every = records.read_all()
+        own = records.judged_rows(every)
+
+        def derive_without(places: DataFrame) -> DataFrame:
+            rest = _derive_topic(contract.topics[name], topic_records.exclude_places(every, places))
+            return _derive_changes(spark, contract, table, rest)
+
+        judged = HoldInputs(records.held_to_rejudge, HoldableRecords(own, derive_without, records.find_released(own)))
+    with (
+        StagedChange(contract, plan, name, changes, counted["opened"], counted["closed"], candidates, tied) as staged,
+        hold_back.sift_change(staged, expected, tables.read_last_run(table), judged) as (passed, held, verdicts),
+    ):
+        numbers = counted if passed is staged else _count_changes(passed.change, table, plan)
+        examples = _collect_examples(passed.change, table, hidden) if numbers["corrected"] else []
+        if passed is not staged:
+            candidates[name] = _apply_change(spark, candidate, passed.change, table).localCheckpoint()
+            candidate.unpersist()
+        counts = _count_ties(contract, plan, name, passed.ties)
+    changes.unpersist()
+    described = {
+        **numbers,
+        **({"widened": widened} if widened else {}),
+        "held": held.keys if held is not None else 0,
+        "examples": examples,
+        "gates": [v._asdict() for v in verdicts],
+    }
+    return described, counts
+
+
+def _derive_changes(spark: SparkSession, contract: Contract, table: Table, candidate: DataFrame) -> DataFrame:
+    """Return the rows to open and close in a table, given the rows that a run would derive for it."""
+    frozen = horizon.find_frozen_until(table.warehouse, contract, table.name)
+    if (delta_table := tables.open_table(table)) is not None:
+        table_creation.fit_columns(delta_table, table, table_schema(candidate))
+        return diff_current_rows(table, row_reader.load_current_rows(spark, table), candidate, frozen)
+    return horizon.clip_rows(candidate, table.kind, frozen).withColumn("change", F.lit("open"))
+
+
+def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> dict[str, Any]:
+    """Return how many rows would be opened and closed, and how many of these are past answers, by age."""
+    row = changes.agg(*change_statistics.statistics_columns(table, plan.known_at)).first()
+    return row.asDict(recursive=True) if row else {}
+
+
+def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, table: Table) -> DataFrame:
+    """Return the current rows of a table after a run that holds something back: changed only by what passes."""
+    opened = change.where("change = 'open'").drop("change")
+    if tables.open_table(table) is None:
+        return opened
+    current = schema_evolution.fit_rows(row_reader.load_current_rows(spark, table), candidate.schema)
+    kept = drop_matching_rows(current, change.where("change = 'close'"), table.identity)
+    return kept.unionByName(opened, allowMissingColumns=True)
+
+
+def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[dict[str, Any]]:
+    """Return all changed rows of the first `EXAMPLES` keys with a changed past answer; `hidden` columns read `***`."""
+    key = [column for column in table.key if column in changes.columns]
+    keys = changes.where(tables.is_correction(table)).select(*key).distinct().sort(*key).limit(EXAMPLES)
+    shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "change").limit(20)
+    columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
+    rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
+    plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
+    return [{column: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -1,0 +1,74 @@
+"""How many rows of earlier runs a table has after anything but a run has changed its rows (for `hindcast verify`).
+
+A run's report says how many rows it opened and closed. Trimming and forgetting remove some of them, an upgrade adopts
+rows and a downgrade drops some. So these count the rows of all runs so far; reports count those of later runs.
+The counts are stored as a property of the table. They exclude what a trim removes, so they hold before and after it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.contract.shapes import PERIODS
+from hindcast.plan import horizon
+from hindcast.store import commits, row_reader
+from hindcast.store.tables import Table
+
+PROPERTY = "hindcast.counted"
+"""The table property that stores the counts, as JSON."""
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """The number of rows `opened` up to `known_at`, and of these `closed` up to then.
+
+    Only rows that answer a question from the horizon `at` on are counted (None: all rows).
+    """
+
+    known_at: datetime
+    opened: int
+    closed: int
+    at: datetime | None = None
+
+    @property
+    def text(self) -> str:
+        """The form in the table's property."""
+        fields = {"knownAt": self.known_at.isoformat(), "opened": self.opened, "closed": self.closed}
+        return json.dumps(fields | {"at": self.at.isoformat() if self.at else None})
+
+    def uncounted_condition(self, kind: str) -> str:
+        """Return a DuckDB SQL condition for the rows of a table of this kind that are not counted."""
+        if self.at is None:
+            return "false"
+        ended = "validTo <=" if kind == "versions" else f'"{PERIODS[kind][0]}" <'
+        moment = f"TIMESTAMPTZ '{self.at.isoformat(' ')}'"
+        return f"coalesce(systemTo <= {moment}, false) OR coalesce({ended} {moment}, false)"
+
+
+def read_row_counts(delta_table: DeltaTable) -> RowCounts | None:
+    """Return the stored counts of a table; None if only runs have changed its rows."""
+    fields = json.loads(delta_table.metadata().configuration.get(PROPERTY, "null"))
+    if fields is None:
+        return None
+    at = datetime.fromisoformat(fields["at"]) if fields["at"] else None
+    return RowCounts(datetime.fromisoformat(fields["knownAt"]), fields["opened"], fields["closed"], at)
+
+
+def write_row_counts(spark: SparkSession, table: Table, known_at: datetime) -> None:
+    """Count a table's rows of runs up to a known-at, except those before its horizon, and store the counts."""
+    at = horizon.read_horizon(table)
+    rows = row_reader.load_rows(spark, table)
+    if at is not None:
+        rows = rows.where(~F.coalesce(F.expr(horizon.trimmed_condition(table.kind, at.moment)), F.lit(False)))
+    known = F.lit(known_at)
+    counts = (F.count_if(F.col(column) <= known) for column in ("systemFrom", "systemTo"))
+    opened, closed = rows.agg(*(F.coalesce(n, F.lit(0)) for n in counts)).collect()[0]
+    commits.set_properties(
+        spark, table, {PROPERTY: RowCounts(known_at, opened, closed, at.moment if at else None).text}
+    )

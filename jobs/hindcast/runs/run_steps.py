@@ -1,0 +1,329 @@
+"""The steps of a run, each safe to repeat: nothing is committed twice under one run number.
+
+    plan -> replay each topic -> derive each table, gate it, publish it -> report
+
+`STEPS` lists them; `run_pipeline` does all of them in one process, the DAG does each as a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from hindcast.common import step_events
+from hindcast.common.errors import ContractError, GateError, RecordError, RequestError
+from hindcast.common.session import fit_to_rows
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract, find, locate_complaint
+from hindcast.contract.expectation import FRESHNESS_RULE
+from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
+from hindcast.ingest import requeue as requeues
+from hindcast.plan import horizon, journal, planner, plans
+from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.plans import Plan
+from hindcast.quality import expectations
+from hindcast.report import page, report
+from hindcast.runs import changes, expression_checks, spark_errors, store_migration, widening
+from hindcast.runs.publish import empty_note, publish_change
+from hindcast.store import duckdb_reader, tables
+from hindcast.store.change_reader import ChangeReader
+from hindcast.store.tables import Table
+
+
+def plan_run(
+    pipeline: str,
+    run_id: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
+    reason: str | None = None,
+    *,
+    ahead: bool = False,
+) -> int:
+    """Store the plan of a run, or find that of an earlier attempt; return the run's number.
+
+    The arguments and errors are those of `planner.ensure_plan`; also ContractError for a contract whose gates or
+    widened columns are not allowed.
+    """
+    with step_events.record_step("plan", pipeline):
+        step_events.record_begin(run_id=run_id)
+        contract, settings = find(read_settings().schemas, pipeline), read_settings()
+        past = journal.read_runs(settings.warehouse, pipeline)
+        if not past or past[-1].plan["contract"] != contract.hash:
+            checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
+            for complaint in chain(*checks):
+                raise locate_complaint(settings.schemas, pipeline, complaint)
+        store_migration.refuse_unready(contract)
+        plan = planner.ensure_plan(
+            settings.warehouse, settings.kafka, contract, run_id, interval_end, only=only, reason=reason, ahead=ahead
+        )
+        _record_plan(plan)
+    return plan.run
+
+
+def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
+    """Append a topic's planned records to its log, each with its fate, and publish its table; return the commit's note.
+
+    Raise RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
+    """
+    with _record_table_step("replay", pipeline, run, topic) as (contract, plan):
+        log = tables.log_table(read_settings().warehouse, pipeline, topic)
+        rows = tables.count_rows(log) + sum(plan.topics[topic].planned_counts.values())
+        stops, explained = _record_stops(pipeline, run, topic), spark_errors.explain_spark_errors(contract, topic)
+        with stops, explained, fit_to_rows(spark, rows), ChangeReader(spark) as sources:
+            expression_checks.refuse_unfit_valid_time(spark, read_settings().schemas, contract, topic)
+            ingested = ingest_commits.ingest_topic(spark, contract, plan, topic)
+            fate_revisions.decide_fates(spark, contract, plan, topic)
+            store_migration.begin_upgrade(spark, contract, plan, topic)
+            fates = tables.fates_table(read_settings().warehouse, pipeline, topic)
+            if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:
+                change = changes.derive_topic_change(spark, sources, contract, plan, topic, ingested)
+                note = publish_change(contract, plan, topic, change)
+            note = _record_note(store_migration.end_upgrade(spark, contract, plan, topic, note))
+        _record_lag(contract, topic)
+        return note
+
+
+def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
+    """Derive a view from its inputs as of this run, gate the changes and publish them in one commit; return its note.
+
+    Raise ContractError for an expression that Spark refuses or that fails on a record, GateError if a gate stops the
+    view; nothing of it is published then.
+    """
+    with _record_table_step("build", pipeline, run, view) as (contract, plan):
+        inputs = changes.list_sources(contract, plan, view)
+        if (done := _find_settled_note(contract, plan, view, *inputs)) is not None:
+            return _record_note(done)
+        with (
+            _record_stops(pipeline, run, view),
+            spark_errors.explain_spark_errors(contract, view),
+            expression_checks.explain_expression_errors(read_settings().schemas, contract, view),
+            fit_to_rows(spark, sum(map(tables.count_rows, inputs))),
+            ChangeReader(spark) as sources,
+        ):
+            return _record_note(
+                publish_change(contract, plan, view, changes.derive_view_change(spark, sources, contract, plan, view))
+            )
+
+
+def finish_run(pipeline: str, run: int) -> dict[str, Any]:
+    """Make the run's report, check that every offset has a fate, and complete the run; return the report."""
+    with step_events.record_step("finish", pipeline, run):
+        past = journal.read_runs(read_settings().warehouse, pipeline)
+        entry = next((entry for entry in past if entry.number == run), None)
+        step_events.record_begin(run_id=entry.run_id if entry else None)
+        if entry is not None and entry.state == "completed":
+            result = entry.detail
+        else:
+            contract, plan = _load_plan(pipeline, run)
+            result = report.build_report(read_settings().warehouse, contract, plan)
+            _append_state(pipeline, run, "completed", result)
+        page.write_page(read_settings().reports, result)
+        step_events.add_fields(**step_events.summarise_report(result))
+    return result
+
+
+def run_pipeline(
+    spark: SparkSession,
+    pipeline: str,
+    run_id: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """Plan a run and do all its steps in order; return its report."""
+    return execute_run(spark, pipeline, plan_run(pipeline, run_id, interval_end, only, reason))
+
+
+def run_release(
+    spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+) -> dict[str, Any]:
+    """Do a run that publishes changes that were held back, and nothing else; return its report.
+
+    `keys`: by table the keys to release, as `hold_store.find_held_keys` returns them; `by`: who released them; `until`:
+    when that person looked at them. What has changed since then is held again.
+    """
+    return execute_run(spark, pipeline, plan_release(pipeline, run_id, keys, by, until))
+
+
+def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime) -> int:
+    """Store the plan of a release, or find that of an earlier attempt; return the run's number.
+
+    Raise RequestError for a table that the contract does not have.
+    """
+    contract = find(read_settings().schemas, pipeline)
+    if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
+        fix = "put it back into the contract, or release only changes of other tables"
+        raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
+    releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
+    return _plan_special_run(contract, run_id, {"releases": releases})
+
+
+def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
+
+    Raise RequestError if there are none, unless the run `run_id` is still unfinished.
+    """
+    contract, settings = find(read_settings().schemas, pipeline), read_settings()
+    counts = requeues.count_waiting(settings.warehouse, contract, request)
+    past = journal.read_runs(settings.warehouse, pipeline)
+    if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
+        fix = f"hindcast quarantine {pipeline} lists what is refused, and why"
+        trimmed = {
+            name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name))
+            for name in request["topics"]
+        }
+        moments = [
+            f"{at.refused_before.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused_before
+        ]
+        fix += f"; what was refused before {', '.join(moments)} was trimmed" if moments else ""
+        raise RequestError("no malformed record like that is left", where=pipeline, fix=fix)
+    request = {**request, "topics": list(counts)}
+    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, {"requeues": request}))
+
+
+def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
+    contract = find(read_settings().schemas, pipeline)
+    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, {"upgrade": request}))
+
+
+def execute_run(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
+    """Do the steps of a planned run in order; return its report."""
+    execute_table_steps(spark, pipeline, number)
+    return finish_run(pipeline, number)
+
+
+def execute_table_steps(spark: SparkSession, pipeline: str, number: int) -> None:
+    """Do the steps of a planned run up to its report."""
+    contract, plan = _load_plan(pipeline, number)
+    for topic in contract.topics:
+        if plan.has_work_for(contract, topic):
+            replay_topic(spark, pipeline, number, topic)
+    for view in contract.ordered_views:
+        if plan.has_work_for(contract, view):
+            build_view(spark, pipeline, number, view)
+
+
+STEPS: tuple[Callable[..., Any], ...] = (plan_run, replay_topic, build_view, finish_run)
+"""The steps in the order of a run: `replay_topic` once per topic, `build_view` once per view."""
+
+
+@contextmanager
+def _record_table_step(name: str, pipeline: str, run: int, table: str) -> Iterator[tuple[Contract, Plan]]:
+    """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for."""
+    with step_events.record_step(name, pipeline, run, table):
+        contract, plan = _load_plan(pipeline, run)
+        step_events.record_begin(run_id=plan.run_id)
+        yield contract, plan
+
+
+def _record_note(note: dict[str, Any]) -> dict[str, Any]:
+    """Add a commit note's counts of rows to the events of the step; return the note."""
+    step_events.add_fields(**{count: note[count] for count in ("opened", "closed", "corrected") if count in note})
+    return note
+
+
+def _record_lag(contract: Contract, topic: str) -> None:
+    """Add to the step's events how many seconds ago the newest row of a topic's table became true.
+
+    Add nothing for a topic whose values date its rows (`valid_time`): that would disclose one of them.
+    """
+    table = locate_own_table(contract, topic)
+    delta_table = tables.open_table(table) if contract.topics[topic].valid_time is None else None
+    newest = (
+        duckdb_reader.find_latest_moment(delta_table, tables.period_columns(table)[0])
+        if delta_table is not None
+        else None
+    )
+    if newest is not None:
+        step_events.add_fields(lag_seconds={topic: round((datetime.now(UTC) - newest).total_seconds(), 3)})
+
+
+def _record_plan(plan: Plan) -> None:
+    """Add to the step's events how many offsets of each topic are planned, and how many are left to later runs."""
+    offsets = {name: sum(topic.planned_counts.values()) for name, topic in plan.topics.items()}
+    left = {name: topic.offsets_left for name, topic in plan.topics.items() if topic.offsets_left is not None}
+    step_events.add_fields(run=plan.run, offsets=offsets, offsets_left=left)
+
+
+def _plan_special_run(contract: Contract, run_id: str, instead: dict[str, Any]) -> int:
+    """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
+    settings = read_settings()
+    with step_events.record_step("plan", contract.pipeline):
+        step_events.record_begin(run_id=run_id)
+        plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, instead=instead)
+        _record_plan(plan)
+    return plan.run
+
+
+def _load_plan(pipeline: str, run: int) -> tuple[Contract, Plan]:
+    """Return the contract and the plan of a run; raise an error if the run has ended or the contract was changed."""
+    settings = read_settings()
+    contract = find(settings.schemas, pipeline)
+    plan = Plan.from_json(plans.read_active_run(settings.warehouse, pipeline, run).plan)
+    if plan.contract != contract.hash:
+        raise RequestError(
+            "the contract was changed after the run was planned",
+            where=f"{pipeline}, run {run} ({plan.run_id})",
+            fix="run its plan step again (in Airflow: clear the run from its plan task on)",
+        )
+    return contract, plan
+
+
+@contextmanager
+def _record_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
+    """Record in journal and report that a gate, the contract or records stop a run; the next run abandons it."""
+    try:
+        yield
+    except (ContractError, GateError, RecordError) as error:
+        _append_state(pipeline, run, "stopped", {"table": table, "found": str(error)})
+        contract, plan = _load_plan(pipeline, run)
+        page.write_page(
+            read_settings().reports, report.build_report(read_settings().warehouse, contract, plan, stopped=str(error))
+        )
+        raise
+
+
+def _append_state(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
+    """Append an entry with a new state of a run to the journal."""
+    warehouse = read_settings().warehouse
+    entry = plans.read_active_run(warehouse, pipeline, run)
+    journal.append_entry(warehouse, replace(entry, state=state, detail=detail))
+
+
+def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
+    """Return the note of a table that needs no work: this run has published it, or it cannot have changed. Else None.
+
+    It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless the
+    run is about this table, a person has released held changes of it, something of it was forgotten since, or one of
+    its gates can fail by time alone.
+    """
+    table = locate_own_table(contract, name)
+    if tables.read_last_run(table) >= plan.run:
+        note: dict[str, Any] = tables.read_notes(table).get(plan.run, empty_note(plan))
+        return note
+    if name in (*plan.releases, plan.only, plan.upgraded_table) or any(
+        gate.type == FRESHNESS_RULE for gate in contract.expectations(name)
+    ):
+        return None
+    others = (gate.other_table for gate in contract.expectations(name))
+    sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
+    past = journal.read_runs(table.warehouse, contract.pipeline)
+    last = next((run for run in reversed(past) if run.state == "completed"), None)
+    if last is None or last.plan["contract"] != contract.hash:
+        return None
+    if erasure_marks.has_forgotten_since(past, contract, name, last.number):
+        return None
+    if any(run.plan.get("upgrade") for run in past if run.number > last.number and run.number != plan.run):
+        return None  # an abandoned upgrade may have adopted a table that no run has looked at since
+    settled = Plan.from_json(last.plan).as_of_system_times == plan.as_of_system_times and all(
+        source.as_of_system_time is not None or tables.read_last_run(source) <= last.number
+        for source in (table, *sources)
+    )
+    return empty_note(plan) if settled else None

@@ -1,0 +1,69 @@
+"""Failures in Spark as errors of ours: a record of the log, Kafka, the disk, or Spark's own first line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from hindcast.common.errors import PlatformError, RecordError, RunError, TopicError, describe_cause
+from hindcast.common.settings import read_settings
+from hindcast.contract import Contract
+from hindcast.contract.sensitive import REDACTED, redact_message
+from hindcast.ingest import topic_log
+from hindcast.kafka import access_errors, gaps
+from hindcast.kafka.security import read_security
+from hindcast.store import table_creation
+from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
+
+
+@contextmanager
+def explain_spark_errors(contract: Contract, name: str) -> Iterator[None]:
+    """Raise a failure of Spark on a table as an error of ours, in one line; also a full or read-only disk."""
+    where = f"{contract.pipeline}.{name}"
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # some errors of the JVM are not converted
+        text = str(error)
+        if topic_log.DISPUTED_MESSAGE in text:
+            found = text[text.index(topic_log.DISPUTED_MESSAGE) :].split("SQLSTATE", maxsplit=1)[0].strip()
+            found = found if redact_message(contract, name, "") == "" else f"{found.rpartition(': ')[0]}: {REDACTED}"
+            raise RecordError(found, where=where, fix=_describe_fix(contract, name)) from None
+        if (refused := re.search(rf"{NULL_KEY}: (\d+), (\d+), (\d+)", text)) is not None:
+            number, partition, offset = refused.groups()
+            topic = contract.kafka_topic(list(contract.topics)[int(number)])
+            found = f"{NULL_KEY}: topic {topic}, partition {partition}, offset {offset}; Kafka Streams fails on it"
+            raise RecordError(found, where=where, fix=NULL_KEY_FIX) from None
+        if gaps.DATA_LOSS_MESSAGE in text:
+            raise TopicError("Kafka lost offsets while they were read", where=where, fix=gaps.DATA_LOSS_FIX) from None
+        servers = read_settings().kafka
+        if (access := access_errors.find_access_error(text, where, servers, read_security(servers))) is not None:
+            raise access from None
+        if (memory := re.search(r"java\.lang\.OutOfMemoryError: [A-Za-z ]+", text)) is not None:
+            raise PlatformError(
+                f"Spark's memory is too small for this ({memory[0]})",
+                where=where,
+                fix="set HINDCAST_SPARK_MEMORY to more, then `make down` and `make up`. One record of hundreds of MB "
+                "(it may come in a compressed batch of some KB) takes several times its size: docs/topics/poison.md",
+            ) from None
+        unwritten = table_creation.explain_write_error(error, where)
+        if isinstance(unwritten, PlatformError):
+            raise unwritten from None
+        what = redact_message(contract, name, describe_cause(error))
+        raise RunError(f"Spark failed: {what}", where=where) from (None if REDACTED in what else error)
+
+
+def _describe_fix(contract: Contract, name: str) -> str:
+    """Return the fix for records of a log, of a topic or behind a view, that no longer decode."""
+    view = contract.views.get(name)
+    topics = [contract.topics[source] for source in (view.inputs if view else (name,)) if source in contract.topics]
+    files = [file.file for topic in topics for file in (topic.key_schema, topic.value_schema) if file is not None]
+    fix = "restore the column's type in the contract"
+    if any(topic.as_json == "strict" for topic in topics):
+        fix = "restore the columns, or read them with json: typed: strict accepts no record that lacks a column"
+    if files:
+        fix = f"restore the former {' and '.join(files)}: records name no schema, so one file applies to all of them"
+    return f"{fix}; or give the topic's entry another name (a new table)"

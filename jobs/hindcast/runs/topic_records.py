@@ -1,0 +1,268 @@
+"""The records from which a topic's table is derived: the accepted ones, without those that are held back.
+
+Held records are not judged again unless something has changed for them: the run ingests a record of their key (for a
+record held by itself: one that can change its gates' results), releases them, or has another contract or another
+version of a table that a gate reads. Then they count as new, like the records that the run ingests; and where the table
+was redefined since a key was held, the table is derived whole.
+A record that was held by itself (`hold: row`) and no longer is counts as a record of the run that released it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.contract import Contract
+from hindcast.formats.decode import decode_records
+from hindcast.ingest import initial_rows, schemas, topic_log
+from hindcast.ingest.ingest_commits import IngestedRecords
+from hindcast.plan import journal
+from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.plans import Plan
+from hindcast.quality import hold_back, hold_store
+from hindcast.quality.hold_units import RECORD_COLUMNS, has_row_hold
+from hindcast.quality.row_holds import is_about_periods, record_rows
+from hindcast.runs import incremental_state
+from hindcast.store import tables
+
+_PLACE = ["partition", "offset"]
+
+
+def exclude_held(spark: SparkSession, contract: Contract, name: str, records: DataFrame) -> DataFrame:
+    """Return records of a topic's log without those that are currently held (`hold: row`)."""
+    table = locate_own_table(contract, name)
+    waiting = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
+    return records if waiting is None else exclude_places(records, _record_places(waiting))
+
+
+class TopicRecords:
+    """The records of a topic as a run sees them: those that its table already includes, and the new ones.
+
+    `ingested`: the records that the step has just appended to the log. `coming`: for a preview, all decoded records
+    that there would be.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        contract: Contract,
+        plan: Plan,
+        name: str,
+        ingested: IngestedRecords | None = None,
+        coming: DataFrame | None = None,
+    ) -> None:
+        self._spark, self._contract, self._plan, self._name = spark, contract, plan, name
+        self._ingested, self._coming = ingested, coming
+        table = self._table = locate_own_table(contract, name)
+        place = table.warehouse, table.pipeline, name
+        self._held_units = hold_store.read_held_units(spark, *place, before=plan.run)
+        self._ended_units = hold_store.read_settled_units(spark, *place, before=plan.run)
+        self._settled_run = journal.last_included_run(
+            journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
+        )
+
+    @cached_property
+    def held_to_rejudge(self) -> DataFrame | None:
+        """The held units to derive again, in the columns of `hold_store.read_held_units`; None if nothing is held."""
+        return self._held_units if self._held_units is None or self.has_redefined_holds else self._touched
+
+    @cached_property
+    def has_redefined_holds(self) -> bool:
+        """True if a key that is derived again was held before the table was defined otherwise.
+
+        What the new definition changed in its earlier rows is held with it, and is in no record that has come since:
+        only deriving the table whole finds it.
+        """
+        if self._touched is None:
+            return False
+        by_row = F.lit(False) if self._contract.topics[self._name].read == "stream" else F.col("unit").isNotNull()
+        rows = self._touched.where(~by_row).select("since").distinct().collect()
+        return any(incremental_state.was_redefined(self._contract, self._table, self._name, row[0]) for row in rows)
+
+    @cached_property
+    def _touched(self) -> DataFrame | None:
+        """The held units for which something has changed by themselves; None if nothing is held."""
+        if self._held_units is None or self._needs_all_held:
+            return self._held_units
+        ingested = self._read_ingested(self._settled_run).select(
+            self._key_json().alias("_key"), F.col("timestamp").alias("_time")
+        )
+        same = F.col("key") == F.col("_key")
+        if not self._needs_neighbours:
+            same = same & (F.col("unit").isNull() | (F.col("began").cast("timestamp") == F.col("_time")))
+        touched = self._held_units.join(ingested.distinct(), same, "left_semi")
+        released = hold_back.find_released_units(self._plan, self._name, self._held_units)
+        return touched.unionByName(released).distinct().localCheckpoint()
+
+    def find_held_to_rejudge(self, *, whole: bool) -> DataFrame | None:
+        """Return the held units to judge again (`HoldInputs`) when the table is derived incrementally or `whole`; whole
+        derivation includes held keys, but not records that are held by themselves.
+        """
+        return None if whole and not has_row_hold(self._contract, self._name) else self.held_to_rejudge
+
+    def read_all(self) -> DataFrame:
+        """Return all records, decoded; held ones only if they are judged again."""
+        rows = self._read_ingested(0)
+        if self._held_units is None and self._ended_units is None:
+            return rows
+        known = self._exclude_held(rows.select(*initial_rows.RECORD_COLUMNS))
+        if self.held_to_rejudge is not None:
+            rejudged = rows.select(*initial_rows.RECORD_COLUMNS).join(
+                F.broadcast(_record_places(self.held_to_rejudge)), _PLACE, "left_semi"
+            )
+            known = known.unionByName(rejudged.withColumn("run", F.lit(self._plan.run).cast("long")))
+        return known.localCheckpoint(eager=False)  # gates may derive it more than once
+
+    def read_since(self, run: int) -> DataFrame:
+        """Return the records that are new to a table that run `run` updated last."""
+        rows = self._read_ingested(run)
+        if self._held_units is None and self._ended_units is None:
+            return rows
+        parts = [self._exclude_held(rows.select(*initial_rows.RECORD_COLUMNS)), *self._read_returned(run)]
+        if self._held_units is not None:
+            keys = self._held_units.where("unit IS NULL").select(F.col("key").alias("_held"))
+            parts[0] = parts[0].join(F.broadcast(keys), self._key_json() == F.col("_held"), "left_anti")
+        return reduce(DataFrame.unionByName, parts).localCheckpoint(eager=False)
+
+    def select_until(self, log: DataFrame, run: int) -> DataFrame:
+        """Return the records of a topic's log that a table includes if run `run` updated it last."""
+        return self._exclude_held(log).where(F.col("run") <= run)
+
+    def select_unpublished(self, records: DataFrame, *, whole: bool) -> DataFrame:
+        """Return the records that the table does not include yet: those since it was published, or since their key is
+        held, if that key is derived again.
+        """
+        fresh, held = F.col("run") > self._settled_run, self._held_units if whole else self.held_to_rejudge
+        if held is None:
+            return records.where(fresh)
+        keys = held.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+        rows = records.join(F.broadcast(keys), self._key_json() == F.col("_held"), "left")
+        return rows.where(fresh | (F.col("run") > F.col("_since"))).select(*records.columns)
+
+    def select_published(self, records: DataFrame) -> DataFrame | None:
+        """Return the records that came before the table was published; None if it never was."""
+        return records.where(F.col("run") <= self._settled_run) if self._settled_run else None
+
+    def decode_log(self, log: DataFrame) -> DataFrame:
+        """Return accepted records of the log, decoded."""
+        spark, contract, name = self._spark, self._contract, self._name
+        decoded = decode_records(log, contract.topics[name], writers=schemas.read_schemas(spark, contract, name))
+        return topic_log.refuse_undecodable(decoded, contract.kafka_topic(name))
+
+    def judged_rows(self, records: DataFrame) -> DataFrame:
+        """Return records as rows that can be held one by one (`row_holds.HoldableRecords`)."""
+        rows = record_rows(records.withColumn("_fresh", F.col("run") > self._settled_run), self._table.key)
+        return rows if self._needs_all_held else rows.where("_fresh")
+
+    def find_released(self, judged: DataFrame) -> DataFrame:
+        """Return the places (`RECORD_COLUMNS`) of records that a person released and that are unchanged since."""
+        parts = [judged.select(*RECORD_COLUMNS).where("false")]
+        if self._ended_units is not None:
+            parts.append(_rename_places(_record_places(self._ended_units.where("entry = 'released'"))))
+        if self._held_units is not None:
+            requested = hold_back.find_released_units(self._plan, self._name, self._held_units).select("unit", "digest")
+            same = (F.col("_unit") == F.col("unit")) & (F.col("_digest") == F.col("digest"))
+            parts.append(judged.join(requested, same, "left_semi").select(*RECORD_COLUMNS))
+        released = reduce(DataFrame.unionByName, parts)
+        return released if len(parts) == 1 else released.localCheckpoint()
+
+    @cached_property
+    def _needs_all_held(self) -> bool:
+        """True if everything that is held is derived again, whatever the run ingests."""
+        is_about_table = self._name in (self._plan.only, self._plan.upgraded_table)
+        return is_about_table or incremental_state.has_changed_for_gates(
+            self._contract, self._plan, self._table, self._settled_run
+        )
+
+    @property
+    def _needs_neighbours(self) -> bool:
+        """True if other records of its key can change a held record's gate results; otherwise only a record with the
+        same time can, which replaces it.
+        """
+        gates = self._contract.expectations(self._name)
+        return any(gate.on_failure == "quarantine" and is_about_periods(gate) for gate in gates)
+
+    def _read_ingested(self, run: int) -> DataFrame:
+        """Return the accepted records that runs after `run` ingested, decoded, held or not."""
+        if self._coming is not None:
+            return self._coming.where(F.col("run") > run)
+        ingested, fates = self._ingested, tables.fates_table(self._table.warehouse, self._table.pipeline, self._name)
+        if ingested is not None and ingested.after <= run and tables.read_last_run(fates) <= run:
+            return initial_rows.add_initial_rows(self._spark, self._contract, self._name, ingested.records, run)
+        return self._read_log(run)
+
+    def _read_log(self, run: int) -> DataFrame:
+        """Return the records that `_read_ingested` returns, from the log."""
+        spark, contract, name = self._spark, self._contract, self._name
+        return initial_rows.add_initial_rows(
+            spark, contract, name, self.decode_log(topic_log.read_accepted(spark, contract, name, run)), run
+        )
+
+    def _read_places(self, places: DataFrame) -> DataFrame:
+        """Return the accepted records at some places, decoded; one can be older than the run since which it is held."""
+        records = topic_log.read_accepted(self._spark, self._contract, self._name, after=0)
+        return self.decode_log(records.join(F.broadcast(places), _PLACE, "left_semi")).select(
+            *initial_rows.RECORD_COLUMNS
+        )
+
+    def _exclude_held(self, records: DataFrame) -> DataFrame:
+        """Return records without the held ones; those no longer held get the number of the run that ended the hold."""
+        rows = records if self._held_units is None else exclude_places(records, _record_places(self._held_units))
+        if self._ended_units is None:
+            return rows
+        ended = F.broadcast(_record_places(self._ended_units, "run AS _ended"))
+        own = rows.columns
+        return rows.join(ended, _PLACE, "left").withColumn("run", F.greatest("run", "_ended")).select(*own)
+
+    def _read_returned(self, run: int) -> list[DataFrame]:
+        """Return records of runs up to `run` that count as new: those judged again or no longer held, and all records
+        of held keys since these are held.
+        """
+        again = self.held_to_rejudge
+        ended = None if self._ended_units is None else self._ended_units.where(F.col("run") > run)
+        least = [units.agg(F.min("since")).first() for units in (again, ended) if units is not None]
+        since = min((row[0] for row in least if row and row[0] is not None), default=None)
+        if since is None:
+            return []
+        log, parts = self._read_log(since).select(*initial_rows.RECORD_COLUMNS), []
+        if again is not None:
+            records = self._read_places(_record_places(again))
+            parts.append(records.withColumn("run", F.lit(self._plan.run).cast("long")))
+            keys = again.where("unit IS NULL").select(F.col("key").alias("_held"), F.col("since").alias("_since"))
+            own = log.join(F.broadcast(keys), self._key_json() == F.col("_held"))
+            parts.append(own.where(F.col("run") > F.col("_since")).select(*initial_rows.RECORD_COLUMNS))
+        if ended is not None:
+            runs = F.broadcast(_record_places(ended, "run AS _run"))
+            older = self._read_places(_record_places(ended)).where(F.col("run") <= run).join(runs, _PLACE)
+            parts.append(older.withColumn("run", F.col("_run")).select(*initial_rows.RECORD_COLUMNS))
+        return parts
+
+    def _key_json(self) -> Column:
+        """Return the key of a decoded record as a JSON column."""
+        return hold_store.format_key(
+            *(F.col("key").getField(column) for column in self._contract.topics[self._name].key)
+        )
+
+
+def _record_places(units: DataFrame, *others: str) -> DataFrame:
+    """Return the places of records that are held by themselves: `partition`, `offset`, and `others` (SQL)."""
+    rows = units.where("unit IS NOT NULL")
+    place = [F.get_json_object("unit", f"$.{column}") for column in RECORD_COLUMNS]
+    types = zip(_PLACE, place, ("int", "long"), strict=True)
+    return rows.select(*(value.cast(kind).alias(name) for name, value, kind in types), *map(F.expr, others))
+
+
+def _rename_places(places: DataFrame) -> DataFrame:
+    """Return places with the names of `RECORD_COLUMNS`."""
+    return places.select(*(F.col(name).alias(column) for name, column in zip(_PLACE, RECORD_COLUMNS, strict=True)))
+
+
+def exclude_places(records: DataFrame, places: DataFrame) -> DataFrame:
+    """Return records without those at some places, given as `partition` and `offset` or as `RECORD_COLUMNS`."""
+    if RECORD_COLUMNS[0] in places.columns:
+        places = places.select(
+            *(F.col(column).alias(name) for name, column in zip(_PLACE, RECORD_COLUMNS, strict=True))
+        )
+    return records.join(F.broadcast(places), _PLACE, "left_anti").select(*records.columns)

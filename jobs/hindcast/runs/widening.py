@@ -1,0 +1,68 @@
+"""Columns that a contract would widen in existing tables, found without Spark before a run writes anything.
+
+Only Spark and Hindcast can read a table with a widened column (docs/topics/evolution.md). So a run widens only where
+the contract says `widen: spark_only`. Only Spark knows the type of a view's expression that is not a plain column; then
+the step that would widen the table refuses it (`table_creation.fit_columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql.types import StructField, StructType
+
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.view_checks import Complaint
+from hindcast.store import tables
+from hindcast.store.columns import find_difference, parse_declared_type
+from hindcast.store.table_creation import WIDENING_WARNING
+
+WidenedColumns = Mapping[str, tuple[str, str]]
+"""Columns with their types before and after; fields of structs are written `place.city`."""
+
+
+def find_widenings(warehouse: str, contract: Contract) -> dict[str, WidenedColumns]:
+    """Return the columns that the next run would widen in each table that is not widened yet, as far as known."""
+    widenings: dict[str, WidenedColumns] = {}
+    known = list_shapes(contract)
+    for name in (*contract.topics, *contract.ordered_views):
+        delta_table = tables.open_table(tables.locate_table(warehouse, contract, name))
+        if delta_table is None or tables.is_widened(delta_table) or tables.read_older_format(delta_table) is not None:
+            continue
+        columns = known[name].columns.items()
+        declared = {column: parse_declared_type(kind) for column, kind in columns if kind is not None}
+        own = [field for field in tables.spark_schema(delta_table).fields if field.name in declared]
+        new = StructType([StructField(column, kind) for column, kind in declared.items()])
+        if widened := find_difference(StructType(own), new, known[name].key).widened:
+            widenings[name] = widened
+    return widenings
+
+
+def check_widening(warehouse: str, contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint if tables would be widened without consent: at the first of them, naming all."""
+    widenings = find_widenings(warehouse, contract)
+    refused = {name: columns for name, columns in widenings.items() if not contract.can_widen(name)}
+    if not refused:
+        return
+    name, widened = next(iter(refused.items()))
+    steps = "; ".join(describe_widening(other, columns) for other, columns in refused.items())
+    yield Complaint(
+        _locate_column(contract, name, next(iter(widened))),
+        f"{steps}. {WIDENING_WARNING}",
+        f"write widen: spark_only under {' and '.join(refused)}, if only Spark reads it; or restore the type, and "
+        "add a column of the wider type under another name",
+    )
+
+
+def describe_widening(name: str, widened: WidenedColumns) -> str:
+    """Return a sentence without its full stop that says what would be widened in a table."""
+    steps = ", ".join(f"{column} from {old} to {new}" for column, (old, new) in widened.items())
+    return f"{name} would be widened: {steps}"
+
+
+def _locate_column(contract: Contract, name: str, path: str) -> tuple[str, ...]:
+    """Return the location of a table's column in the contract."""
+    column = path.partition(".")[0]
+    if name in contract.topics:
+        return "topics", name, "key" if column in contract.topics[name].key else "value", column
+    return "views", name, "select", column

@@ -1,1 +1,0 @@
-"""Airflow: the steps of a run as its tasks, and what it is told of them."""

@@ -1,0 +1,1 @@
+"""Delta tables: their places and formats, readers, writers, and commits that are made once."""

@@ -1,0 +1,233 @@
+"""Changes to tables, each committed once, whoever retries it and whatever else is committed at the same time.
+
+A commit carries a Delta transaction identifier: the table's application id and the run's number
+(`commit_once.commit_once`). Those of few rows are made without Spark (`delta_rs_writer`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.bitemporal import predicates
+from hindcast.common.session import override_conf
+from hindcast.store import delta_rs_writer, tables
+from hindcast.store.commit_once import commit_once, commit_repeatable
+from hindcast.store.tables import Table
+
+
+def append_rows(
+    rows: DataFrame,
+    table: Table,
+    run: int,
+    note: dict[str, Any],
+    part: str = "",
+    after: int | None = None,
+    *,
+    few: bool = False,
+) -> bool:
+    """Append rows in one commit, which a repeat of the run does not make again, and return whether this call made it.
+
+    `note` goes into the commit. `part` names the commit among several that one run makes to the table. `after`: see
+    `commit_once`. `few` (`files.is_small`): this process writes the rows; a commit by Spark would take longer than they
+    do.
+    """
+    if few and (committed := delta_rs_writer.append_rows(rows, table, run, note, part, after)) is not None:
+        return committed
+    # Rows come in the order of their time, or nearly: files of their own.
+    writer = _build_writer(rows, table, run, note, part).mode("append").option("maxRecordsPerFile", _ROWS_PER_FILE)
+    return commit_once(
+        lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, after, table.path
+    )
+
+
+def replace_rows(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
+    """Replace the rows for which a condition is true (None: all), and return whether this call made the commit."""
+    writer = _build_writer(rows, table, run, note).mode("overwrite")
+    writer = writer if where is None else writer.option("replaceWhere", where)
+    return commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table), run, None, table.path)
+
+
+def rewrite_table(
+    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str, by: tuple[str, ...]
+) -> bool:
+    """Replace all rows of a table in one commit, also with other columns and partitions (`by`); see `append_rows`."""
+    writer = _build_writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true")
+    writer = writer.partitionBy(*by)
+    return commit_once(
+        lambda: writer.save(table.path), lambda: tables.read_last_run(table, part), run, None, table.path
+    )
+
+
+def _build_writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> DataFrameWriter:
+    """Return the writer of one commit of a run, which Delta makes once."""
+    writer = rows.write.format("delta").option("txnAppId", table.app_id(part)).option("txnVersion", str(run))
+    return writer.option("userMetadata", json.dumps(note))
+
+
+def closing_summary(table: Table) -> Column:
+    """Return what a change closes, for `publish_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
+
+    A struct: how many closed rows are `open`, how many `past`, and of the past ones the `first` and `last` start and
+    the first `end`, in microseconds since 1970.
+    """
+    start, end = tables.period_columns(table)
+    closed = F.col("change") == "close"
+    past = tables.is_correction(table)
+    return F.struct(
+        F.count_if(closed & ~past).alias("open"),
+        F.count_if(past).alias("past"),
+        F.min(F.when(past, F.unix_micros(start))).alias("first"),
+        F.max(F.when(past, F.unix_micros(start))).alias("last"),
+        F.min(F.when(past, F.unix_micros(end))).alias("end"),
+    ).alias("closing")
+
+
+def publish_change(
+    changes: DataFrame,
+    table: Table,
+    run: int,
+    known_at: datetime,
+    *,
+    closing: Mapping[str, Any] | None,
+    note: dict[str, Any],
+    after: int | None = None,
+    few: bool = False,
+) -> None:
+    """Commit a change once: close rows on the system axis at `known_at` and open others.
+
+    `changes`: the table's columns without system period and `_belief`, and `change`: open, close (`plane.diff_rows`). A
+    closed row keeps its valid period and gets systemTo = known_at. `closing`: the `closing_summary`; None where nothing
+    is closed, which is a plain append. `after`: the run that had committed last when the changes were computed
+    (`commit_once`). `few`: see `append_rows`.
+    """
+    now = F.lit(known_at)
+    rows = changes.withColumns(
+        {"systemFrom": now, "systemTo": F.lit(None).cast("timestamp"), "_belief": tables.belief_column(table)}
+    )
+    columns = [c for c in rows.columns if c != "change"]
+    if closing is None:
+        laid_out = _lay_out_rows(rows.select(columns), table, note.get("opened", 0))
+        append_rows(laid_out, table, run, note, after=after, few=few)
+        return
+    spark = changes.sparkSession
+    enable_deletion_vectors(spark, table)
+    if few and delta_rs_writer.publish_change(rows, table, run, known_at, note, after):
+        return
+    view = f"change_of_{table.pipeline}_{table.name}"
+    rows.createOrReplaceTempView(view)
+    same = " AND ".join(f"t.`{c}` <=> s.`{c}`" for c in table.identity)
+    names = ", ".join(f"`{c}`" for c in columns)
+    values = ", ".join(f"s.`{c}`" for c in columns)
+    confs = {
+        "spark.databricks.delta.write.txnAppId": table.app_id(),
+        "spark.databricks.delta.write.txnVersion": str(run),
+        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
+    }
+    merge = (
+        f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
+        f"ON s.change = 'close' AND t.systemTo IS NULL AND {_merge_condition(table, closing, changes)} AND {same} "
+        "WHEN MATCHED THEN UPDATE SET systemTo = s.systemFrom, _belief = 'superseded' "
+        f"WHEN NOT MATCHED AND s.change = 'open' THEN INSERT ({names}) VALUES ({values})"
+    )
+    try:
+        with override_conf(spark, confs):
+            commit_once(lambda: spark.sql(merge).collect(), lambda: tables.read_last_run(table), run, after, table.path)
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def set_properties(
+    spark: SparkSession, table: Table, properties: Mapping[str, str], delta_table: DeltaTable | None = None
+) -> None:
+    """Set properties of a table in one commit, unless it has them already.
+
+    `comment` is Delta's own description, where our mark is: it is always set.
+    """
+    delta_table = delta_table or DeltaTable(table.path)
+    current = delta_table.metadata().configuration
+    new = {name: value for name, value in properties.items() if current.get(name) != value}
+    if new:
+        listed = ", ".join(f"'{name}' = {_quote_text(value)}" for name, value in new.items())
+        commit_repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
+
+
+def delete_rows(spark: SparkSession, table: Table, where: str, note: Mapping[str, Any]) -> None:
+    """Delete the rows for which a condition (Spark SQL) is true, in one commit that may be made twice."""
+    _commit_statement(spark, f"DELETE FROM delta.`{table.path}` WHERE {where}", note)  # noqa: S608  # our conditions
+
+
+def clear_columns(
+    spark: SparkSession, table: Table, columns: Sequence[str], where: str, note: Mapping[str, Any]
+) -> None:
+    """Set columns to null in the rows for which a condition (Spark SQL) is true, in a commit that may be made twice."""
+    nulls = ", ".join(f"`{column}` = NULL" for column in columns)
+    _commit_statement(spark, f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}", note)  # noqa: S608  # our conditions
+
+
+def _commit_statement(spark: SparkSession, statement: str, note: Mapping[str, Any]) -> None:
+    with override_conf(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note))}):
+        commit_repeatable(lambda: spark.sql(statement).collect())
+
+
+def _quote_text(value: str) -> str:
+    """Return a text as a Spark SQL literal."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+_ROWS_PER_FILE = 250_000
+
+
+def _lay_out_rows(rows: DataFrame, table: Table, count: int) -> DataFrame:
+    """Return the rows; many at once are sorted into files by their time, so that readers can skip files."""
+    if count < 2 * _ROWS_PER_FILE:
+        return rows
+    by = "_belief", tables.period_columns(table)[0]
+    return rows.repartitionByRange(count // _ROWS_PER_FILE, *by).sortWithinPartitions(*by)
+
+
+_MAX_LISTED_STARTS = 1_000
+"""The number of rows to close up to which a merge lists their starts one by one."""
+
+
+def _merge_condition(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> str:
+    """Return the condition on the rows that a merge has to look at; Delta uses it to skip files, Spark to skip rows."""
+    beliefs = [belief for belief in ("open", "past") if closing[belief]]
+    condition = f"t._belief IN ({', '.join(map(repr, beliefs))})"
+    start, end = tables.period_columns(table)
+    first, last, ended = (_moment_literal(closing[name]) for name in ("first", "last", "end"))
+    if not closing["past"] or first is None or last is None or ended is None:
+        return condition
+    past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
+    if closing["past"] <= _MAX_LISTED_STARTS:
+        closed = changes.where(tables.is_correction(table))
+        starts = closed.select(F.unix_micros(start)).distinct().collect()
+        past += f" AND t.`{start}` IN ({', '.join(f'timestamp_micros({micros})' for (micros,) in starts)})"
+    return f"{condition} AND (t.`{end}` IS NULL OR ({past}))"
+
+
+def _moment_literal(micros: int | None) -> str | None:
+    """Return a moment as an SQL literal; None if Python has no such moment."""
+    try:
+        at = predicates.FIRST_MOMENT + timedelta(microseconds=micros or 0)
+    except OverflowError:
+        return None
+    return None if micros is None else predicates.spark_timestamp(at)
+
+
+def enable_deletion_vectors(spark: SparkSession, table: Table) -> None:
+    """Turn on deletion vectors from `LARGE_ROWS` rows on: a closed row is marked, and its file is not rewritten."""
+    delta_table = tables.open_table(table)
+    if (
+        delta_table is not None
+        and tables.DELETION_VECTORS not in delta_table.metadata().configuration
+        and tables.count_rows(table) > tables.LARGE_ROWS
+    ):
+        set_properties(spark, table, {tables.DELETION_VECTORS: "true"}, delta_table)

@@ -1,0 +1,175 @@
+"""Rows of a Delta table in DuckDB, without Spark, from only those files that can hold them.
+
+DuckDB reads local files itself, and of each column only what the selected rows need. Arrow would first read all columns
+of all rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
+from hindcast.store import arrow_reader, row_reader, store_formats, tables
+
+
+def open_engine() -> duckdb.DuckDBPyConnection:
+    """Return a connection to the DuckDB of this process, in UTC; what is registered with it is its own."""
+    engine = _open_database(os.getpid()).cursor()
+    engine.execute("SET TimeZone = 'UTC'")
+    return engine
+
+
+def register_rows(
+    engine: duckdb.DuckDBPyConnection, delta_table: DeltaTable, bounds: Sequence[ColumnBound] = ()
+) -> None:
+    """Create the view `rows` of a table: all rows within the `bounds`, and maybe others, without its partition columns.
+
+    Rows of an older store format are those of its proxy view.
+    """
+    older = tables.read_older_format(delta_table)
+    if older is None:
+        _register_stored_rows(engine, "rows", delta_table, bounds)
+        return
+    # Today's columns are null in rows of an older format: statistics of them bound nothing.
+    _register_stored_rows(
+        engine, "stored", delta_table, [bound for bound in bounds if bound.column not in store_formats.ADDED_COLUMNS]
+    )
+    partitions = delta_table.metadata().partition_columns
+    stored = [field.name for field in delta_table.schema().fields if field.name not in partitions]
+    proxies = store_formats.proxy_columns(older, stored, "duckdb").items()
+    expressions = [quote_name(name) for name in store_formats.user_columns(stored)]
+    expressions += [f"{text} AS {quote_name(name)}" for name, text in proxies]
+    engine.execute(f"CREATE TEMP VIEW rows AS SELECT {', '.join(expressions)} FROM stored")  # noqa: S608  # names are quoted
+
+
+def _register_stored_rows(
+    engine: duckdb.DuckDBPyConnection, name: str, delta_table: DeltaTable, bounds: Sequence[ColumnBound]
+) -> None:
+    """Register a table's rows under a name, as its files have them."""
+    schema, partitions = pa.schema(delta_table.schema().to_arrow()), delta_table.metadata().partition_columns
+    fields = [field for field in schema if field.name not in partitions]
+    folder, configuration = delta_table.table_uri.removeprefix("file://"), delta_table.metadata().configuration
+    evolved = tables.EVOLUTION in configuration
+    nested = any(_has_moments(field.type) for field in fields)
+    if "://" in folder or _GLOB_CHARACTERS & set(folder) or (nested and not evolved):
+        engine.register(name, row_reader.open_arrow_rows(delta_table))
+        return
+    files = [str(Path(unquote(folder), unquote(name))) for name in find_candidate_files(delta_table, bounds)]
+    if not files:
+        engine.register(name, schema.empty_table())
+        return
+    # Spark writes moments as INT96, which Parquet readers take for timestamps without a zone.
+    expressions = ", ".join(
+        f"CAST({quote_name(f.name)} AS TIMESTAMPTZ) AS {quote_name(f.name)}"
+        if pa.types.is_timestamp(f.type) and f.type.tz
+        else quote_name(f.name)
+        for f in fields
+    )
+    listed = ", ".join(_quote_text(file) for file in files)
+    options = "hive_partitioning = false" + (", union_by_name = true" if evolved else "")
+    if tables.DELETION_VECTORS not in configuration:
+        read = f"read_parquet([{listed}], {options})"
+    else:
+        engine.register("deleted", _read_deleted_rows(delta_table, files))
+        options += ", filename = '_file', file_row_number = true"
+        read = f"(FROM read_parquet([{listed}], {options}) ANTI JOIN deleted USING (_file, file_row_number))"
+    if evolved:  # a column has the table's type, the widest of all, and is null where no file has it
+        engine.register("form", pa.schema([field.remove_metadata() for field in fields]).empty_table())
+        read = f"(FROM form UNION ALL BY NAME FROM {read})"
+    engine.execute(f"CREATE TEMP VIEW {name} AS SELECT {expressions} FROM {read}")  # noqa: S608  # names are quoted
+
+
+def find_candidate_files(delta_table: DeltaTable, bounds: Iterable[ColumnBound]) -> list[str]:
+    """Return the files of a table that can hold rows within all bounds, by Delta's statistics of each file."""
+    added = pa.table(delta_table.get_add_actions(flatten=True))
+    candidates = [True] * added.num_rows
+    for bound in bounds:
+        least, most, nulls = (_statistics_column(added, f"{of}.{bound.column}") for of in ("min", "max", "null_count"))
+        statistics = zip(candidates, least, most, nulls, strict=True)
+        candidates = [candidate and _can_match(bound, low, high, n) for candidate, low, high, n in statistics]
+    return [path for path, candidate in zip(added.column("path").to_pylist(), candidates, strict=True) if candidate]
+
+
+def find_latest_moment(delta_table: DeltaTable, column: str) -> datetime | None:
+    """Return the latest moment in a column of a table by Delta's statistics, in milliseconds; None without one."""
+    added = pa.table(delta_table.get_add_actions(flatten=True))
+    moments = [moment for moment in _statistics_column(added, f"max.{column}") if moment is not None]
+    return max((moment if moment.tzinfo else moment.replace(tzinfo=UTC) for moment in moments), default=None)
+
+
+@cache
+def _open_database(_process: int) -> duckdb.DuckDBPyConnection:
+    """Return the database of a process. It is slow to open, and its threads do not survive a fork."""
+    return duckdb.connect()
+
+
+_GLOB_CHARACTERS = set("*?[")
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _statistics_column(added: pa.Table, name: str) -> list[Any]:
+    return added.column(name).to_pylist() if name in added.column_names else [None] * added.num_rows
+
+
+def _can_match(bound: ColumnBound, least: Any, most: Any, nulls: int | None) -> bool:
+    """Return whether a file with these statistics can hold a row within the bound."""
+    if bound.or_null and nulls != 0:
+        return True
+    if least is None or most is None:
+        return True
+    if isinstance(most, datetime):  # the statistics of moments end at the millisecond
+        most = LAST_MOMENT if most > LAST_MOMENT - _MILLISECOND else most + _MILLISECOND
+    try:
+        return (bound.least is None or most >= bound.least) and (bound.most is None or least <= bound.most)
+    except TypeError:  # of a type that Delta writes in another form
+        return True
+
+
+def _read_deleted_rows(delta_table: DeltaTable, files: Sequence[str]) -> pa.Table:
+    """Return the rows that deletion vectors mark, by file and number."""
+    selected, names, numbers = set(files), [], []
+    if tables.WIDENING in delta_table.metadata().configuration:
+        folder = unquote(delta_table.table_uri.removeprefix("file://"))
+        paths = {str(Path(path).relative_to(folder)) for path in files}
+        for path, rows in arrow_reader.read_deletion_vectors(delta_table, paths).items():
+            names.append(pa.repeat(str(Path(folder, path)), len(rows)))
+            numbers.append(pa.array(rows, pa.int64()))
+        return _build_deleted_rows(names, numbers)
+    for batch in pa.RecordBatchReader.from_stream(delta_table.deletion_vectors()):
+        for uri, vector in zip(batch.column(0).to_pylist(), list(batch.column(1)), strict=True):
+            file = str(Path(unquote(uri.removeprefix("file://"))))
+            if file in selected:
+                marked = pc.indices_nonzero(pc.invert(vector.values)).cast(pa.int64())
+                names.append(pa.repeat(file, len(marked)))
+                numbers.append(marked)
+    return _build_deleted_rows(names, numbers)
+
+
+def _build_deleted_rows(names: Sequence[pa.Array], numbers: Sequence[pa.Array]) -> pa.Table:
+    return pa.table(
+        {"_file": pa.chunked_array(names, pa.string()), "file_row_number": pa.chunked_array(numbers, pa.int64())}
+    )
+
+
+def _has_moments(kind: pa.DataType) -> bool:
+    """Return whether a nested type contains timestamps."""
+    return any(pa.types.is_timestamp(f.type) or _has_moments(f.type) for f in map(kind.field, range(kind.num_fields)))
+
+
+def quote_name(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _quote_text(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))

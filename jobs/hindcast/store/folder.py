@@ -1,0 +1,61 @@
+"""The files under a folder of the warehouse, on a disk or in an object store, as Delta's library reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileType, PyFileSystem
+
+LOG_FOLDER = "_delta_log"
+"""The folder of a table's Delta log."""
+
+
+class StoredFile(NamedTuple):
+    """A file by its path under the folder, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+class WarehouseFolder:
+    """An existing folder; its paths are relative."""
+
+    def __init__(self, uri: str) -> None:
+        self._handler = DeltaStorageHandler(uri)
+        self._files = PyFileSystem(self._handler)
+
+    def list_files(self, under: str = "") -> Iterator[StoredFile]:
+        """Return all files, including those whose names begin with _ or . (recursively)."""
+        entries = self._files.get_file_info(FileSelector(under, recursive=True, allow_not_found=True))
+        return (StoredFile(entry.path, entry.size or 0) for entry in entries if entry.type == FileType.File)
+
+    @cached_property
+    def tables(self) -> list[str]:
+        """The paths of the Delta tables in the folder, as of the first use."""
+        return sorted(
+            {file.path.split(f"/{LOG_FOLDER}/")[0] for file in self.list_files() if f"/{LOG_FOLDER}/" in file.path}
+        )
+
+    def list_table_files(self, table: str) -> Iterator[StoredFile]:
+        """Return the files of one of its tables, without those of tables within its folder."""
+        within = tuple(f"{path}/" for path in self.tables if path.startswith(f"{table}/"))
+        return (file for file in self.list_files(table) if not file.path.startswith(within))
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file."""
+        with self._files.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write bytes to a file, replacing it atomically."""
+        # Arrow's own stream passes buffers, which this version of deltalake does not take.
+        stream = self._handler._handler.open_output_stream(path)  # noqa: SLF001
+        stream.write(content)
+        stream.close()  # type: ignore[attr-defined]  # it has one
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        self._files.delete_file(path)

@@ -1,0 +1,129 @@
+"""The rows of a table, read by Spark or, without it, by Arrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from hindcast.common import clock, permissions
+from hindcast.common.errors import TableError
+from hindcast.store import arrow_reader, file_listing, store_formats
+from hindcast.store.store_formats import OlderFormat
+from hindcast.store.tables import (
+    DELETION_VECTORS,
+    PINNED_TABLES,
+    WIDENING,
+    Table,
+    open_table,
+    read_older_format,
+    spark_schema,
+)
+
+
+def load_current_rows(spark: SparkSession, table: Table) -> DataFrame:
+    """Return the rows current now, or at the table's `as_of_system_time`, with all their columns."""
+    if table.as_of_system_time is not None:
+        moment, ended = F.lit(table.as_of_system_time), F.col("systemTo")
+        return load_rows(spark, table).where((F.col("systemFrom") <= moment) & (ended.isNull() | (ended > moment)))
+    return load_rows(spark, table).where("systemTo IS NULL AND _belief <> 'superseded'")
+
+
+def load_rows(spark: SparkSession, table: Table) -> DataFrame:
+    """Return all rows of a table, which exists; those of an older store format through the proxy view."""
+    delta_table = open_table(table)
+    older = read_older_format(delta_table) if delta_table is not None and table.kind == "versions" else None
+    rows = load_stored_rows(spark, table, delta_table)
+    return rows if older is None else convert_older_rows(rows, older)
+
+
+def load_stored_rows(spark: SparkSession, table: Table, delta_table: DeltaTable | None = None) -> DataFrame:
+    """Return all rows of a table, which exists, as its files have them.
+
+    Spark is given the files of a small table: asking Delta's log takes it half a second for each table.
+    """
+    delta_table = delta_table or open_table(table)
+    paths = file_listing.list_small_table_files(delta_table) if delta_table is not None else None
+    if delta_table is None or paths is None:
+        reader = spark.read.format("delta")
+        if delta_table is not None and PINNED_TABLES.get() is not None:
+            reader = reader.option("versionAsOf", delta_table.version())
+        return reader.load(table.path)
+    return file_listing.load_files(spark, delta_table, spark_schema(delta_table), paths)
+
+
+def convert_older_rows(rows: DataFrame, older: OlderFormat) -> DataFrame:
+    """Return rows of an older store format as rows of today's."""
+    shown = store_formats.proxy_columns(older, rows.columns, "spark")
+    own = [F.col(f"`{name}`") for name in store_formats.user_columns(rows.columns)]
+    return rows.select(*own, *(F.expr(text).alias(name) for name, text in shown.items()))
+
+
+def open_dataset(delta_table: DeltaTable) -> Dataset:
+    """Return all rows of a table without deletion vectors.
+
+    Arrow reads local files itself. delta-rs would have them read through Python in Arrow's threads, and such a thread
+    aborts a process that ends meanwhile.
+    """
+    folder = delta_table.table_uri.removeprefix("file://")
+    filesystem = None if "://" in folder else SubTreeFileSystem(unquote(folder), LocalFileSystem())
+    return delta_table.to_pyarrow_dataset(filesystem=filesystem)
+
+
+def read_last_moment(delta_table: DeltaTable | None) -> datetime | None:
+    """Return the latest moment in the column `at` of a table without deletion vectors; None if it has no rows."""
+    if delta_table is None:
+        return None
+    moment: datetime | None = pc.max(open_dataset(delta_table).to_table(columns=["at"])["at"]).as_py()
+    return moment
+
+
+def read_next_moment(delta_table: DeltaTable | None) -> datetime:
+    """Return the time for the next row's column `at`: the clock's, but later than all that the table has.
+
+    So rows are in the order of these moments, whatever the clocks of the writing machines show.
+    """
+    last = read_last_moment(delta_table)
+    return max(clock.now(), last + timedelta(microseconds=1)) if last else clock.now()
+
+
+_QUOTED_PATH = re.compile(r"[\"'](/[^\"']+)[\"']")
+"""The path of a file in errors of Arrow and DuckDB."""
+
+
+@contextmanager
+def refuse_broken_files(table: Table) -> Iterator[None]:
+    """Raise TableError if a data file that the block reads is missing or damaged."""
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.IOException, pa.ArrowInvalid, OSError) as error:
+        text = str(error).partition("\n")[0]
+        if isinstance(error, duckdb.Error) and "file" not in text.lower():
+            raise
+        if "://" not in table.path and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in text):
+            named = _QUOTED_PATH.search(text)
+            path = Path(named[1] if named else table.path)
+            raise TableError(**permissions.explain_error(PermissionError(error), path)) from None
+        fix = f"hindcast verify {table.pipeline} --quick names every broken file, and says what to do"
+        raise TableError(f"a data file cannot be read: {text}", where=table.path, fix=fix) from None
+
+
+def open_arrow_rows(delta_table: DeltaTable) -> Dataset | pa.RecordBatchReader:
+    """Return all rows of a table for DuckDB, without Spark; with deletion vectors as a stream, to be read once."""
+    if WIDENING in delta_table.metadata().configuration:
+        return arrow_reader.read_rows(delta_table)
+    if DELETION_VECTORS not in delta_table.metadata().configuration:
+        return open_dataset(delta_table)
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", delta_table).execute("SELECT * FROM rows"))

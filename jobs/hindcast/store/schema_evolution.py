@@ -1,0 +1,64 @@
+"""The columns of a table over time: Delta's schema evolution and type widening, as the contract asks for it.
+
+A change of columns commits metadata, never data: existing files stay as they are, and what was believed before is read
+as it was. `columns` says what a table can take. A run then derives the whole table, and a row that is the same in the
+contract's columns is neither closed nor opened.
+
+    added price            null in existing rows; those whose record has it are corrected
+    widened n to bigint    equal rows stay; only where the contract says `widen: spark_only`
+    dropped note           the table keeps it; rows that are opened from then on have null
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from hindcast.store import columns, commit_once, commits, table_creation, tables
+from hindcast.store.columns import ColumnDifference
+from hindcast.store.tables import EVOLUTION, WIDENING, Table
+
+
+def ensure_columns(spark: SparkSession, table: Table, schema: StructType, known_at: datetime) -> DeltaTable:
+    """Return the table of a topic or view, created if needed, with the columns of `schema` added to its own.
+
+    `known_at`: that of the run, since when columns that `schema` lacks are dropped. Raises TableError if the table
+    cannot take the columns (`table_creation.fit_columns`). Safe to repeat: nothing is written where nothing changes.
+    """
+    delta_table = table_creation.ensure_table(table, schema)
+    change, before = table_creation.fit_columns(delta_table, table, schema), tables.read_dropped_columns(delta_table)
+    dropped = {name: before.get(name, known_at) for name in change.dropped}
+    if not change.needs_change and dropped == before:
+        return delta_table
+    dropped_at = {name: at.isoformat() for name, at in dropped.items()}
+    properties = {EVOLUTION: json.dumps({"dropped": dropped_at} if dropped_at else {})}
+    if change.widened:
+        properties[WIDENING] = "true"
+    commits.set_properties(spark, table, properties, delta_table)
+    if change.needs_change:
+        _add_columns(spark, table, schema, change, known_at)
+    return DeltaTable(table.path)
+
+
+def fit_rows(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows of a table with exactly the columns and types of `schema`; a column that they lack is null."""
+    if rows.schema.simpleString() == schema.simpleString():
+        return rows
+    return rows.select(*columns.select_columns(rows.schema, schema))
+
+
+def _add_columns(
+    spark: SparkSession, table: Table, schema: StructType, change: ColumnDifference, known_at: datetime
+) -> None:
+    """Commit the new columns without rows: Delta merges them into the table's schema."""
+    none = spark.createDataFrame([], table_creation.make_nullable(schema)).write.format("delta").mode("append")
+    note: dict[str, Any] = {"columns": str(change)}
+    if change.widened:
+        note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
+    writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))
+    commit_once.commit_repeatable(lambda: writer.save(table.path))

@@ -1,0 +1,339 @@
+"""Delta tables: their places, kinds, and metadata.
+
+Every table is plain Delta. Beside the user's columns:
+
+| kind | columns |
+| --- | --- |
+| versions | `validFrom`, `validTo`, `systemFrom`, `systemTo` |
+| events | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset` |
+| windows | `windowStart`, `windowEnd`, `systemFrom`, `systemTo` |
+| pairs | `timestamp`, `systemFrom`, `systemTo`, `_partition`, `_offset`, `_rightPartition`, `_rightOffset` |
+
+`_partition` and `_offset` are those of the record that a row comes from: of a topic's table the version's own record,
+of a joined stream the event's. All tables have `_belief`, the partition column of a layout that keeps a run's cost near
+its change: `open` (current, validTo null), `past` (current, ended; all that is not a version) and `superseded`.
+Columns that begin with _ are lineage and layout: they are not part of what a row says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from hindcast.common import permissions
+from hindcast.common.errors import TableError
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.shapes import PERIODS, identity_columns
+from hindcast.store import store_formats
+from hindcast.store.store_formats import OlderFormat
+
+TableKind = Literal[
+    "log",
+    "events",
+    "versions",
+    "windows",
+    "pairs",
+    "emitted",
+    "kept",
+    "quarantine",
+    "runs",
+    "gates",
+    "failing",
+    "schemas",
+    "trimmed",
+    "base",
+]
+FORMAT_NUMBER = 1
+"""The number of the store format that this code writes. An older table has 0; its property says which format it is."""
+
+LARGE_ROWS = 1_000_000
+"""The number of rows from which a table has deletion vectors."""
+
+DELETION_VECTORS = "delta.enableDeletionVectors"
+"""The table property that turns them on."""
+
+STATISTICS = "delta.dataSkippingStatsColumns"
+"""The table property that names the columns that Delta keeps statistics of."""
+
+CHECKPOINTS = "delta.checkpointInterval"
+"""The table property with the number of commits between checkpoints: Spark's default is 10, delta-rs's 100."""
+
+WIDENING = "delta.enableTypeWidening"
+"""The table property of a table with files whose column has a narrower type. delta-rs refuses to read it; we do not."""
+
+EVOLUTION = "hindcast.evolution"
+"""The property of a table whose columns have changed, so that its files differ. JSON: dropped columns, and when."""
+
+INTERNAL_KINDS: frozenset[TableKind] = frozenset(
+    {"log", "kept", "quarantine", "runs", "gates", "failing", "trimmed", "base"}
+)
+"""The kinds of tables that have only our own columns."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a pipeline: `<warehouse>/<pipeline>/<name>`; `key` names its key columns.
+
+    `as_of_system_time`: the known-at that it is read at; None for the current rows. `can_widen`: whether the contract
+    lets a run widen its columns.
+    """
+
+    warehouse: str
+    pipeline: str
+    name: str
+    kind: TableKind
+    key: tuple[str, ...] = ()
+    as_of_system_time: datetime | None = None
+    can_widen: bool = False
+
+    @property
+    def path(self) -> str:
+        """The folder of the table, or its URI."""
+        return f"{self.warehouse.rstrip('/')}/{self.pipeline}/{self.name}"
+
+    def app_id(self, part: str = "") -> str:
+        """Return the application id of the table's commits (Delta transaction identifiers); their version is the run.
+
+        `part` names one commit among several that a run makes to the table.
+        """
+        return "/".join(filter(None, ("hindcast", self.pipeline, self.name, part)))
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that no two current rows share."""
+        return identity_columns(self.kind, self.key)
+
+    @property
+    def description(self) -> str:
+        """The JSON in Delta's own metadata that marks the table as ours."""
+        return self.format_mark(FORMAT_NUMBER)
+
+    def format_mark(self, number: int) -> str:
+        """Return the `description` of a table of a store format: `FORMAT_NUMBER`, or 0 for an older one."""
+        return json.dumps({"hindcast": number, "kind": self.kind, "key": list(self.key)})
+
+
+def locate_table(warehouse: str, contract: Contract, name: str) -> Table:
+    """Return the table of a topic or view of a contract."""
+    shape = list_shapes(contract)[name]
+    return Table(warehouse, contract.pipeline, name, shape.kind, tuple(shape.key), can_widen=contract.can_widen(name))
+
+
+def log_table(warehouse: str, pipeline: str, topic: str) -> Table:
+    """Return the log table of a topic: its records as Kafka had them, with their fates."""
+    return Table(warehouse, pipeline, f"logs/{topic}", "log")
+
+
+def fates_table(warehouse: str, pipeline: str, topic: str) -> Table:
+    """Return the table of the fates of a topic's records that were decided again (fate_revisions.py)."""
+    return Table(warehouse, pipeline, f"fates/{topic}", "log")
+
+
+PINNED_TABLES: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("PINNED", default=None)
+"""Inside a block that reads every table in one version (pinning.py): each table as first opened, by path."""
+
+
+def open_table(table: Table) -> DeltaTable | None:
+    """Return the table in its latest version, or in the version that is pinned; None if it does not exist yet.
+
+    Raises TableError for a folder that is not ours: not a Delta table, somebody else's, or of a newer store format. A
+    folder with a log that has no commits belongs to a table that is being created: it does not exist yet.
+    """
+    pinned = PINNED_TABLES.get()
+    if pinned is None:
+        return _open_latest(table)
+    if table.path not in pinned:
+        pinned[table.path] = _open_latest(table)
+    return pinned[table.path]
+
+
+def _open_latest(table: Table) -> DeltaTable | None:
+    folder = None if "://" in table.path else Path(table.path)
+    try:
+        return _open_in(table, folder)
+    except (DeltaError, OSError) as error:
+        if folder and (isinstance(error, PermissionError) or permissions.DENIED_MESSAGE in str(error)):
+            raise TableError(**permissions.explain_error(PermissionError(error), folder / "_delta_log")) from None
+        text = str(error).partition("\n")[0]  # a Rust backtrace may follow
+        fix = "check the path and its permissions"
+        raise TableError(f"cannot be read: {text}", where=table.path, fix=fix) from None
+
+
+def _open_in(table: Table, folder: Path | None, *, again: bool = True) -> DeltaTable | None:
+    if folder and folder.exists() and not folder.is_dir():
+        raise TableError("is a file, not a Delta table", where=table.path, fix=_ELSEWHERE_FIX)
+    try:
+        delta_table = DeltaTable(table.path)
+    except TableNotFoundError:
+        if folder is not None:
+            try:
+                _refuse_other_content(folder)
+            except TableError:
+                if again:  # another writer may have created it after we looked
+                    return _open_in(table, folder, again=False)
+                raise
+        return None
+    marks = read_marks(delta_table)
+    if marks is None or delta_table.metadata().name != f"{table.pipeline}.{table.name}":
+        adopted = f"; or adopt it, if it is the table of a topic: hindcast upgrade {table.pipeline}.{table.name}"
+        fix = _ELSEWHERE_FIX + (adopted if table.kind == "versions" else "")
+        raise TableError("is a Delta table that Hindcast did not make", where=table.path, fix=fix)
+    if marks["hindcast"] > FORMAT_NUMBER:
+        raise TableError(
+            f"has store format {marks['hindcast']}, this version knows up to {FORMAT_NUMBER}",
+            where=table.path,
+            fix="use a newer Hindcast",
+        )
+    return delta_table
+
+
+def _refuse_other_content(folder: Path) -> None:
+    """Raise TableError where no Delta table can be created: in a file, or in a folder with other content."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    if not place.is_dir():
+        raise TableError("is not a folder, so it cannot contain a table", where=str(place), fix=_ELSEWHERE_FIX)
+    inside = {path.name for path in folder.iterdir()} if place == folder else set()
+    log = {path.name for path in (folder / "_delta_log").iterdir()} if "_delta_log" in inside else set()
+    if inside - {"_delta_log"} or any(map(_COMMIT_FILE.fullmatch, log)):
+        raise TableError("is not a Delta table", where=str(folder), fix=_ELSEWHERE_FIX)
+
+
+_COMMIT_FILE = re.compile(r"[0-9]{20}\.json|.*checkpoint.*")
+"""Files in Delta's log that a commit has left. One that is being written has another name."""
+
+
+def list_columns(table: Table, delta_table: DeltaTable | None = None, known_at: datetime | None = None) -> list[str]:
+    """Return the columns of a table without layout and lineage: the user's, then the periods.
+
+    Leaves out those that the contract had dropped by `known_at` (None: now).
+    """
+    last = [*PERIODS[table.kind], "systemFrom", "systemTo"]
+    delta_table = delta_table or open_table(table)
+    if delta_table is None:
+        return last
+    names = [field.name for field in delta_table.schema().fields]
+    if read_older_format(delta_table) is not None:
+        names = store_formats.user_columns(names)
+    dropped = {name for name, at in read_dropped_columns(delta_table).items() if known_at is None or at <= known_at}
+    return [*(name for name in names if not name.startswith("_") and name not in {*last, *dropped}), *last]
+
+
+def read_dropped_columns(delta_table: DeltaTable) -> dict[str, datetime]:
+    """Return the columns that a table keeps and the contract no longer names, each with the known-at of the drop."""
+    evolution = json.loads(delta_table.metadata().configuration.get(EVOLUTION, "{}"))
+    return {name: datetime.fromisoformat(at) for name, at in evolution.get("dropped", {}).items()}
+
+
+def is_widened(delta_table: DeltaTable) -> bool:
+    """Return whether a column of the table was widened, so that delta-rs refuses to read its rows."""
+    return WIDENING in delta_table.metadata().configuration
+
+
+def read_widening(table: Table, known_at: datetime) -> dict[str, list[str]]:
+    """Return the columns that the run with this known-at widened, each with its types before and after."""
+    delta_table = open_table(table)
+    if delta_table is None or not is_widened(delta_table):
+        return {}
+    notes = (json.loads(commit.get("userMetadata") or "{}") for commit in delta_table.history(1000))
+    own = (note["widened"] for note in notes if note.get("knownAt") == known_at.isoformat() and "widened" in note)
+    return dict(next(own, {}))
+
+
+def spark_schema(delta_table: DeltaTable) -> StructType:
+    """Return the columns of a table as Spark's schema."""
+    return StructType.fromJson(json.loads(delta_table.schema().to_json()))
+
+
+def read_older_format(delta_table: DeltaTable) -> OlderFormat | None:
+    """Return the older store format that a table still has rows of; None if it has none."""
+    return OlderFormat.from_properties(delta_table.metadata().configuration)
+
+
+def column_types(delta_table: DeltaTable) -> dict[str, str]:
+    """Return the columns of a table with their Spark types, without those that the contract has dropped."""
+    dropped = read_dropped_columns(delta_table)
+    return {f.name: f.dataType.simpleString() for f in spark_schema(delta_table).fields if f.name not in dropped}
+
+
+def read_marks(delta_table: DeltaTable) -> dict[str, Any] | None:
+    """Return the marks of our own table: its store format, kind and key (`Table.description`); None without them."""
+    try:
+        marks = json.loads(delta_table.metadata().description or "{}")
+    except ValueError:
+        return None
+    return marks if isinstance(marks, dict) and isinstance(marks.get("hindcast"), int) else None
+
+
+def read_last_run(table: Table, part: str = "") -> int:
+    """Return the number of the last run that committed to the table (this part of its commits); 0 before the first."""
+    delta_table = open_table(table)
+    return (delta_table.transaction_version(table.app_id(part)) or 0) if delta_table is not None else 0
+
+
+def count_rows(table: Table) -> int:
+    """Return the number of rows of a table, current or not, by Delta's log; 0 if it does not exist."""
+    delta_table = open_table(table)
+    if delta_table is None:
+        return 0
+    counts = pa.table(delta_table.get_add_actions(flatten=True)).column("num_records").to_pylist()
+    return sum(count or 0 for count in counts)
+
+
+def belief_column(table: Table) -> Column:
+    """Return `_belief` of a current row."""
+    ended = F.col("validTo").isNotNull() if table.kind == "versions" else F.lit(True)
+    return F.when(ended, "past").otherwise("open")
+
+
+def is_correction(table: Table) -> Column:
+    """Return whether a row of a change (column `change`) closes a past answer."""
+    return (F.col("change") == "close") & (belief_column(table) == "past")
+
+
+def period_columns(table: Table) -> tuple[str, str]:
+    """Return the names of the columns from which and to which a row is true."""
+    columns = PERIODS[table.kind]
+    return columns[0], columns[-1]
+
+
+def read_notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
+    """Return the note of each run's commit, by the run's number, newest first."""
+    delta_table = open_table(table)
+    notes: dict[int, dict[str, Any]] = {}
+    for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
+        note = json.loads(commit.get("userMetadata") or "{}")
+        if "run" in note:
+            notes.setdefault(note["run"], note)
+    return notes
+
+
+def _read_commits(delta_table: DeltaTable, limit: int) -> list[dict[str, Any]]:
+    """Return the last commits to a table, newest first; of a pinned table none that came later.
+
+    delta-rs lists later ones too, first, and numbers the others wrongly.
+    """
+    if PINNED_TABLES.get() is None:
+        return delta_table.history(limit)
+    while True:
+        later = DeltaTable(delta_table.table_uri).version() - delta_table.version()
+        commits = delta_table.history(limit)
+        if DeltaTable(delta_table.table_uri).version() == delta_table.version() + later:
+            return commits[later:]
+
+
+ARROW_TIMESTAMP = pa.timestamp("us", "UTC")
+"""The Arrow type of moments in tables."""
+
+_ELSEWHERE_FIX = "set HINDCAST_WAREHOUSE to another folder, or move what is there; nothing was written"

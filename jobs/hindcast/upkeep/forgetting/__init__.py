@@ -1,1 +1,0 @@
-"""Erasure: a key, or some records, taken out of everything that a pipeline has, with proof (docs/forget.md)."""
