@@ -140,7 +140,7 @@ def packages(place: Place) -> None:
 
 
 def packages_are_there(place: Place) -> bool:
-    shared = place.pyspark / "sql" / "connect" / "common/session.py"
+    shared = place.pyspark / "sql" / "connect" / "session.py"
     return shared.exists() and any((place.pyspark / "jars").glob("ivy-*.jar"))
 
 

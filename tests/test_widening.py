@@ -102,7 +102,7 @@ def test_consent_changes_neither_the_definition_nor_the_hash(tmp_path: Path) -> 
     consented = p.contract
     assert consented.can_widen("doubled")
     assert not plain.can_widen("doubled")
-    assert (plain.hash, plain.definition("plain")) == (consented.hash, consented.definition("plain"))
+    assert (plain.hash, plain.hash_definition("plain")) == (consented.hash, consented.hash_definition("plain"))
     assert plain.topics["menu"].hash_decoding == consented.topics["menu"].hash_decoding
 
 
