@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
 from hindcast.quality.expectations import format_gate
 from hindcast.report import abandoned_runs
@@ -355,11 +356,6 @@ def _policy_hash(text: str) -> str:
 def _report_section(report: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a section of a report or of a part of it; empty if missing or null."""
     return report.get(name) or {}
-
-
-def format_count(n: int, word: str) -> str:
-    """Return a count with its noun: `1 key`, `1,200 keys`."""
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
 def _join_names(names: Sequence[str]) -> str:

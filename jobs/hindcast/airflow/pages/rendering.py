@@ -22,8 +22,9 @@ from starlette.responses import FileResponse, Response
 from hindcast.airflow.pages.drawing import format_moment
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
+from hindcast.common.plurals import format_count
 from hindcast.query.show import format_cell, plain_value
-from hindcast.report.page import SIGNS, format_count, format_timestamp
+from hindcast.report.page import SIGNS, format_timestamp
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
