@@ -1,0 +1,15 @@
+"""The types of JSON and YAML documents that others write: contracts, Avro schemas, gates' arguments, commit metadata.
+
+What Hindcast itself writes has types of its own; each has `as_json` and `from_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, Union
+
+JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007  # `|` does not take a forward reference at run time
+"""Any value of a JSON document; reading code narrows it before it uses it."""
+
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+"""An object of a JSON document, by field name."""
