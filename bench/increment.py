@@ -147,7 +147,7 @@ def run(
     known_at = T0 + timedelta(days=3650, hours=number)
     shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
-    entry = journal.Run(number, plan.run_id, known_at, "planned", plan.as_json(), plan.as_json())
+    entry = journal.Run(plan)
     journal.append_entry(warehouse, entry)
     steps = {}
     for topic in contract.topics:
@@ -161,7 +161,7 @@ def run(
         begun = time.monotonic()
         run_steps.build_view(spark, contract.pipeline, number, view)
         steps[view] = round(time.monotonic() - begun, 2)
-    journal.append_entry(warehouse, replace(entry, state="completed", detail={"tables": {}}))
+    journal.append_entry(warehouse, replace(entry, outcome=journal.Completed({"tables": {}})))
     return steps
 
 

@@ -136,6 +136,7 @@ def make(count: int, keys: int) -> None:
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
     from hindcast.plan import journal
+    from hindcast.plan.plans import Plan
     from hindcast.store import tables
 
     contract, warehouse = find(read_settings().schemas, "bench"), read_settings().warehouse
@@ -174,9 +175,9 @@ def make(count: int, keys: int) -> None:
                 description=table.description,
                 configuration={"delta.dataSkippingStatsColumns": "id,validFrom,validTo,systemFrom,systemTo"},
             )
-    plan: dict[str, Any] = {"pipeline": "bench", "contract": contract.hash, "topics": {}, "intervalEnd": None}
-    for state, detail in (("planned", plan), ("completed", {"topics": {}, "tables": {}})):
-        journal.append_entry(warehouse, journal.Run(1, "bench", KNOWN, state, plan, detail))
+    plan = Plan("bench", 1, "bench", KNOWN, None, contract.hash, {})
+    for outcome in (journal.Planned(), journal.Completed({"topics": {}, "tables": {}})):
+        journal.append_entry(warehouse, journal.Run(plan, outcome))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from hindcast.common.settings import read_settings
 from hindcast.contract import load
 from hindcast.ingest import ledger
 from hindcast.kafka import produce
-from hindcast.plan import journal, planner, plans
+from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
 from hindcast.store import tables
 from hindcast_local.broker import run_broker
@@ -104,11 +104,7 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     assert tables.count_rows(log) == count
     assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
     peaks = {"heap": heap(spark), "resident, JVM": resident(spark), "resident, Python": _own()}
-    chunks = len(
-        plans.TopicPlan.from_json(
-            journal.read_runs(read_settings().warehouse, "large")[0].plan["topics"]["prices"]
-        ).chunks
-    )
+    chunks = len(journal.read_runs(read_settings().warehouse, "large")[0].plan.topics["prices"].chunks)
     rows = report["tables"]["prices"]["opened"]
     print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
     spark.stop()

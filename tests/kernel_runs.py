@@ -70,7 +70,7 @@ def stored(p: Pipeline, name: str) -> list[str]:
 
 
 def note(p: Pipeline, name: str, run: int = 1) -> dict[str, Any]:
-    return tables.read_notes(p.table(name)).get(run, {})
+    return tables.read_notes(p.table(name), dict).get(run, {})
 
 
 def files(p: Pipeline, name: str) -> set[str]:

@@ -148,7 +148,7 @@ def test_what_was_published_is_told_and_starts_the_pipelines_that_read_it(up: tu
     until(lambda: len(web.read_run_states("tips")) == 2, 60)
     for run in web.read_run_states("tips"):
         web.wait("tips", run)
-    reasons = [run.plan["reason"] for run in journal.read_runs(now.warehouse, "tips")]
+    reasons = [run.plan.reason for run in journal.read_runs(now.warehouse, "tips")]
     assert reasons == ["published by restaurant, run 1", f"published by restaurant, run {second}"]
     tips = read.history(now.warehouse, find(now.schemas, "tips"), "tipped").to_pylist()
     assert [float(row["tip"]) for row in tips] == [0.3, 0.25]
@@ -187,7 +187,7 @@ def test_a_run_about_one_table_skips_the_tasks_of_others(up: tuple[Settings, Air
         **dict.fromkeys(("replay.menu", "replay.orders", "build.all_orders", "preview", "ask"), "skipped"),
     }
     last = journal.read_runs(now.warehouse, "restaurant")[-1]
-    assert (last.state, last.plan["only"], last.detail["reason"]) == ("completed", "bills", "look again")
+    assert (last.state, last.plan.only, last.detail["reason"]) == ("completed", "bills", "look again")
     assert len(web.events("restaurant.bills")) == 2
 
 
@@ -224,10 +224,10 @@ def test_what_a_gate_holds_back_is_approved_by_the_requests_of_the_docs(up: tupl
     until(lambda: curl(section, 2, **names, RUN=asked)["state"] == "success", 300)
     assert curl(section, 0, **names)["total_entries"] == 0
     last = journal.read_runs(now.warehouse, "restaurant")[-1]
-    assert (last.state, last.run_id, last.plan["releases"]["menu"]["keys"]) == (
+    assert (last.state, last.run_id, last.plan.released["menu"].keys) == (
         "completed",
         asked,
-        ['{"item":"lassi"}'],
+        ('{"item":"lassi"}',),
     )
     lassi = read.history(now.warehouse, find(now.schemas, "restaurant"), "menu", key=("lassi",)).to_pylist()
     assert [(row["price"], row["systemFrom"]) for row in lassi] == [(0, last.known_at)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from hindcast.store import table_cache
+from hindcast.store import table_cache, tables
 from hindcast.store.tables import Table
 
 
@@ -21,14 +21,14 @@ def make(folder: Path, *values: int, name: str = "menu", mode: str = "append") -
 
 
 def items(table: Table) -> list[int]:
-    found = table_cache.open_cached(table)
+    found = tables.open_table(table)
     assert found is not None
     return sorted(found.to_pyarrow_table().column("item").to_pylist())
 
 
 def test_an_unchanged_table_is_not_opened_again(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
-    assert table_cache.open_cached(table) is table_cache.open_cached(table)
+    assert tables.open_table(table) is tables.open_table(table)
 
 
 def test_a_commit_is_seen_at_once(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_table_made_anew_in_its_place_is_another(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
     assert items(table) == [1]
     shutil.rmtree(table.path)
-    assert table_cache.open_cached(table) is None
+    assert tables.open_table(table) is None
     make(tmp_path, 2)
     assert items(table) == [2]
     log = Path(table.path, "_delta_log")
@@ -54,17 +54,17 @@ def test_a_table_made_anew_in_its_place_is_another(tmp_path: Path) -> None:
 
 def test_a_commit_written_anew_is_read_anew(tmp_path: Path) -> None:
     table = make(tmp_path, 1)
-    before = table_cache.open_cached(table)
+    before = tables.open_table(table)
     commit = next(Path(table.path, "_delta_log").glob("*.json"))
     text = commit.read_text(encoding="utf-8")
     commit.unlink()
     commit.write_text(text, encoding="utf-8")
-    assert table_cache.open_cached(table) is not before
+    assert tables.open_table(table) is not before
 
 
 def test_few_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_cache, "MAX_TABLES", 2)
     some = [make(tmp_path, n, name=f"menu{n}") for n in range(3)]
-    kept = [table_cache.open_cached(table) for table in some]
-    assert [table_cache.open_cached(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
-    assert table_cache.open_cached(some[0]) is not kept[0]
+    kept = [tables.open_table(table) for table in some]
+    assert [tables.open_table(table) is it for table, it in zip(some[1:], kept[1:], strict=True)] == [True, True]
+    assert tables.open_table(some[0]) is not kept[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -118,7 +119,7 @@ def test_a_run_is_triggered_by_the_form_up_to_a_moment_and_for_a_reason(up: Up, 
     until(lambda: states(up, "by_hand") == ["completed"], 120)
     assert prices(up, "by_hand", 1) == [16, 18]
     (run,) = journal.read_runs(up.now.warehouse, "by_hand")
-    assert (run.plan["intervalEnd"], run.plan["reason"]) == ("2026-01-03T00:00:00+00:00", "the till was wrong")
+    assert (run.plan.interval_end, run.plan.reason) == (datetime(2026, 1, 3, tzinfo=UTC), "the till was wrong")
 
 
 @pytest.mark.long

@@ -20,10 +20,11 @@ from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits, ledger
 from hindcast.kafka.topics import OffsetRange, split_ranges
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal, planner, plans
+from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.runs import run_steps
 from hindcast.store import tables
+from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
 from pipelines import Pipeline, pipeline
 
@@ -211,7 +212,7 @@ def test_a_run_in_chunks_that_fails_at_a_commit_tells_what_one_commit_does(
         assert [number for number, _ in p.states()] == [3, 4, 5][: len(story)]
         assert failed == crashing
         log = tables.log_table(p.warehouse, p.name, "prices")
-        assert [note["malformed"] for run, note in tables.read_notes(log).items() if run == 3] == [1]
+        assert [note.malformed for run, note in tables.read_notes(log, LogNote.from_json).items() if run == 3] == [1]
 
 
 @pytest.mark.slow
@@ -225,7 +226,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
             p.run("first")
         assert "2 of its 3 chunks are in the log and stay" in refused.value.fix
         assert p.raw("prices") == []
-        first = plans.read_active_run(p.warehouse, p.name, 3)
+        first = journal.read_active_run(p.warehouse, p.name, 3)
         there = sum(row["offsets"] for row in p.raw("logs/prices"))
         assert there in (80, 81)
         shown = ledger_page.list_run_offsets(p.warehouse, first, "prices")
@@ -235,11 +236,9 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         planner.abandon_run(p.warehouse, first, "by a test")
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         with pytest.raises(RunError, match="run 3 is abandoned"):
-            ingest_commits.ingest_topic(
-                spark, p.contract, Plan.from_json(first.plan), "prices"
-            )  # the process of run 3 is still there
+            ingest_commits.ingest_topic(spark, p.contract, first.plan, "prices")  # the process of run 3 is still there
         run_steps.plan_run(p.name, "second")
-        second = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 4).plan)
+        second = journal.read_active_run(p.warehouse, p.name, 4).plan
         assert sum(second.topics["prices"].planned_counts.values()) == 121 - there
         p.run("second")
         log = tables.log_table(p.warehouse, p.name, "prices")
@@ -255,7 +254,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [3, 4]
         p.send("prices", ("item1", {"price": 1}, 130))
         run_steps.plan_run(p.name, "third")
-        third = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 5).plan)
+        third = journal.read_active_run(p.warehouse, p.name, 5).plan
         assert sum(third.topics["prices"].planned_counts.values()) == 1
 
 
@@ -299,7 +298,7 @@ def test_offsets_before_the_anchor_are_gone_on_with_too(
                 assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 3]
                 assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         assert sorted(row["n"] for row in p.raw("orders")) == list(range(10, 50))
-        fourth = Plan.from_json(plans.read_active_run(p.warehouse, p.name, run_steps.plan_run(p.name, "fourth")).plan)
+        fourth = journal.read_active_run(p.warehouse, p.name, run_steps.plan_run(p.name, "fourth")).plan
         assert sum(fourth.topics["orders"].planned_counts.values()) == 10
         assert len(p.raw("logs/orders")) == 40
 

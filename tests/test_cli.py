@@ -13,7 +13,7 @@ import pytest
 from hindcast.cli import main
 from hindcast.cli.commands import running
 from hindcast.kafka import topics
-from hindcast.plan import journal, planner, plans
+from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
 from hindcast.runs import run_steps
 from hindcast_local import ports
@@ -233,13 +233,13 @@ def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
 
         def end(_: float) -> None:  # other threads sleep too
             if threading.current_thread() is threading.main_thread():
-                planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
+                planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
 
         monkeypatch.setattr(running.time, "sleep", end)
         code, out, err = hindcast("run", p.name, "--wait", "--reason", "a correction", "--format", "json")
         assert (code, json.loads(out)) == (0, {"run": number + 1})
         assert err.startswith(f"{p.name}: waiting until run {number} (cli__first) has ended; ")
-        assert journal.read_runs(p.warehouse, p.name)[-1].plan["reason"] == "a correction"
+        assert journal.read_runs(p.warehouse, p.name)[-1].plan.reason == "a correction"
 
 
 REFUSED = [

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import write_deltalake
 
+from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.common.errors import HindcastError, QueryError, RecordError, TopicError
 from hindcast.contract import Contract, load
@@ -189,9 +190,8 @@ def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     (tmp_path / "schemas" / "shop.yaml").write_text(CONTRACT, encoding="utf-8")
     for name, value in {"WAREHOUSE": made.warehouse, "SCHEMAS": str(tmp_path / "schemas"), "KAFKA": broker}.items():
         monkeypatch.setenv(f"HINDCAST_{name}", value)
-    planned = {"pipeline": "shop"}
     for run, state in ((1, "planned"), (1, "completed"), (2, "planned")):
-        journal.append_entry(made.warehouse, journal.Run(run, f"run-{run}", KNOWN[run - 1], state, planned, planned))
+        journal.append_entry(made.warehouse, bare_run("shop", run, KNOWN[run - 1], state))
     return made
 
 

@@ -16,8 +16,7 @@ from pyspark.errors import PySparkException
 from crashes import watched
 from hindcast.common.errors import HindcastError, RunError
 from hindcast.ingest import ingest_commits
-from hindcast.plan import planner, plans
-from hindcast.plan.plans import Plan
+from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
 from hindcast.store import commit_once, tables
 from hindcast.store.tables import Table
@@ -91,18 +90,16 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)
         run_steps.plan_run(p.name, "first")
-        first = plans.read_active_run(p.warehouse, p.name, 1)
+        first = journal.read_active_run(p.warehouse, p.name, 1)
         planner.abandon_run(p.warehouse, first, "by a test")
         run_steps.plan_run(p.name, "second")
-        ingest_commits.ingest_topic(
-            spark, p.contract, Plan.from_json(first.plan), "menu"
-        )  # the process of run 1 is still there
+        ingest_commits.ingest_topic(spark, p.contract, first.plan, "menu")  # the process of run 1 is still there
         with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
             p.run("second")
         assert "abandon" in refused.value.fix
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
         p.run("third")
-        ingest_commits.ingest_topic(spark, p.contract, Plan.from_json(first.plan), "orders")  # and still
+        ingest_commits.ingest_topic(spark, p.contract, first.plan, "orders")  # and still
         assert p.fates("menu") == [(n, "accepted") for n in range(3)]
         assert p.fates("orders") == [(n, "accepted") for n in range(4)]
         assert p.believed("bills") == [("anna", "curry", 8, 1), ("bob", "curry", 20, 5), ("candace", "curry", 24, 3)]

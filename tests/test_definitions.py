@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bare_runs import bare_run
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, load
 from hindcast.contract.definition import list_fields
@@ -50,10 +51,9 @@ def contract(folder: Path, *changes: tuple[str, str]) -> Contract:
 
 def run(number: int, it: Contract, past: list[Run], state: str = "completed", *, old: bool = False) -> Run:
     """A run under a contract as the journal has it; an `old` one as before plans kept texts."""
-    plan: dict[str, Any] = {"pipeline": "shop", "contract": it.hash}
-    if not old and (kept := definitions.list_unstored_fields(past, it)):
-        plan["definition"] = kept
-    return Run(number, f"run-{number}", datetime(2026, 1, number, tzinfo=UTC), state, plan, {})
+    fields = {} if old else definitions.list_unstored_fields(past, it)
+    known_at = datetime(2026, 1, number, tzinfo=UTC)
+    return bare_run("shop", number, known_at, state, contract=it.hash, definition=fields)
 
 
 def lines(past: list[Run], it: Contract) -> list[str]:
@@ -123,7 +123,7 @@ def test_a_contract_is_compared_with_that_of_the_last_completed_run(tmp_path: Pa
     assert lines(past, first) == []
     assert lines(past, second)[1:] == ["  views.bills.where: quantity > 1 -> quantity > 2"]
     assert lines([*past, run(4, second, past)], second) == []
-    kept = [bool(it.plan.get("definition")) for it in past]
+    kept = [bool(it.plan.definition) for it in past]
     assert kept == [True, True, False], "of each contract one plan has the text"
 
 
@@ -163,7 +163,10 @@ def test_what_is_forgotten_does_not_stay_in_a_text_that_a_plan_has_kept(tmp_path
     kept = definitions.list_unstored_fields([], contract(tmp_path, ("quantity > 1", "customer <> 'Ann Smith'")))
     texts = ForgottenTexts(frozenset({"Ann Smith"}), frozenset({"Ann Smith"}), frozenset({"orders"}))
     change = {"field": "views.bills.where", "before": "customer <> 'Ann Smith'", "after": None}
-    told = {"definition": kept, "contract": {"since": 1, "changes": [change], "more": 0}}
+    told = {
+        "definition": [list(field) for field in kept.items()],
+        "contract": {"since": 1, "changes": [change], "more": 0},
+    }
     assert "Ann Smith" in str(told)
     assert "Ann Smith" not in str(texts.scrub_json(told))
     assert "orders.item" in str(texts.scrub_json(told))

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.common import session
 from hindcast.common.settings import read_settings
 from hindcast.ops import doctor
 from hindcast.ops.doctor import CheckResult
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
 from hindcast_local import ports
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -194,7 +194,7 @@ def test_a_contract_that_does_not_load(broker: str, tmp_path: Path) -> None:
 def test_a_clock_that_is_behind_the_last_run(tmp_path: Path) -> None:
     p = Pipeline(None, "127.0.0.1:1", tmp_path, RESTAURANT)
     known = datetime.now(UTC) + timedelta(hours=1)
-    journal.append_entry(p.warehouse, Run(1, "one", known, "planned", {"pipeline": p.name}, {}))
+    journal.append_entry(p.warehouse, bare_run(p.name, 1, known))
     with p.here():
         [(state, found)] = told("clock")
     assert state == "warning"

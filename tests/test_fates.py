@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.ingest import fate_revisions, ledger
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal, planner, plans
+from hindcast.plan import journal, planner
 from hindcast.report import report
 from hindcast.runs import preview, run_steps
 from pipelines import Pipeline, pipeline, tuples
@@ -103,12 +103,12 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         p.run()
         p.write(within(20))
         number = run_steps.plan_run(p.name, "given up")
-        plan = plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, number).plan)
+        plan = journal.read_active_run(p.warehouse, p.name, number).plan
         fate_revisions.decide_fates(spark, p.contract, plan, "menu")
         fate_revisions.decide_fates(spark, p.contract, plan, "menu")
         run_steps.replay_topic(spark, p.name, number, "menu")
         assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
 
         # with the contract as it was before, the fate is what it was
         p.write(within(10))

@@ -18,7 +18,7 @@ from hindcast.common.errors import TopicError
 from hindcast.ingest import ingest_commits
 from hindcast.kafka import gaps, produce, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, millis
-from hindcast.plan import planner, plans
+from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
 from hindcast_local import broker as brokers
 from hindcast_local import ports, process
@@ -306,7 +306,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
         with pytest.raises(TopicError, match="was deleted and recreated since run 1"):
             p.run("first")
         assert p.raw("logs/menu") == []
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         p.run("second")
         anew()
         with pytest.raises(TopicError, match="was deleted and recreated since run 2") as refused:

@@ -14,11 +14,13 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, load, locate_complaint_in_file
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Release, ReleasedKeys, Replay
 from hindcast.quality import expectations, gate_results, gates, json_schemas
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.staged_change import StagedChange
@@ -289,19 +291,17 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
     told = {1: (20.0, "completed"), 2: (90.0, "stopped"), 3: (4.0, "completed"), 4: (95.0, "abandoned")}
 
     def plan(run: int) -> Plan:
-        released = {"sales": {"until": T0.isoformat(), "keys": [], "by": "ann"}} if run == 3 else {}
-        known_at = T0 + timedelta(hours=run)
-        return Plan("shop", run, f"run {run}", known_at, None, it.hash, {}, releases=released)
+        purpose = Release({"sales": ReleasedKeys(T0, (), "ann")}) if run == 3 else Replay()
+        return Plan("shop", run, f"run {run}", T0 + timedelta(hours=run), None, it.hash, {}, purpose=purpose)
 
     for run, (observed, state) in told.items():
         # Each run allowed something else.
         judged = GateResult(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
         gate_results.append_results(*place, run, "sales", [judged])
-        planned = plan(run).as_json()
-        entry = journal.Run(run, f"run {run}", plan(run).known_at, "planned", planned, planned)
+        entry = journal.Run(plan(run))
         journal.append_entry(place[0], entry)
         for ending in [state, *(["abandoned"] if state == "stopped" else [])]:
-            journal.append_entry(place[0], replace(entry, state=ending, detail={}))
+            journal.append_entry(place[0], replace(entry, outcome=OUTCOMES[ending]))
     log = tables.log_table(*place, "sales")
     table_creation.ensure_table(log, StructType([StructField("run", LongType())]))
     write_deltalake(log.path, pa.table({"run": pa.array([1, 2, 3, 4, 4, 5])}), mode="append")

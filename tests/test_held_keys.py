@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from bare_runs import bare_run
 from hindcast.airflow import tasks
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, load
 from hindcast.plan import definitions, journal, notices, planner
 from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
 from hindcast.quality import approval, hold_store
 from hindcast.report import report
 from hindcast.store import table_creation, tables
@@ -153,8 +155,8 @@ def test_some_of_the_held_keys_can_be_chosen(tmp_path: Path, capsys: pytest.Capt
 
 
 def begin_forgetting(warehouse: str, state: str) -> None:
-    plan = {"pipeline": "restaurant", "forgets": {"topic": "menu", "sha256": "0"}}
-    journal.append_entry(warehouse, Run(2, "forget__1", T0 + timedelta(days=1), state, plan, plan))
+    moment, erasure = T0 + timedelta(days=1), Erasure("menu", "0")
+    journal.append_entry(warehouse, bare_run("restaurant", 2, moment, state, run_id="forget__1", purpose=erasure))
 
 
 def test_a_rejection_waits_for_a_forgetting(
@@ -240,7 +242,7 @@ def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_com
 ) -> None:
     warehouse, text = str(tmp_path), contract(tmp_path)
     plan = Plan("restaurant", 2, "dies", T0, None, text.hash, {}, definition=definitions.list_unstored_fields([], text))
-    run = Run(2, "dies", T0, "planned", plan.as_json(), plan.as_json())
+    run = Run(plan)
     journal.append_entry(warehouse, run)
     menu = Table(warehouse, "restaurant", "menu", "versions")
     nothing = table_creation.arrow_schema(hold_store.SCHEMA).empty_table()
@@ -251,7 +253,7 @@ def test_what_an_abandoned_run_published_counts_when_delta_has_forgotten_its_com
     orders = [held(1, "curry", 1, table="orders"), held(2, "curry", 1, table="orders", entry="released")]
     enter(warehouse, held(1, "curry", 1), held(2, "curry", 1, entry="released"), *orders)
     planner.abandon_run(warehouse, run, "by a test")
-    monkeypatch.setattr(tables, "read_notes", lambda _: {})
+    monkeypatch.setattr(tables, "read_notes", lambda *_: {})
     assert {row["table"] for row in hold_store.read_held_rows(warehouse, "restaurant").to_pylist()} == {"orders"}
 
 
@@ -274,27 +276,27 @@ def test_entries_of_before_there_were_units_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instead", "command"),
+    ("purpose", "command"),
     [
-        ({}, "hindcast run restaurant"),
-        ({"only": "menu"}, "hindcast run restaurant --only menu"),
+        (Replay(), "hindcast run restaurant"),
+        (Replay("menu"), "hindcast run restaurant --only menu"),
         (
-            {"releases": {"menu": {"keys": ['{"item":"curry"}'], "by": "ann", "until": ""}}},
+            Release({"menu": ReleasedKeys(T0, ('{"item":"curry"}',), "ann")}),
             """hindcast release restaurant.menu --key '{"item":"curry"}'""",
         ),
         (
-            {"releases": {"menu": {"keys": [str(n) for n in range(9)], "by": "ann", "until": ""}}},
+            Release({"menu": ReleasedKeys(T0, tuple(map(str, range(9))), "ann")}),
             "hindcast release restaurant.menu",
         ),
         (
-            {"requeues": {"topics": ["menu"], "reason": "not a number", "partition": 0, "offsets": [3, 5]}},
+            Requeue(("menu",), reason="not a number", partition=0, offsets=(3, 5)),
             "hindcast requeue restaurant --topic menu --reason 'not a number' --partition 0 --offset 3 --offset 5",
         ),
-        ({"requeues": {"topics": ["menu", "orders"]}}, "hindcast requeue restaurant"),
+        (Requeue(("menu", "orders")), "hindcast requeue restaurant"),
     ],
 )
-def test_a_report_says_which_command_does_it_again(tmp_path: Path, instead: dict[str, Any], command: str) -> None:
-    plan = Plan("restaurant", 2, "r", T0, None, "", {}, **instead)
+def test_a_report_says_which_command_does_it_again(tmp_path: Path, purpose: Purpose, command: str) -> None:
+    plan = Plan("restaurant", 2, "r", T0, None, "", {}, purpose=purpose)
     told = report.build_report(str(tmp_path), contract(tmp_path), plan)
     assert told["again"] == command
     assert f"again: {command}" in report.format_report(told)

@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.common.errors import ContractError, RunError, TableError
 from hindcast.contract import load
-from hindcast.plan import inputs, journal, plans
+from hindcast.plan import inputs, journal
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -64,10 +64,7 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         p.run("second")  # brings a record, and what the other has learnt
         assert sorted(row[1] for row in p.believed("tipped")) == [0.9, 1.8]
         assert p.believed("dear") == [("curry", 9.0, 2, None)]
-        pins = [
-            plans.Plan.from_json(run.plan).as_of_system_times["dishes"]
-            for run in journal.read_runs(p.warehouse, p.name)
-        ]
+        pins = [run.plan.as_of_system_times["dishes"] for run in journal.read_runs(p.warehouse, p.name)]
         moments = [run.known_at for run in journal.read_runs(other.warehouse, other.name)]
         assert pins == [moments[0], moments[1]]
         before = p.versions()

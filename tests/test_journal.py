@@ -17,14 +17,16 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql.types import StructType
 
+from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RunError, TableError
 from hindcast.ops import doctor
 from hindcast.ops.verify.verify import verify_tables
-from hindcast.plan import journal, planner, plans
+from hindcast.plan import journal, planner
 from hindcast.plan.entries import RANKS
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Abandoned, Planned, Run, Stopped
+from hindcast.plan.plans import Plan
 from hindcast.quality import approval, gate_results, hold_store
 from hindcast.quality.gate_results import GateResult
 from hindcast.runs import run_steps
@@ -40,9 +42,8 @@ HOUR = timedelta(hours=1)
 
 
 def run_of(number: int, state: str, numbers: int = 1, **detail: str) -> Run:
-    plan = {"pipeline": "shop", "numbers": numbers}
-    shown = plan if state == "planned" else detail
-    return Run(number, f"run {number}", T0 + number * HOUR, state, plan, shown)
+    run = bare_run("shop", number, T0 + number * HOUR, run_id=f"run {number}", numbers=numbers)
+    return replace(run, outcome=journal._parse_outcome(state, detail, None)) if state != "planned" else run
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -65,7 +66,7 @@ def test_clocks_do_not_order_the_journal(tmp_path: Path, monkeypatch: pytest.Mon
                 journal.append_entry(warehouse, entry)
         told = journal.read_runs(warehouse, "shop")
         assert [(run.number, run.state) for run in told] == [(run, model[run][-1]) for run in sorted(model)]
-        assert all(run.plan["pipeline"] == "shop" for run in told)
+        assert all(run.plan.pipeline == "shop" for run in told)
         if allowed and state == "stopped":
             assert told[-1].stopped == f"step {step}", "of several stops the last one is shown"
     found = tables.open_table(journal.runs_table(warehouse, "shop"))
@@ -164,7 +165,7 @@ def test_an_old_journal_is_read_by_the_rank_of_states(tmp_path: Path) -> None:
         (run_of(2, "planned"), T0 + 7 * HOUR),
     )
     first, second = journal.read_runs(warehouse, "shop")
-    assert (first.state, first.plan["pipeline"], first.detail) == ("completed", "shop", {"some": "report"})
+    assert (first.state, first.plan.pipeline, first.detail) == ("completed", "shop", {"some": "report"})
     assert (second.state, second.stopped) == ("stopped", "last")
     journal.append_entry(warehouse, run_of(2, "completed"))
     assert [run.state for run in journal.read_runs(warehouse, "shop")] == ["completed"] * 2
@@ -180,7 +181,7 @@ def damaged(restaurant: Pipeline, tmp_path: Path) -> Iterator[Pipeline]:
     wrong = [(entry, at - HOUR if (entry.number, entry.state) == (1, "completed") else at) for entry, at in whole]
     _, second, third = (run for run, _ in whole if run.state == "completed")
     later = clock.now() + HOUR
-    wrong += [(replace(second, state="abandoned", detail={"reason": "by hand"}), later), (third, later)]
+    wrong += [(replace(second, outcome=Abandoned("by hand")), later), (third, later)]
     write_old(copy.warehouse, copy.name, *wrong)
     with copy.here():
         yield copy
@@ -189,9 +190,12 @@ def damaged(restaurant: Pipeline, tmp_path: Path) -> Iterator[Pipeline]:
 def entries_of(p: Pipeline) -> list[tuple[Run, datetime]]:
     found = tables.open_table(journal.runs_table(p.warehouse, p.name))
     assert found is not None
+    rows = found.to_pyarrow_table().sort_by("sequence").to_pylist()
+    plans = {row["run"]: Plan.from_json(json.loads(row["detail"])) for row in rows if row["entry"] == "planned"}
+    outcomes = [journal._parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in rows]
     return [
-        (Run(row["run"], row["runId"], row["knownAt"], row["entry"], {}, json.loads(row["detail"])), row["at"])
-        for row in found.to_pyarrow_table().sort_by("sequence").to_pylist()
+        (Run(plans[row["run"]], Planned() if row["entry"] == "planned" else outcome), row["at"])
+        for row, outcome in zip(rows, outcomes, strict=True)
     ]
 
 
@@ -223,7 +227,7 @@ def test_a_damaged_journal_is_found_and_put_in_order(
 
 def test_a_run_without_its_plan_is_told_and_made_again(damaged: Pipeline) -> None:
     DeltaTable(journal.runs_table(damaged.warehouse, damaged.name).path).delete("run = 2 AND entry = 'planned'")
-    with pytest.raises(TableError, match="the journal lacks the plan of run 2") as refused:
+    with pytest.raises(TableError, match="the journal lacks a valid plan of run 2") as refused:
         journal.read_runs(damaged.warehouse, damaged.name)
     told = verify_tables(damaged.warehouse, damaged.contract)
     assert told.not_checked == ["everything else, until the journal of runs can be read"]
@@ -237,7 +241,7 @@ def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def give_up(number: int) -> None:
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
 
     with pipeline(None, broker, tmp_path) as p:
         now, moment = clock.now(), datetime(2099, 1, 1, tzinfo=UTC)
@@ -315,8 +319,8 @@ def test_of_two_that_give_up_a_stopped_run_at_once_the_second_is_told_to_wait(
 ) -> None:
     with pipeline(None, broker, tmp_path) as p:
         run_steps.plan_run(p.name, "first")
-        first = plans.read_active_run(p.warehouse, p.name, 1)
-        journal.append_entry(p.warehouse, replace(first, state="stopped", detail={"found": "by a test"}))
+        first = journal.read_active_run(p.warehouse, p.name, 1)
+        journal.append_entry(p.warehouse, replace(first, outcome=Stopped("menu", "by a test")))
         propose = planner.propose_plan
 
         def propose_late(*given: Any, **named: Any) -> Plan:
@@ -337,7 +341,7 @@ def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
     with pipeline(None, broker, tmp_path) as p:
         now = clock.now()
         run_steps.plan_run(p.name, "first")
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         monkeypatch.setattr(clock, "now", lambda: now - HOUR / 2)
         run_steps.plan_run(p.name, "second")
         first, second = journal.read_runs(p.warehouse, p.name)

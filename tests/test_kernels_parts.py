@@ -90,7 +90,7 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
     others.append(lambda: delta_rs_writer.add_files([_named(4)], table, 4, {"run": 4}, after=2))
     assert not delta_rs_writer.add_files([_named(40)], table, 4, {"run": 4}, after=2)
     assert tables.count_rows(table) == 3
-    assert sorted(tables.read_notes(table)) == [1, 2, 4]
+    assert sorted(tables.read_notes(table, dict)) == [1, 2, 4]
 
 
 HOUR = timedelta(hours=1)

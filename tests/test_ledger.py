@@ -13,7 +13,7 @@ import pytest
 from hindcast.cli import main
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal, plans
+from hindcast.plan import journal
 from hindcast.runs import run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
 
@@ -71,20 +71,20 @@ def test_a_lost_journal_is_made_again_and_runs_go_on_after_it(copy: Pipeline) ->
     ]
     assert copy.states() == [(1, "completed"), (2, "abandoned")], "what the last one left is the next one's"
     for number in (1, 2):
-        now, then = (plans.Plan.from_json(of[number].plan).topics for of in (after, before))
+        now, then = (of[number].plan.topics for of in (after, before))
         assert now["menu"] == then["menu"]
         assert now["orders"].ranges == then["orders"].ranges
     with copy.here():
         assert run_steps.plan_run(copy.name, "next") == 3
     [_, _, planned] = journal.read_runs(copy.warehouse, copy.name)
     assert planned.known_at > before[2].known_at
-    assert [share.ranges[0] for share in plans.Plan.from_json(planned.plan).topics.values()] == [(4, 4), (4, 4)]
+    assert [share.ranges[0] for share in planned.plan.topics.values()] == [(4, 4), (4, 4)]
 
 
 def test_a_journal_that_disagrees_with_the_logs_is_put_right(copy: Pipeline) -> None:
     shutil.rmtree(Path(copy.warehouse) / copy.name / "logs" / "orders")
     assert journal_rebuild.rebuild_journal(copy.warehouse, copy.contract) == [1]
-    plan = plans.Plan.from_json(journal.read_runs(copy.warehouse, copy.name)[0].plan)
+    plan = journal.read_runs(copy.warehouse, copy.name)[0].plan
     assert list(plan.topics) == ["menu"]
 
 
@@ -108,8 +108,6 @@ def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
         two.prefix = one.prefix
         two.write(RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
         assert run_steps.plan_run(two.name, "first") == 1
-        shares = [
-            plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, 1).plan).topics["menu"] for p in (one, two)
-        ]
+        shares = [journal.read_active_run(p.warehouse, p.name, 1).plan.topics["menu"] for p in (one, two)]
         assert shares[0] == shares[1]
         assert one.states() == two.states() == [(1, "planned")]

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable, Field, Schema
 
+from bare_runs import bare_run
 from crashes import watched
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
@@ -25,7 +26,6 @@ from hindcast.ops import maintenance
 from hindcast.ops.maintenance import file_retention, maintain_tables, overlap_depth
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
 from hindcast.query import read
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -98,13 +98,13 @@ def test_files_become_few_and_no_answer_changes(
 ) -> None:
     monkeypatch.setattr(maintenance, "MIN_FILES", 2)
     before, old = answers(here), DeltaTable(here.table("menu").path).version()
-    noted = {name: tables.read_notes(here.table(name)) for name in NAMES}
+    noted = {name: tables.read_notes(here.table(name), dict) for name in NAMES}
     assert main.main(["maintain", here.name, "--format", "json"]) == 0
     told = {it["table"]: it for it in json.loads(capsys.readouterr().out)["tables"]}
     assert told["logs/menu"]["files"] == [2, 1]
     assert told["runs"]["files"] == [6, 1]
     assert answers(here) == before
-    assert {name: tables.read_notes(here.table(name)) for name in NAMES} == noted
+    assert {name: tables.read_notes(here.table(name), dict) for name in NAMES} == noted
     log = Table(here.warehouse, here.name, "logs/menu", "log")
     newest = DeltaTable(log.path).history(1)[0]
     assert (newest["operation"], json.loads(newest["userMetadata"])["run"]) == ("OPTIMIZE", 2), "notes are kept alive"
@@ -216,7 +216,7 @@ def enter(settings: Settings, monkeypatch: pytest.MonkeyPatch, *entries: tuple[i
     for number, state, ago in entries:
         moment = datetime.now(UTC) - ago
         monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
-        journal.append_entry(settings.warehouse, Run(number, f"run {number}", moment, state, {"pipeline": "p"}, {}))
+        journal.append_entry(settings.warehouse, bare_run("p", number, moment, state))
 
 
 def test_files_are_kept_as_long_as_is_set(set_to_two_days: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

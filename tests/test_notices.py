@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from bare_runs import bare_run
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.ops import maintenance
 from hindcast.ops.erase import forget, records
 from hindcast.ops.erase.purge import list_live_files
 from hindcast.plan import journal, notices
-from hindcast.plan.journal import Run
+from hindcast.plan.purposes import Erasure
 from hindcast.store.folder import WarehouseFolder
 from pipelines import CORRECTION, SEED, Pipeline, pipeline, tell, until, wrong
 
@@ -42,7 +43,7 @@ def enter(settings: Settings, number: int, state: str, **plan: Any) -> None:
     moment = datetime(2026, 1, number, tzinfo=UTC)
     journal.append_entry(
         settings.warehouse,
-        Run(number, f"run {number}", moment, state, {"pipeline": "p", **plan}, {"pipeline": "p", **plan}),
+        bare_run("p", number, moment, state, run_id=f"run {number}", **plan),
     )
 
 
@@ -79,17 +80,17 @@ def test_the_notice_of_a_process_that_died_is_taken_away(settings: Settings) -> 
 
 
 def test_nobody_rewrites_files_while_something_is_forgotten(settings: Settings) -> None:
-    enter(settings, 2, "planned", forgets={"topic": "t", "sha256": "0"})
+    enter(settings, 2, "planned", purpose=Erasure("t", "0"))
     with (
         pytest.raises(BusyError, match=r"maintenance stops here: run 2 \(run 2\) forgets something"),
         notices.post_notice(settings.warehouse, "p", "maintenance"),
     ):
         raise AssertionError("nothing may be done here")
     assert posted_files(settings) == []
-    enter(settings, 2, "stopped", forgets={"topic": "t", "sha256": "0"})
+    enter(settings, 2, "stopped", purpose=Erasure("t", "0"))
     with pytest.raises(BusyError):
         notices.refuse_forgetting(settings.warehouse, "p", "maintenance")
-    enter(settings, 2, "completed", forgets={"topic": "t", "sha256": "0"})
+    enter(settings, 2, "completed", purpose=Erasure("t", "0"))
     with notices.post_notice(settings.warehouse, "p", "maintenance"):
         assert len(posted_files(settings)) == 1
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from bare_runs import bare_run
 from hindcast.common.errors import RequestError
 from hindcast.contract import Contract
 from hindcast.contract.load import _Loader
 from hindcast.plan import journal, planner
-from hindcast.plan.journal import Run
-from hindcast.plan.plans import Plan
 from hindcast.runs import incremental_state, preview
 from hindcast.store.tables import open_table
 from pipelines import RESTAURANT, T0, Pipeline, pipeline
@@ -114,7 +113,7 @@ def test_inputs_stay_as_they_were_known_but_the_one_that_is_asked_for(
         p.run("third", only="dishes")
         assert [row[1] for row in p.believed("tipped")] == [0.9, 0.9]
         assert p.believed("dear") == [("curry", 9.0, 2, None)]
-        pins = [Plan.from_json(run.plan).as_of_system_times["dishes"] for run in journal.read_runs(p.warehouse, p.name)]
+        pins = [run.plan.as_of_system_times["dishes"] for run in journal.read_runs(p.warehouse, p.name)]
         moments = [run.known_at for run in journal.read_runs(other.warehouse, other.name)]
         assert pins == [moments[0], moments[0], moments[1]]
 
@@ -134,7 +133,7 @@ def test_what_concerns_all_tables_is_not_done_for_one(
 ) -> None:
     contract = parsed(WIDER)
     runs = [
-        Run(n, f"run-{n}", T0, state, {"contract": contract.hash if hash_ == "same" else "c0ffee"}, {})
+        bare_run("shop", n, T0, state, contract=contract.hash if hash_ == "same" else "c0ffee")
         for n, (state, hash_) in enumerate(past, 1)
     ]
     with pytest.raises(RequestError) as refused:

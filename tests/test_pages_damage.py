@@ -18,11 +18,12 @@ from fastapi.testclient import TestClient
 from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Run, Stopped
+from hindcast.plan.plans import Plan
 from hindcast.report import page
 from test_pages import GUEST, client, text, twin
 from test_read_only import heed_rights
-from warehouses import HOSTILE, RUNS, plan, report, shop
+from warehouses import HOSTILE, plan, report, shop
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,10 +31,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """`shop` is whole; `guest` has one run, which was stopped, and its report."""
     with shop(tmp_path_factory.mktemp("shop"), GUEST) as found:
         contract = find(found.schemas, "guest")
-        planned = plan(contract, 1)
-        run = Run(1, "manual__1", RUNS[0], "planned", planned, planned)
+        run = Run(plan(contract, 1))
         journal.append_entry(found.warehouse, run)
-        journal.append_entry(found.warehouse, replace(run, state="stopped", detail={"found": f"bad {HOSTILE}"}))
+        journal.append_entry(found.warehouse, replace(run, outcome=Stopped("prices", f"bad {HOSTILE}")))
         page.write_page(found.reports, report(contract, 1, state="stopped"))
         yield found
 
@@ -115,15 +115,16 @@ def test_a_damaged_journal_is_told_in_its_pipelines_line(web: TestClient, settin
 def test_a_plan_in_the_journal_that_is_none_is_told_in_its_pipelines_line(web: TestClient, settings: Settings) -> None:
     whole = line_of(web, "shop")
     kept = journal.read_run_history(settings.warehouse, "guest", 1)
-    malformed = replace(kept[0], detail={"x": 1})
-    journal.replace_entries(settings.warehouse, "guest", [malformed])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "as_json", lambda _: {"x": 1})
+        journal.replace_entries(settings.warehouse, "guest", kept[:1])
     try:
         (problem,) = line_of(web, "guest")["problems"]
         assert line_of(web, "shop") == whole
     finally:
         journal.replace_entries(settings.warehouse, "guest", kept)
-    assert problem["found"] == "the runs cannot be shown: KeyError: 'pipeline'"
-    assert problem["mend"] == "hindcast verify guest --quick says what is wrong with the journal"
+    assert problem["found"] == "the journal lacks a valid plan of run 1"
+    assert problem["mend"] == "hindcast ledger guest --rebuild"
 
 
 def test_a_report_is_replaced_whole_or_not_at_all(settings: Settings, tmp_path: Path) -> None:

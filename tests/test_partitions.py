@@ -12,7 +12,7 @@ from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.kafka import produce, topics
 from hindcast.kafka.topics import Cluster, OffsetRange
-from hindcast.plan import journal, plans
+from hindcast.plan import journal
 from hindcast.runs import run_steps
 from hindcast.store import tables
 from pipelines import Pipeline, at, pipeline
@@ -88,7 +88,7 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
 def taken(p: Pipeline, number: int) -> set[tuple[int, int, int]]:
     """Partition, start and end of what a run has planned to read."""
     (run,) = (run for run in journal.read_runs(p.warehouse, p.name) if run.number == number)
-    parts = plans.Plan.from_json(run.plan).topics["prices"].parts
+    parts = run.plan.topics["prices"].parts
     return {(partition, *its) for part in parts for partition, its in part.items()}
 
 

@@ -74,7 +74,7 @@ def in_transaction(p: Pipeline, topic: str, end: int) -> None:
 
 def share(p: Pipeline) -> plans.TopicPlan:
     """What the last plan takes."""
-    return plans.Plan.from_json(journal.read_runs(p.warehouse, p.name)[-1].plan).topics["sales"]
+    return journal.read_runs(p.warehouse, p.name)[-1].plan.topics["sales"]
 
 
 def named(p: Pipeline) -> list[tuple[int, str, int]]:

@@ -18,7 +18,7 @@ from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import quarantine, topic_log
 from hindcast.kafka.topics import HEADERS_SCHEMA
-from hindcast.plan import plans
+from hindcast.plan import journal
 from hindcast.report import report
 from pipelines import pipeline
 
@@ -364,7 +364,7 @@ def test_a_run_takes_all_of_them(spark: SparkSession, broker: str, tmp_path: Pat
             p.run("one")
         assert p.versions() == before == dict.fromkeys(before)
         assert p.states() == [(1, "stopped")]
-        told = report.read_report(p.warehouse, p.contract, plans.read_active_run(p.warehouse, p.name, 1))
+        told = report.read_report(p.warehouse, p.contract, journal.read_active_run(p.warehouse, p.name, 1))
         assert (told["state"], "nothing was written" in told["found"]) == ("stopped", True)
 
         p.write(CONTRACT.replace("ALLOWED", "90%"))

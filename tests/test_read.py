@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from bare_runs import OUTCOMES, bare_run
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import QueryError, TableError, UnknownError
 from hindcast.contract import load
@@ -85,7 +86,7 @@ def test_what_will_be_known_or_is_not_settled_is_refused(restaurant: Pipeline, t
     assert f"the last completed run is known at {known(restaurant, 3).isoformat()}" in caught.value.fix
     shutil.copytree(restaurant.warehouse, tmp_path / "warehouse")
     warehouse, last = str(tmp_path / "warehouse"), journal.read_runs(restaurant.warehouse, restaurant.name)[-1]
-    under_way = replace(last, number=4, run_id="fourth", known_at=datetime.now(UTC), state="planned")
+    under_way = journal.Run(replace(last.plan, run=4, run_id="fourth", known_at=datetime.now(UTC)))
     journal.append_entry(warehouse, under_way)
     with pytest.raises(QueryError, match=r"run 4 \(fourth\) has not ended") as caught:
         read.query(warehouse, restaurant.contract, "menu", Question(known_at=datetime.now(UTC)))
@@ -256,9 +257,9 @@ def test_keys_of_several_columns_are_compared_by_their_types(tmp_path: Path, spa
     path = tmp_path / "theatre.yaml"
     path.write_text(THEATRE, encoding="utf-8")
     contract, warehouse = load(path), str(tmp_path)
-    run = journal.Run(1, "first", T0, "planned", {"pipeline": "theatre"}, {"pipeline": "theatre"})
+    run = bare_run("theatre", 1, T0)
     journal.append_entry(warehouse, run)
-    journal.append_entry(warehouse, replace(run, state="completed"))
+    journal.append_entry(warehouse, replace(run, outcome=OUTCOMES["completed"]))
     seats = [(row, seat, row == 1, T0, None, T0, None, 0, 0, "open") for row in (2, 9, 10) for seat in ("a", "b'\\")]
     names = [
         "row",

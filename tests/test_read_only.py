@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hindcast.contract import find
 from hindcast.plan import journal
 from hindcast.plan.journal import Run
 from pipelines import SEED, at, pipeline, tell
-from warehouses import RUNS, plan, shop
+from warehouses import plan, shop
 
 COMMANDS = """
 import os, subprocess, sys
@@ -88,8 +89,7 @@ CANNOT = "this user cannot write here: the warehouse is read-only, or belongs to
 
 def test_questions_are_answered_and_what_would_write_says_why_it_cannot(tmp_path: Path) -> None:
     with shop(tmp_path) as now:
-        open_run = plan(find(now.schemas, "shop"), 2) | {"run": 3, "runId": "third"}
-        journal.append_entry(now.warehouse, Run(3, "third", RUNS[1], "planned", open_run, open_run))
+        journal.append_entry(now.warehouse, Run(replace(plan(find(now.schemas, "shop"), 2), run=3, run_id="third")))
         before = list_files(Path(now.warehouse))
         said = dict(do_lines(["chmod -R a-w WAREHOUSE", *ANSWERED, *PAGES, *REFUSED, "doctor"], now.environment))
         said |= dict(do_lines(["chmod -R u+w WAREHOUSE"], now.environment))

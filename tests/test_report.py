@@ -17,6 +17,7 @@ from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.query import read, spark_functions
 from hindcast.report import report
 from hindcast.report.page import render_page
+from hindcast.store.commit_notes import LeftOut
 from pipelines import T0, Pipeline, cloned, pipeline
 
 if TYPE_CHECKING:
@@ -165,10 +166,8 @@ def test_a_window_closes_when_every_partition_of_the_topic_has_gone_past_it(
     )
     share = TopicPlan("id", 0, 0, {}, {partition: OffsetRange(0, 9) for partition in (0, 1)}, {})
     plan = Plan("windowed", 1, "first", T0, None, "hash", {"orders": share})
-    note = {"leftOut": {"no_key": 0, "no_value": 0, "too_late": 2}, "streamTimes": times}
-    told = report.summarize_aggregate(
-        load(tmp_path / "windowed.yaml"), plan, "by_five", note, {"leftOut": {"too_late": 1}}
-    )
+    note = LeftOut({"no_key": 0, "no_value": 0, "too_late": 2}, times)
+    told = report.summarize_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", note, LeftOut({"too_late": 1}))
     assert (told["closedUpTo"], told["newlyLeftOut"]["too_late"]) == (closed, 1)
 
 

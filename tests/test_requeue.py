@@ -12,6 +12,7 @@ from hindcast.common.errors import QueryError, RequestError
 from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
+from hindcast.plan.purposes import Requeue
 from hindcast.report import report
 from hindcast.runs import incremental_state, run_steps
 from hindcast.store import commits
@@ -256,14 +257,14 @@ def test_a_requeue_is_told_alike_by_increments(
             broker,
             p.contract,
             "given up",
-            instead={"requeues": requeue.build_request(p.contract, reason="oversized")},
+            instead=requeue.build_request(p.contract, reason="oversized"),
         ).run
-        plan = plans.Plan.from_json(plans.read_active_run(p.warehouse, p.name, number).plan)
+        plan = journal.read_active_run(p.warehouse, p.name, number).plan
         assert plans.Plan.from_json(plan.as_json()) == plan
         for name in ("menu", "orders", "orders"):
             fate_revisions.decide_fates(spark, p.contract, plan, name)
         assert len(p.raw("fates/orders")) == 1, "a repeat decides nothing again"
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, number), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
         p.send("menu", ("soup", {"price": 5}, 14))
         p.send("orders", ("eve", {"item": "soup", "quantity": 1}, 26), ("finn", {"item": "curry", "quantity": 1}, 5))
         p.run()
@@ -311,7 +312,7 @@ def test_a_requeue_that_died_is_finished(
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:
-            planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
+            planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
             p.run()
             assert p.states() == [(1, "completed"), (2, "abandoned"), (3, "completed")]
         assert len(p.raw("fates/menu")) == 4
@@ -326,14 +327,11 @@ def test_what_a_requeue_is_asked_for() -> None:
     topic = {"read": "stream", "key": {"id": "string"}, "value": {"n": "int"}}
     one = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic}})
     two = Contract.model_validate({"pipeline": "p", "start": "2026-01-01", "topics": {"a": topic, "b": topic}})
-    assert requeue.build_request(two) == {"topics": ["a", "b"]}
-    assert requeue.build_request(two, "b", "over", 0, [3, 1, 3]) == {
-        "topics": ["b"],
-        "reason": "over",
-        "partition": 0,
-        "offsets": [1, 3],
-    }
-    assert requeue.build_request(one, partition=0)["partition"] == 0
+    assert requeue.build_request(two) == Requeue(("a", "b"))
+    assert requeue.build_request(two, "b", "over", 0, [3, 1, 3]) == Requeue(
+        ("b",), reason="over", partition=0, offsets=(1, 3)
+    )
+    assert requeue.build_request(one, partition=0).partition == 0
     for contract, asked in ((one, {"topic": "c"}), (one, {"offsets": [1]}), (two, {"partition": 1})):
         with pytest.raises(QueryError):
             requeue.build_request(contract, **asked)

@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from hindcast.store import commit_once, commits, files, rewriting, row_reader, table_creation, tables
+from hindcast.store.commit_notes import TableNote
+from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
 from pipelines import T0
 
@@ -40,9 +42,10 @@ def changed(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
 
 def publish(changes: DataFrame, it: Table, run: int, *, few: bool) -> None:
     closing = changes.agg(commits.closing_summary(it)).first()
-    told = closing["closing"].asDict() if closing else {}
-    told = told if told["open"] + told["past"] else None
-    note = {"run": run, "opened": 0}
+    assert closing is not None
+    told = ClosedRows(**closing["closing"].asDict())
+    told = told if told.open + told.past else None
+    note = TableNote(run)
     after = tables.read_last_run(it)
     commits.publish_change(changes, it, run, T0 + timedelta(days=run), closing=told, note=note, after=after, few=few)
 

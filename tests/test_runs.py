@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
 from hindcast.ingest import topic_log
-from hindcast.plan import journal, planner, plans
-from hindcast.plan.plans import Plan
+from hindcast.plan import journal, planner
 from hindcast.report import page, report
 from hindcast.runs import run_steps
 from hindcast.store import table_creation, tables
@@ -205,14 +205,14 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
         with pytest.raises(RunError, match=r"run 1 \(first\) has not ended") as refused:
             run_steps.plan_run(p.name, "second")
         assert "hindcast abandon restaurant" in refused.value.fix
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         assert run_steps.plan_run(p.name, "second") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
         with pytest.raises(RunError, match="run 1 is abandoned"):
             run_steps.finish_run(p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
             run_steps.finish_run(p.name, 7)
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 2), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
         run_steps.plan_run(p.name, "requeue__1")
         with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
             run_steps.plan_run(p.name, "third")
@@ -222,21 +222,23 @@ def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp
 def test_a_run_that_was_stopped_is_planned_anew_by_a_retry_of_its_plan(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         run_steps.plan_run(p.name, "first")
-        journal.append_entry(p.warehouse, replace(plans.read_active_run(p.warehouse, p.name, 1), state="stopped"))
+        journal.append_entry(
+            p.warehouse, replace(journal.read_active_run(p.warehouse, p.name, 1), outcome=OUTCOMES["stopped"])
+        )
         p.send("orders", ("ann", {"item": "curry", "quantity": 1}, 1))
         assert run_steps.plan_run(p.name, "first") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
-        again = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 2).plan)
+        again = journal.read_active_run(p.warehouse, p.name, 2).plan
         assert sum(again.topics["orders"].planned_counts.values()) == 1, "with what has come since"
 
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         run_steps.plan_run(p.name, "first")
-        first = plans.read_active_run(p.warehouse, p.name, 1)
+        first = journal.read_active_run(p.warehouse, p.name, 1)
         tell(p, SEED)
         run_steps.plan_run(p.name, "first")
-        assert plans.read_active_run(p.warehouse, p.name, 1) == first
+        assert journal.read_active_run(p.warehouse, p.name, 1) == first
 
 
 def test_a_contract_changed_before_anything_was_written_is_planned_anew(broker: str, tmp_path: Path) -> None:
@@ -256,7 +258,7 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
         patch.setattr(
             planner, "read_last_run", lambda table: 1 if table.name == "logs/menu" else 0
         )  # its log has run 1
-        plan = Plan.from_json(plans.read_active_run(p.warehouse, p.name, 1).plan)
+        plan = journal.read_active_run(p.warehouse, p.name, 1).plan
         told = planner.describe_written(p.warehouse, p.contract, plan, 0, 1)
         assert "nothing was written for this topic; what was written for others stays" in told
         assert "stays, and the next run continues after it" in told
@@ -269,10 +271,10 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
 def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
         run_steps.plan_run(p.name, "first")
-        planner.abandon_run(p.warehouse, plans.read_active_run(p.warehouse, p.name, 1), "by a test")
+        planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         seen = tables.open_table(journal.runs_table(p.warehouse, p.name))
         run_steps.plan_run(p.name, "second")
-        mine = plans.read_active_run(p.warehouse, p.name, 2)
+        mine = journal.read_active_run(p.warehouse, p.name, 2)
         with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
             journal.append_entry(p.warehouse, mine)
         views = iter([seen])  # as the other saw it at the same moment, and then as it is
@@ -284,22 +286,22 @@ def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) ->
 def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         run_steps.plan_run(p.name, "first")
-        run = plans.read_active_run(p.warehouse, p.name, 1)
+        run = journal.read_active_run(p.warehouse, p.name, 1)
         ahead = run.known_at + timedelta(minutes=50)
         planner.abandon_run(p.warehouse, run, "by a test")
-        second = journal.Run(2, "second", ahead, "planned", run.plan, run.plan)
+        second = journal.Run(replace(run.plan, run=2, run_id="second", known_at=ahead))
         journal.append_entry(p.warehouse, second)
         planner.abandon_run(p.warehouse, second, "by a test")
         run_steps.plan_run(p.name, "third")
-        assert plans.read_active_run(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
+        assert journal.read_active_run(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
 
 
 def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
         run_steps.plan_run(p.name, "first", T0 + timedelta(seconds=3))
-        told = plans.read_active_run(p.warehouse, p.name, 1).plan["topics"]
-        assert {name: topic["partitions"] for name, topic in told.items()} == {
+        topics = journal.read_active_run(p.warehouse, p.name, 1).plan.topics
+        assert {name: topic.as_json()["partitions"] for name, topic in topics.items()} == {
             "menu": [{"partition": 0, "anchor": 0, "start": 0, "end": 2}],
             "orders": [{"partition": 0, "anchor": 0, "start": 0, "end": 1}],
         }

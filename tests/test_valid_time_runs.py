@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from hindcast.ingest import ledger, requeue
 from hindcast.kafka.topics import millis
 from hindcast.ops import journal_rebuild
-from hindcast.plan import journal, plans
+from hindcast.plan import journal
 from hindcast.runs import run_steps
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
@@ -165,7 +165,7 @@ def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
 
 
 def share(run: journal.Run) -> tuple[str | None, ...]:
-    told = plans.Plan.from_json(run.plan).topics
+    told = run.plan.topics
     return told["menu"].valid_time, told["orders"].valid_time
 
 

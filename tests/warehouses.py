@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,9 @@ from deltalake import write_deltalake
 
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, load
+from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
+from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.report import page
 from hindcast.store import tables
 
@@ -126,33 +129,18 @@ def report(contract: Contract, run: int, **told: Any) -> dict[str, Any]:
     }
 
 
-def plan(contract: Contract, run: int) -> dict[str, Any]:
-    """The plan of a run, as the journal has it."""
-    share = {
-        "id": "t",
-        "epoch": 0,
-        "after": run - 1,
-        "partitions": [{"partition": 0, "anchor": 0, "start": 0, "end": 2}],
-    }
-    return {
-        "pipeline": contract.pipeline,
-        "run": run,
-        "runId": f"manual__{run}",
-        "knownAt": RUNS[run - 1].isoformat(),
-        "intervalEnd": None,
-        "contract": contract.hash,
-        "topics": {"prices": share},
-        "inputs": {},
-    }
+def plan(contract: Contract, run: int) -> Plan:
+    """The plan of a run that ingests two offsets."""
+    topic_plan = TopicPlan("t", 0, run - 1, {0: 0}, {0: OffsetRange(0, 2)}, {})
+    identity = contract.pipeline, run, f"manual__{run}", RUNS[run - 1], None, contract.hash
+    return Plan(*identity, {"prices": topic_plan})
 
 
 def complete(settings: Settings, contract: Contract, run: int) -> None:
     """A run that has ended, with its report."""
-    told = plan(contract, run)
-    entry = journal.Run(run, f"manual__{run}", RUNS[run - 1], "planned", told, told)
+    entry, made = journal.Run(plan(contract, run)), report(contract, run)
     journal.append_entry(settings.warehouse, entry)
-    made = report(contract, run)
-    journal.append_entry(settings.warehouse, journal.Run(run, entry.run_id, entry.known_at, "completed", told, made))
+    journal.append_entry(settings.warehouse, replace(entry, outcome=journal.Completed(made)))
     page.write_page(settings.reports, made)
 
 

@@ -158,7 +158,9 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     first = spark.read.parquet(str(it.brought(1)))
     _log(spark, it, contract, 1)
     inputs.publish(spark, first, tables.locate_table(it.warehouse, contract, "prices"), "prices", count)
-    journal.append_entry(it.warehouse, _entry(it, contract, 1, "completed"))
+    entry = _entry(it, contract, 1)
+    for outcome in (entry.outcome, journal.Completed({"tables": {}})):
+        journal.append_entry(it.warehouse, replace(entry, outcome=outcome))
     rows = spark.read.format("delta").load(f"{it.warehouse}/growing/prices")
     for peer in MERGES:
         rows.select("item", "price", "category", "validFrom", "validTo").write.format("delta").save(str(it.of(peer)))
@@ -187,14 +189,14 @@ def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     from hindcast.plan import journal
     from hindcast.runs import run_steps
 
-    entry = _entry(it, contract, run, "planned")
+    entry = _entry(it, contract, run)
     journal.append_entry(it.warehouse, entry)
     _log(spark, it, contract, run)
     run_steps.replay_topic(spark, "growing", run, "prices")
-    journal.append_entry(it.warehouse, replace(entry, state="completed", detail={"tables": {}}))
+    journal.append_entry(it.warehouse, replace(entry, outcome=journal.Completed({"tables": {}})))
 
 
-def _entry(it: Grown, contract: Contract, run: int, state: str) -> Any:
+def _entry(it: Grown, contract: Contract, run: int) -> Any:
     from hindcast.kafka.topics import OffsetRange
     from hindcast.plan import journal
     from hindcast.plan.plans import Plan, TopicPlan
@@ -202,7 +204,7 @@ def _entry(it: Grown, contract: Contract, run: int, state: str) -> Any:
     share = TopicPlan("prices", 0, run - 1, {0: 0}, {0: OffsetRange(*it.span(run))}, {})
     known_at = data.KNOWN + timedelta(hours=run - 1)
     plan = Plan("growing", run, f"run-{run}", known_at, None, contract.hash, {"prices": share})
-    return journal.Run(run, plan.run_id, known_at, state, plan.as_json(), plan.as_json())
+    return journal.Run(plan)
 
 
 def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:

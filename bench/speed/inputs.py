@@ -139,6 +139,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     from hindcast.common.session import override_conf
     from hindcast.runs import table_diff
     from hindcast.store import commits, table_creation
+    from hindcast.store.commit_notes import TableNote
 
     known = drawn.select(
         F.struct("item").alias("key"),
@@ -151,7 +152,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     table_creation.ensure_table(table, table_diff.table_schema(rows))
     with override_conf(spark, {"spark.sql.shuffle.partitions": "16"}):
         opened = rows.withColumn("change", F.lit("open"))
-        commits.publish_change(opened, table, 1, KNOWN, closing=None, note={"run": 1, "opened": count})
+        commits.publish_change(opened, table, 1, KNOWN, closing=None, note=TableNote(1, count))
 
 
 def _plan(place: Inputs, kind: str) -> None:
@@ -164,5 +165,5 @@ def _plan(place: Inputs, kind: str) -> None:
     if journal.read_runs(warehouse, kind):
         return
     shares = {name: TopicPlan(name, 0, 0, {0: 0}, {0: OffsetRange(0, 1)}, {}) for name in contract.topics}
-    plan = Plan(kind, 1, "bench", KNOWN, None, contract.hash, shares).as_json()
-    journal.append_entry(warehouse, journal.Run(1, "bench", KNOWN, "planned", plan, plan))
+    plan = Plan(kind, 1, "bench", KNOWN, None, contract.hash, shares)
+    journal.append_entry(warehouse, journal.Run(plan))

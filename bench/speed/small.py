@@ -72,7 +72,7 @@ def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwat
             found[SHARED if shared else SUBMIT].seconds.append(time.monotonic() - begun)
             begun = time.monotonic()
             note = watch(f"g {BUILD}", partial(run_steps.build_view, spark, "small", run, "bills"))
-            assert note["opened"] == RECORDS, note
+            assert note.opened == RECORDS, note
             if shared:
                 found[BUILD].seconds.append(time.monotonic() - begun)
                 seconds = {data: round(it.seconds[-1], 2) for data, it in found.items()}

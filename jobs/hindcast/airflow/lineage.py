@@ -20,6 +20,7 @@ from hindcast.contract.expressions import resolve
 from hindcast.contract.parsing import find_columns
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS, Shape, column_expressions, resolve_all, view_scope
+from hindcast.plan import journal
 
 Subtype = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION", "JOIN", "FILTER", "GROUP_BY", "WINDOW"]
 
@@ -195,9 +196,8 @@ def _delta_dataset(address: str) -> tuple[str, str]:
 def _kafka_datasets(contract: Contract, name: str) -> list[tuple[str, str]]:
     """Return the namespace and name of each Kafka topic of a contract's topic; several if it has a pattern."""
     from hindcast.common.settings import read_settings
-    from hindcast.plan import plans
 
     settings = read_settings()
-    members = plans.read_members(settings.warehouse, contract, name).values()
+    members = journal.read_members(settings.warehouse, contract, name).values()
     topics = sorted({member.topic for member in members}) or [contract.kafka_topic(name)]
     return [(f"kafka://{settings.kafka.split(',')[0].strip()}", topic) for topic in topics]

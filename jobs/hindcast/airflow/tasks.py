@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hindcast.airflow import run_requests, step_metrics
 from hindcast.common import step_events
 from hindcast.common.errors import FINAL_ERRORS, BusyError, HindcastError
+from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
@@ -125,22 +126,22 @@ def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
             raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
 
 
-def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> JsonObject:
     """Replay one topic into its log and its table, and return what the step did."""
     with _raise_airflow_errors():
         from hindcast.airflow import connections
         from hindcast.runs import run_steps
 
         connections.apply_connection()
-        return run_steps.replay_topic(spark, pipeline, int(run), name)
+        return run_steps.replay_topic(spark, pipeline, int(run), name).as_json()
 
 
-def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+def build(pipeline: str, run: str, name: str, spark: SparkSession) -> JsonObject:
     """Derive, gate and publish one view, and return what the step did."""
     with _raise_airflow_errors():
         from hindcast.runs import run_steps
 
-        return run_steps.build_view(spark, pipeline, int(run), name)
+        return run_steps.build_view(spark, pipeline, int(run), name).as_json()
 
 
 def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +17,7 @@ from hindcast.common import session
 from hindcast.contract import Contract
 from hindcast.engine import eligibility, time_slices
 from hindcast.store import file_listing, tables
+from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.files import DataFile
 from hindcast.store.tables import Table
 
@@ -35,12 +35,10 @@ class StagedFiles:
     files: tuple[DataFile, ...]
     left_out: Mapping[str, int] | None
 
-    @property
-    def commit_note(self) -> dict[str, Any]:
-        """The note of the commit that adds the files."""
-        counts = {"opened": sum(file.rows for file in self.files), "closed": 0, "corrected": 0, "ages": {}}
-        note: dict[str, Any] = {**counts, "kernel": self.operator}
-        return note if self.left_out is None else {**note, "leftOut": dict(self.left_out)}
+    def build_note(self, run: int) -> TableNote:
+        """Return the note of the commit by which a run adds the files."""
+        left_out = LeftOut(self.left_out) if self.left_out is not None else None
+        return TableNote(run, sum(file.rows for file in self.files), left_out=left_out, kernel=self.operator)
 
     def read_change(self, spark: SparkSession) -> DataFrame:
         """Return the rows as a change (`plane.diff_rows`), for gates."""

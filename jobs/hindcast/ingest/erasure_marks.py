@@ -47,7 +47,7 @@ def has_forgotten_since(past: Iterable[Run], contract: Contract, name: str, afte
 
     Then rows were deleted without a trace on the system axis: what is made of them has to be derived whole.
     """
-    topics = {run.plan["forgets"]["topic"] for run in past if run.number > after and "forgets" in run.plan}
+    topics = {run.plan.erasure.topic for run in past if run.number > after and run.plan.erasure}
     return any(topic in contract.topics and name in contract.list_tables_below(topic) for topic in topics)
 
 
@@ -62,11 +62,11 @@ def mark_forgotten(judged: DataFrame, past: Iterable[Run], name: str, ranges: Ma
     `judged` has the bytes (`key`, `value`, `headers`) and their decoded form (`_key`, `_value`); `ranges`: its offsets.
     """
     passed = [
-        (run.number, run.plan["forgets"]["sha256"], part["partition"], part["start"])
+        (run.number, run.plan.erasure.digest, partition, planned.start)
         for run in past
-        if run.plan.get("forgets", {}).get("topic") == name
-        for part in run.plan["topics"].get(name, {}).get("partitions", ())
-        if part["partition"] in ranges and ranges[part["partition"]].start < part["start"]
+        if run.plan.erasure and run.plan.erasure.topic == name and name in run.plan.topics
+        for partition, planned in run.plan.topics[name].ranges.items()
+        if partition in ranges and ranges[partition].start < planned.start
     ]
     if not passed:
         return judged

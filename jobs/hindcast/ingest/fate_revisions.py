@@ -19,18 +19,20 @@ Records that are refused now, or were requeued, are also in the quarantine. The 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
-from hindcast.ingest import requeue, retimestamping, topic_log
+from hindcast.ingest import requeue as requeues
+from hindcast.ingest import retimestamping, topic_log
 from hindcast.kafka import topic_patterns
-from hindcast.plan import plans
+from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.store import commits, row_reader, table_creation, tables
+from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
 
 
@@ -42,17 +44,17 @@ def decide_fates(spark: SparkSession, contract: Contract, plan: Plan, name: str)
     """
     warehouse, pipeline, topic = read_settings().warehouse, contract.pipeline, contract.topics[name]
     log, entered = tables.log_table(warehouse, pipeline, name), tables.fates_table(warehouse, pipeline, name)
-    requeues = name in plan.requeues.get("topics", ())
+    requeue = plan.requeue if plan.requeue is not None and name in plan.requeue.topics else None
     changed = _has_contract_changed(contract) and (
         topic.read == "table" or retimestamping.has_valid_time_changed(contract, name)
     )
-    if tables.open_table(log) is None or not (requeues or changed):
+    if tables.open_table(log) is None or not (requeue or changed):
         return
     after = tables.read_last_run(entered)
     if after < plan.run:
         decisions = [_decide_by_contract(spark, contract, name, entered)] if changed else []
-        if requeues:
-            decisions.append(requeue.decide_records(spark, contract, name, plan.requeues, plan.known_at, plan))
+        if requeue:
+            decisions.append(requeues.decide_records(spark, contract, name, requeue, plan.known_at, plan))
         origin = {"run": F.lit(plan.run).cast("long"), "systemFrom": F.lit(plan.known_at)}
         origin |= topic_patterns.member_columns(plan.topics[name].members)
         rows = topic_log.union_frames(decisions).withColumns(origin).persist()
@@ -66,16 +68,15 @@ def decide_fates(spark: SparkSession, contract: Contract, plan: Plan, name: str)
 def _commit_fates(contract: Contract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
     """Commit the changed fates, with a note."""
     counts = {tuple(row)[:2]: row["n"] for row in rows.groupBy("was", "fate").agg(F.count("*").alias("n")).collect()}
-    note: dict[str, Any] = {"run": plan.run}
     again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed" and fate != was}
     refused = {to: n for to, n in counts.items() if to[0] != "malformed" and to[1] != "accepted"}
-    note["refused"] = sum(again.values()) + sum(refused.values())
-    if plan.requeues:
-        note |= {"requeued": again, "still": requeue.describe_still_malformed(contract, name, rows)}
-    if counts or plan.requeues:
+    note = FatesNote(plan.run, sum(again.values()) + sum(refused.values()))
+    if plan.requeue:
+        note = replace(note, requeued=again, still=requeues.describe_still_malformed(contract, name, rows))
+    if counts or plan.requeue:
         table_creation.ensure_table(entered, table_creation.make_nullable(rows.schema))
-        plans.read_active_run(entered.warehouse, contract.pipeline, plan.run)  # an abandoned run no longer decides
-        commits.append_rows(rows.where("fate <> was"), entered, plan.run, note, after=after)
+        journal.read_active_run(entered.warehouse, contract.pipeline, plan.run)  # an abandoned run no longer decides
+        commits.append_rows(rows.where("fate <> was"), entered, plan.run, note.as_json(), after=after)
 
 
 def _decide_by_contract(spark: SparkSession, contract: Contract, name: str, entered: Table) -> DataFrame:
@@ -99,4 +100,4 @@ def _decide_by_contract(spark: SparkSession, contract: Contract, name: str, ente
 
 def _has_contract_changed(contract: Contract) -> bool:
     """Return whether the contract differs from that of the last completed run, or of a run abandoned since."""
-    return any(run.plan["contract"] != contract.hash for run in retimestamping.read_recent_runs(contract))
+    return any(run.plan.contract != contract.hash for run in retimestamping.read_recent_runs(contract))

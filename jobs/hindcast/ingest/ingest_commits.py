@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +22,10 @@ from hindcast.contract import Contract
 from hindcast.ingest import erasure_marks, topic_log
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
-from hindcast.plan import planner, plans
+from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import commits, files, table_creation, tables
+from hindcast.store.commit_notes import LogNote
 from hindcast.store.tables import Table
 
 MAX_KEPT_CHUNKS = 4
@@ -64,7 +66,7 @@ def ingest_topic(spark: SparkSession, contract: Contract, plan: Plan, name: str)
                 if len(chunks) > MAX_KEPT_CHUNKS:
                     ingested.clear()  # hold one at a time
                 if number > first:  # the run may have been abandoned meanwhile
-                    plans.read_active_run(log.warehouse, contract.pipeline, plan.run)
+                    journal.read_active_run(log.warehouse, contract.pipeline, plan.run)
                 ingested.append(step.append_chunk(number, topic_plan.after if number == first else number - 1, counted))
     topic_log.update_quarantine(spark, contract, name, log, name, limit=100 + len(chunks))
     appended = [records for records in ingested if records is not None]
@@ -75,8 +77,9 @@ def ingest_topic(spark: SparkSession, contract: Contract, plan: Plan, name: str)
 
 def _read_counts(log: Table, plan: Plan) -> Counter[str]:
     """Return how many records the run's earlier chunks ingested, refused, and found malformed."""
-    note = tables.read_notes(log, limit=100).get(plan.run, {})
-    return Counter({what: note.get(what, 0) for what in ("records", "refused", "malformed")})
+    note = tables.read_notes(log, LogNote.from_json, limit=100).get(plan.run)
+    counts = {"records": note.records, "refused": note.refused, "malformed": note.malformed} if note else {}
+    return Counter(counts)
 
 
 class _TopicIngest(NamedTuple):
@@ -138,12 +141,11 @@ class _TopicIngest(NamedTuple):
             topic_log.run_columns(topic_plan, plan)
         )
         table_creation.ensure_table(self.log, table_creation.make_nullable(rows.schema))
-        note: dict[str, Any] = {"run": plan.run, "runId": plan.run_id, "refused": counted["refused"]}
-        note |= {"validTime": topic.valid_time}
+        note = LogNote(plan.run, plan.run_id, counted["refused"], topic.valid_time)
         if topic_plan.chunk:
-            note |= {what: counted[what] for what in ("records", "malformed")}
-            note["chunk"] = chunk
-        if not commits.append_rows(rows, self.log, number, note, after=after, few=files.is_small(planned, bytes_)):
+            note = replace(note, records=counted["records"], malformed=counted["malformed"], chunk=chunk)
+        few = files.is_small(planned, bytes_)
+        if not commits.append_rows(rows, self.log, number, note.as_json(), after=after, few=few):
             return None
         return _select_accepted(judged, topic_plan, plan)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.ingest import erasure_marks, trim_ledger
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
-from hindcast.plan import journal, plans
+from hindcast.plan import journal
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
@@ -163,8 +163,8 @@ def read_ledger(warehouse: str, pipeline: str) -> pa.Table:
     where it falls. So the sums over all runs are the latest fates.
     """
     runs = journal.read_runs(warehouse, pipeline)
-    topics = sorted({name for run in runs for name in run.plan["topics"]})
-    known = {name: plans.last_members(runs, name) for name in topics}
+    topics = sorted({name for run in runs for name in run.plan.topics})
+    known = {name: journal.last_members(runs, name) for name in topics}
     ingested = [
         (name, piece) for name in topics for piece in read_ingested_ranges(tables.log_table(warehouse, pipeline, name))
     ]

@@ -23,8 +23,9 @@ from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, retimestamping, schemas, topic_log
 from hindcast.kafka import topic_patterns
-from hindcast.plan import plans
+from hindcast.plan import journal
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Requeue
 from hindcast.store import row_reader, tables
 
 MAX_SHOWN = 5
@@ -37,8 +38,8 @@ def build_request(
     reason: str | None = None,
     partition: int | None = None,
     offsets: Sequence[int] = (),
-) -> dict[str, Any]:
-    """Return the request for malformed records to requeue, as a plan keeps it (`Plan.requeues`); all by default.
+) -> Requeue:
+    """Return the request for malformed records to requeue; all by default.
 
     `topic`: of the contract, or of Kafka; `partition`: of a topic in Kafka. `reason`: a part of the log's reason for
     refusing them. Raises QueryError for what does not exist.
@@ -53,14 +54,13 @@ def build_request(
     if partition is not None and kafka is None and contract.topics[names[0]].pattern is not None:
         problem = f"--partition needs one topic, but {names[0]} is a pattern of topics"
         raise QueryError(problem, fix="name the topic as Kafka does: hindcast requeue PIPELINE --topic orders-eu ...")
-    request = {"topics": names, "of": kafka, "reason": reason, "partition": partition, "offsets": sorted(set(offsets))}
-    return {name: value for name, value in request.items() if value not in (None, [])}
+    return Requeue(tuple(names), kafka, reason, partition, tuple(sorted(set(offsets))))
 
 
-def count_waiting(warehouse: str, contract: Contract, request: Mapping[str, Any]) -> dict[str, int]:
+def count_waiting(warehouse: str, contract: Contract, request: Requeue) -> dict[str, int]:
     """Return how many requested malformed records each topic has; topics without any are left out."""
     counts = {}
-    for name in request["topics"]:
+    for name in request.topics:
         log = tables.open_table(tables.log_table(warehouse, contract.pipeline, name))
         entered = tables.open_table(tables.fates_table(warehouse, contract.pipeline, name))
         if log is None:
@@ -78,10 +78,10 @@ def count_waiting(warehouse: str, contract: Contract, request: Mapping[str, Any]
                 'AND ($reason IS NULL OR contains(reason, $reason)) AND ($all OR list_contains($some, "partition")) '
                 'AND (len($offsets) = 0 OR list_contains($offsets, "offset"))',
                 {
-                    "reason": request.get("reason"),
+                    "reason": request.reason,
                     "all": (partitions := _find_partitions(warehouse, contract, name, request)) is None,
                     "some": partitions or [],
-                    "offsets": request.get("offsets", []),
+                    "offsets": list(request.offsets),
                 },
             ).fetchone()
         if row and row[0]:
@@ -93,7 +93,7 @@ def decide_records(
     spark: SparkSession,
     contract: Contract,
     name: str,
-    request: Mapping[str, Any],
+    request: Requeue,
     known_at: datetime,
     plan: Plan | None = None,
 ) -> DataFrame:
@@ -138,7 +138,7 @@ def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[dict[
         decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
     )
     hidden = bool(contract.topics[name].sensitive)
-    known = plans.read_members(read_settings().warehouse, contract, name)
+    known = journal.read_members(read_settings().warehouse, contract, name)
     return [
         row.asDict()
         | topic_patterns.member_fields(known, row["partition"])
@@ -147,9 +147,7 @@ def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[dict[
     ]
 
 
-def preview_requeue(
-    spark: SparkSession, contract: Contract, request: Mapping[str, Any], known_at: datetime
-) -> dict[str, Any]:
+def preview_requeue(spark: SparkSession, contract: Contract, request: Requeue, known_at: datetime) -> dict[str, Any]:
     """Return what a requeue would make of the records, by topic, without writing.
 
     `requeued`: how many would get each fate; `first` of them, each with its own; `still`: see
@@ -187,10 +185,10 @@ def _exclude_malformed(counts: Mapping[str, int]) -> dict[str, int]:
     return {fate: n for fate, n in sorted(counts.items()) if fate != "malformed"}
 
 
-def _find_partitions(warehouse: str, contract: Contract, name: str, request: Mapping[str, Any]) -> list[int] | None:
+def _find_partitions(warehouse: str, contract: Contract, name: str, request: Requeue) -> list[int] | None:
     """Return the requested partitions of a topic's log (for a pattern, its members' numbers); None for all."""
-    kafka, partition = request.get("of"), request.get("partition")
-    if kafka is None or not (known := plans.read_members(warehouse, contract, name)):
+    kafka, partition = request.kafka_topic, request.partition
+    if kafka is None or not (known := journal.read_members(warehouse, contract, name)):
         return None if partition is None else [partition]
     return [n for n, member in known.items() if member.topic == kafka and partition in (None, member.partition)]
 
@@ -206,12 +204,12 @@ _DECIDED = """(
 """A log with its latest fates."""
 
 
-def _request_condition(request: Mapping[str, Any], partitions: Collection[int] | None) -> Column:
+def _request_condition(request: Requeue, partitions: Collection[int] | None) -> Column:
     condition = F.lit(True)
-    if "reason" in request:
-        condition = condition & F.contains("reason", F.lit(request["reason"]))
+    if request.reason is not None:
+        condition = condition & F.contains("reason", F.lit(request.reason))
     if partitions is not None:
         condition = condition & F.col("partition").isin(*partitions)
-    if "offsets" in request:
-        condition = condition & F.col("offset").isin(*request["offsets"])
+    if request.offsets:
+        condition = condition & F.col("offset").isin(*request.offsets)
     return condition

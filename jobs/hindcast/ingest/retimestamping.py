@@ -91,7 +91,7 @@ def _is_requeued(spark: SparkSession, contract: Contract, name: str) -> Column:
 def _find_stale_runs(contract: Contract, name: str) -> list[int]:
     """Return the runs that ingested or requeued records under another `valid_time`."""
     past, topic = journal.read_runs(read_settings().warehouse, contract.pipeline), contract.topics[name]
-    requeues = {run.number for run in past if name in run.plan.get("requeues", {}).get("topics", ())}
+    requeues = {run.number for run in past if run.plan.requeue and name in run.plan.requeue.topics}
     topic_plans = _load_topic_plans(past, name).items()
     ingested = {run for run, topic_plan in topic_plans if topic_plan.parts}
     return [run for run, plan in topic_plans if run in ingested | requeues and plan.valid_time != topic.valid_time]
@@ -99,7 +99,7 @@ def _find_stale_runs(contract: Contract, name: str) -> list[int]:
 
 def _load_topic_plans(runs: list[Run], name: str) -> dict[int, TopicPlan]:
     """Return each run's plan of a topic."""
-    return {run.number: TopicPlan.from_json(run.plan["topics"][name]) for run in runs if name in run.plan["topics"]}
+    return {run.number: run.plan.topics[name] for run in runs if name in run.plan.topics}
 
 
 def _retimestamp_rows(rows: DataFrame, topic: Topic, writers: WriterSchemas, again: Column) -> DataFrame:

@@ -30,7 +30,7 @@ from hindcast.contract.formats import part_format
 from hindcast.formats import parsed_columns, registry
 from hindcast.formats.avro import schema_id
 from hindcast.kafka.topic_patterns import describe_partition
-from hindcast.plan import planner, plans
+from hindcast.plan import journal, planner
 from hindcast.plan.plans import Plan
 from hindcast.store import row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -129,7 +129,7 @@ def _refuse_misfits(
 
     `written`: what has been written of the topic already, in words.
     """
-    topic, known = contract.topics[name], plans.read_members(read_settings().warehouse, contract, name)
+    topic, known = contract.topics[name], journal.read_members(read_settings().warehouse, contract, name)
     for use in uses:
         schema = schemas[use.part].get(use.id)
         problems = _find_problems(schema, topic, use.part) if schema else []

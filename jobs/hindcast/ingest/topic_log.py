@@ -319,7 +319,8 @@ def update_quarantine(
     """
     table = quarantine_table(read_settings().warehouse, contract.pipeline)
     done = tables.read_last_run(table, part=part)
-    new = [run for run, note in tables.read_notes(decided, limit=limit).items() if run > done and note.get("refused")]
+    counts = tables.read_notes(decided, lambda note: note.get("refused", 0), limit)
+    new = [run for run, count in counts.items() if run > done and count]
     if not new:
         return
     rows = row_reader.load_rows(spark, decided).where(F.col("run") > done)

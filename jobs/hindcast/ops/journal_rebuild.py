@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,10 +16,11 @@ from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Abandoned, Completed, Run
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.report import report
 from hindcast.store import emitted_log, tables
+from hindcast.store.commit_notes import EmissionNote, LogNote
 
 
 def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
@@ -53,11 +53,9 @@ def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
     ]
     for number in rebuilt:
         plan = _derive_plan(warehouse, contract, number, known_ats.get(number) or known[number].known_at, ingested)
-        entries.append(Run(number, plan.run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
         is_abandoned = number == numbers[-1] or number not in known_ats
-        detail = {"reason": "its journal was rebuilt"} if is_abandoned else _build_report(warehouse, contract, plan)
-        state = "abandoned" if is_abandoned else "completed"
-        entries.append(Run(number, plan.run_id, plan.known_at, state, plan.as_json(), detail))
+        outcome = Abandoned("its journal was rebuilt") if is_abandoned else _rebuild_report(warehouse, contract, plan)
+        entries += [Run(plan), Run(plan, outcome)]
     if entries:
         journal.replace_entries(warehouse, contract.pipeline, entries)
     return sorted([*rebuilt, *disordered])
@@ -65,7 +63,7 @@ def rebuild_journal(warehouse: str, contract: Contract) -> list[int]:
 
 def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> bool:
     """Return True if the logs have what a run planned to ingest; of an unfinished run, chunks may be missing."""
-    planned = Plan.from_json(run.plan).topics
+    planned = run.plan.topics
     for name, ranges in ingested.items():
         own = {(piece.partition, piece.start, piece.end) for piece in ranges if piece.run == run.number}
         topic_plan = planned.get(name)
@@ -79,9 +77,9 @@ def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> 
     return True
 
 
-def _build_report(warehouse: str, contract: Contract, plan: Plan) -> dict[str, Any]:
-    """Return the report of a run that was completed once, from logs, tables and gate results."""
-    return {**report.build_report(warehouse, contract, plan), "rebuilt": True}
+def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:
+    """Return a completed run's outcome, with a report from logs, tables and gate results."""
+    return Completed({**report.build_report(warehouse, contract, plan), "rebuilt": True})
 
 
 def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, datetime]:
@@ -99,8 +97,8 @@ def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, dateti
             if moments:
                 known_ats[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
     for name in (name for name, view in contract.views.items() if view.semantics == "kafka"):
-        notes = tables.read_notes(emitted_log.emitted_table(warehouse, contract, name))
-        known_ats |= {run: datetime.fromisoformat(note["knownAt"]) for run, note in notes.items()}
+        notes = tables.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json)
+        known_ats |= {run: datetime.fromisoformat(note.known_at) for run, note in notes.items()}
     return known_ats
 
 
@@ -119,10 +117,10 @@ def _derive_plan(
         log = tables.log_table(warehouse, contract.pipeline, name)
         if topic_plan and (members := ledger.read_members(log)):
             topic_plan = replace(topic_plan, topic_id="", members=members)
-        note: dict[str, Any] = tables.read_notes(log).get(number, {})
+        note = tables.read_notes(log, LogNote.from_json).get(number)
         if topic_plan:
-            topic_plans[name] = replace(topic_plan, valid_time=note.get("validTime") if note else _UNKNOWN_VALID_TIME)
-        run_id = note.get("runId", run_id)
+            topic_plans[name] = replace(topic_plan, valid_time=note.valid_time if note else _UNKNOWN_VALID_TIME)
+        run_id = note.run_id if note else run_id
         if ranges and ranges[-1].run == number:  # it may have been abandoned between two chunks
             first = min(first, tables.read_last_run(log))
     numbers = number + 1 - first

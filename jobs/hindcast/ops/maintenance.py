@@ -242,7 +242,7 @@ def _optimize_files(spark: SparkSession, table: Table, statement: str) -> bool:
 
     The commit repeats the note of the last run: Delta forgets old commits, and what a run noted is needed.
     """
-    note = next(iter(tables.read_notes(table).values()), None)
+    note = next(iter(tables.read_notes(table, dict).values()), None)
     confs = {
         "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE_BYTES),
         "spark.databricks.delta.optimize.maxFileSize": str(LARGE_FILE_BYTES),

@@ -120,7 +120,7 @@ def _find_last_run(warehouse: str, contract: Contract) -> journal.Run | None:
             found, fix = f"run {run.number} ({run.run_id}) has not ended", "trim when it has ended"
             raise BusyError(found, where=contract.pipeline, fix=fix)
     completed = [run for run in past if run.state == "completed"]
-    if completed and completed[-1].plan["contract"] != contract.hash:
+    if completed and completed[-1].plan.contract != contract.hash:
         found = f"the contract was changed since run {completed[-1].number}"
         raise RequestError(found, where=contract.pipeline, fix="run the pipeline first")
     return completed[-1] if completed else None

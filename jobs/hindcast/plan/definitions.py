@@ -11,7 +11,7 @@ from typing import Any
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.definition import list_fields
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Run, find_last_completed
 
 MOST, LONGEST = 50, 160
 """How many fields are listed at most, and how many characters of a text."""
@@ -19,15 +19,13 @@ MOST, LONGEST = 50, 160
 
 def find_fields(past: Iterable[Run], contract_hash: str) -> dict[str, str] | None:
     """Return the fields of the contract with that hash; None if no plan has stored them."""
-    plans = (run.plan for run in past if run.plan["contract"] == contract_hash)
-    return next((dict(plan["definition"]) for plan in plans if plan.get("definition")), None)
+    plans = (run.plan for run in past if run.plan.contract == contract_hash)
+    return next((dict(plan.definition) for plan in plans if plan.definition), None)
 
 
-def list_unstored_fields(past: Iterable[Run], contract: Contract) -> list[list[str]]:
+def list_unstored_fields(past: Iterable[Run], contract: Contract) -> dict[str, str]:
     """Return the fields of a contract for a plan to store; none if an earlier plan has them."""
-    if find_fields(past, contract.hash) is not None:
-        return []
-    return [list(field) for field in list_fields(contract).items()]
+    return {} if find_fields(past, contract.hash) is not None else list_fields(contract)
 
 
 def describe_change(past: Iterable[Run], contract_hash: str, fields: Mapping[str, str] | None) -> dict[str, Any] | None:
@@ -37,10 +35,10 @@ def describe_change(past: Iterable[Run], contract_hash: str, fields: Mapping[str
     many changes are not listed. `changes` is null if a text was not stored.
     """
     runs = list(past)
-    last = next((run for run in reversed(runs) if run.state == "completed"), None)
-    if last is None or last.plan["contract"] == contract_hash:
+    last = find_last_completed(runs)
+    if last is None or last.plan.contract == contract_hash:
         return None
-    before = find_fields(runs, last.plan["contract"])
+    before = find_fields(runs, last.plan.contract)
     if before is None or fields is None:
         return {"since": last.number, "changes": None, "more": 0}
     places = [place for place in {**before, **fields} if before.get(place) != fields.get(place)]

@@ -18,10 +18,11 @@ the first one's entry and tries again. Neither clocks nor Delta versions order t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -29,8 +30,13 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common import clock
-from hindcast.common.errors import TableError
+from hindcast.common.errors import RunError, TableError
+from hindcast.common.json_values import JsonObject
+from hindcast.contract import Contract
+from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
+from hindcast.plan.plans import Plan
+from hindcast.store.commit_notes import LeftOut
 from hindcast.store.commit_once import commit_repeatable
 from hindcast.store.row_reader import open_dataset, refuse_broken_files
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -48,22 +54,158 @@ SCHEMA = StructType(
     ]
 )
 _ARROW = arrow_schema(SCHEMA)
+_PARSED: dict[str, tuple[DeltaTable, int, list[Run], list[int]]] = {}
+"""By the path of a journal, what was read from it last: the table as it was, its version, and `read_planned_runs`."""
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """What a completed run did to a table, as later runs and queries need it.
+
+    `opened`, `closed`: rows; `emitted`: records of a kafka view. Of an aggregate, `left_out`: by kind, how many rows or
+    records it left out in total; `stream_times`: by partition, the stream time that its windows have reached;
+    `closed_up_to`: the moment up to which its windows are closed.
+    """
+
+    opened: int = 0
+    closed: int = 0
+    emitted: int = 0
+    left_out: LeftOut | None = None
+    closed_up_to: datetime | None = None
+
+    @property
+    def changed(self) -> int:
+        """The number of rows opened and closed."""
+        return self.opened + self.closed
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TableResult:
+        """Return the result from a table's part of the report of a run."""
+        closed_up_to = document.get("closedUpTo")
+        return cls(
+            document.get("opened", 0),
+            document.get("closed", 0),
+            (document.get("emitted") or {}).get("records", 0),
+            LeftOut.from_json(document),
+            datetime.fromisoformat(closed_up_to) if closed_up_to else None,
+        )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that has not ended."""
+
+    state: ClassVar = "planned"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that a gate, the contract or records stopped at a table; `found` is the error's text."""
+
+    table: str
+    found: str
+    state: ClassVar = "stopped"
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return {"table": self.table, "found": self.found}
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A run that was completed, with its `report` (report/run_report.py)."""
+
+    report: JsonObject
+    state: ClassVar = "completed"
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableResult]:
+        """By name, what the run did to each table."""
+        return {name: TableResult.from_json(table) for name, table in self._section("tables")}
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """By name, how many offsets the run ingested of each topic."""
+        return {name: topic.get("offsets", 0) for name, topic in self._section("topics")}
+
+    @property
+    def rebuilt(self) -> bool:
+        """True if the report was made from logs and tables after the journal was lost."""
+        return bool(self.report.get("rebuilt"))
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return self.report
+
+    def _section(self, name: str) -> Iterator[tuple[str, Any]]:
+        section: Any = self.report.get(name) or {}
+        yield from section.items()
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A run that was abandoned, the tables that it had `published` by then, and what had `stopped` it, if anything."""
+
+    reason: str
+    published: tuple[str, ...] = ()
+    stopped: str | None = None
+    state: ClassVar = "abandoned"
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return {"reason": self.reason, "published": self.published}
+
+
+Outcome: TypeAlias = Planned | Stopped | Completed | Abandoned
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its entries describe it: `state` and `detail` are those of the last entry.
+    """A run: its plan, and what became of it so far."""
 
-    `stopped`: the error that stopped the run, if it was not completed since; it may be abandoned. Otherwise None.
-    """
+    plan: Plan
+    outcome: Outcome = Planned()
 
-    number: int
-    run_id: str
-    known_at: datetime
-    state: str
-    plan: dict[str, Any]
-    detail: dict[str, Any]
-    stopped: str | None = None
+    @property
+    def number(self) -> int:
+        """The run's number, from 1."""
+        return self.plan.run
+
+    @property
+    def run_id(self) -> str:
+        """The run's name: that of Airflow's run, or one that a command made."""
+        return self.plan.run_id
+
+    @property
+    def known_at(self) -> datetime:
+        """The run's moment on the system axis."""
+        return self.plan.known_at
+
+    @property
+    def state(self) -> str:
+        """Planned, stopped, completed or abandoned."""
+        return self.outcome.state
+
+    @property
+    def detail(self) -> JsonObject:
+        """The detail of the run's last entry in the journal."""
+        return self.plan.as_json() if isinstance(self.outcome, Planned) else self.outcome.as_json()
+
+    @property
+    def results(self) -> Mapping[str, TableResult]:
+        """By table, what the run did if it was completed; empty otherwise."""
+        return self.outcome.tables if isinstance(self.outcome, Completed) else {}
+
+    @property
+    def stopped(self) -> str | None:
+        """The error that stopped the run, if it was not completed since; it may be abandoned."""
+        match self.outcome:
+            case Stopped(found=found):
+                return found
+            case Abandoned(stopped=found):
+                return found
+            case _:
+                return None
 
     @property
     def has_report(self) -> bool:
@@ -91,7 +233,7 @@ def read_runs(warehouse: str, pipeline: str) -> list[Run]:
     runs, unplanned = read_planned_runs(warehouse, pipeline)
     if unplanned:
         raise TableError(
-            f"the journal lacks the plan of run {', '.join(map(str, unplanned))}",
+            f"the journal lacks a valid plan of run {', '.join(map(str, unplanned))}",
             where=runs_table(warehouse, pipeline).path,
             fix=repair_command(pipeline),
         )
@@ -99,20 +241,52 @@ def read_runs(warehouse: str, pipeline: str) -> list[Run]:
 
 
 def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
-    """Return the runs of a pipeline that have a plan, and the numbers of those without one, both oldest first."""
+    """Return the runs of a pipeline that have a plan, and the numbers of those without one, both oldest first.
+
+    The journal is read again only if it has changed since this process read it last.
+    """
+    delta_table = open_table(runs_table(warehouse, pipeline))
+    if delta_table is None:
+        return [], []
+    path, version = delta_table.table_uri, delta_table.version()
+    known = _PARSED.get(path)
+    if known is None or known[0] is not delta_table or known[1] != version:
+        known = _PARSED[path] = delta_table, version, *_parse_runs(warehouse, pipeline)
+    return [*known[2]], [*known[3]]
+
+
+def _parse_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
     rows = _read_rows(warehouse, pipeline, _ARROW.names)
     runs: dict[int, Run] = {}
     unplanned = []
     for row in sorted(rows, key=lambda row: _parse_entry(row).order):
         number, state, detail = row["run"], row["entry"], json.loads(row["detail"])
-        known = runs.get(number)
-        if known is None and state != "planned":
+        if state == "planned" and (plan := _parse_plan(detail)) is not None:
+            runs[number] = Run(plan)
+        elif number in runs:
+            runs[number] = replace(runs[number], outcome=_parse_outcome(state, detail, runs[number].stopped))
+        else:
             unplanned.append(number)
-            continue
-        plan = known.plan if known else detail
-        stopped = {"stopped": str(detail.get("found", "")), "abandoned": known.stopped if known else None}
-        runs[number] = Run(number, row["runId"], row["knownAt"], state, plan, detail, stopped.get(state))
     return list(runs.values()), list(dict.fromkeys(unplanned))
+
+
+def _parse_plan(detail: Mapping[str, Any]) -> Plan | None:
+    """Return the plan in an entry; None if it is malformed."""
+    try:
+        return Plan.from_json(detail)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
+
+
+def _parse_outcome(state: str, detail: Mapping[str, Any], stopped: str | None) -> Outcome:
+    """Return the outcome that an entry after the plan records; `stopped`: the error that stopped the run before."""
+    match state:
+        case "stopped":
+            return Stopped(str(detail.get("table", "")), str(detail.get("found", "")))
+        case "completed":
+            return Completed(detail)
+        case _:
+            return Abandoned(str(detail.get("reason", "")), tuple(detail.get("published", ())), stopped)
 
 
 def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
@@ -130,9 +304,12 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
     own = sorted((row for row in rows if row["run"] == number), key=lambda row: _parse_entry(row).order)
     if not own or own[0]["entry"] != "planned":
         return []
-    plan, ends = json.loads(own[0]["detail"]), [row for row in own if row["entry"] in _ENDS]
-    shown = [own[0], *(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
-    return [Run(number, row["runId"], row["knownAt"], row["entry"], plan, json.loads(row["detail"])) for row in shown]
+    if (plan := _parse_plan(json.loads(own[0]["detail"]))) is None:
+        return []
+    ends = [row for row in own if row["entry"] in _ENDS]
+    later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
+    outcomes = (_parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
+    return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
 
 
 _ENDS = ("completed", "abandoned")
@@ -143,9 +320,20 @@ def repair_command(pipeline: str) -> str:
     return f"hindcast ledger {pipeline} --rebuild"
 
 
+def find_last_completed(past: Sequence[Run]) -> Run | None:
+    """Return the last of these runs that was completed; None if none was."""
+    return next((run for run in reversed(past) if run.state == "completed"), None)
+
+
 def read_completed_runs(warehouse: str, pipeline: str) -> list[Run]:
     """Return the completed runs, oldest first."""
     return [run for run in read_runs(warehouse, pipeline) if run.state == "completed"]
+
+
+def read_last_result(warehouse: str, pipeline: str, name: str) -> TableResult:
+    """Return what the last completed run did to a table; nothing if none was completed."""
+    last = find_last_completed(read_runs(warehouse, pipeline))
+    return last.results.get(name, TableResult()) if last else TableResult()
 
 
 def last_included_run(past: Iterable[Run], published: int) -> int:
@@ -159,13 +347,13 @@ def append_entry(warehouse: str, run: Run) -> None:
     Raise BusyError if another writer has planned this number or another run has not ended, RunError if the run can no
     longer get this entry; nothing is written then.
     """
-    pipeline, at = run.plan["pipeline"], clock.now()
+    pipeline, at = run.plan.pipeline, clock.now()
     planned = [Transaction(_app_id(pipeline), run.number)] if run.state == "planned" else []
 
     def append() -> None:
         delta_table = ensure_table(runs_table(warehouse, pipeline), SCHEMA)
         past = _read_entries(delta_table)
-        refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.get("numbers", 1))
+        refuse_entry(past, pipeline, run.number, run.run_id, run.state, run.plan.numbers)
         row = _entry_row(run, at, next_sequence(past))
         _commit_rows(delta_table, [row], "append", planned)
 
@@ -241,6 +429,26 @@ def _load_rows(delta_table: DeltaTable, columns: Sequence[str]) -> list[dict[str
 def _entry_row(run: Run, at: datetime, sequence: int) -> dict[str, Any]:
     row = {"run": run.number, "entry": run.state, "at": at, "runId": run.run_id, "knownAt": run.known_at}
     return {**row, "detail": json.dumps(run.detail), "sequence": sequence}
+
+
+def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:
+    """Return the run that a step works for; raise RunError if it has ended or was abandoned."""
+    run = next((r for r in read_runs(warehouse, pipeline) if r.number == number), None)
+    if run is None or run.is_finished:
+        state = run.state if run else "not planned"
+        raise RunError(f"run {number} is {state}", where=pipeline, fix="start a new run")
+    return run
+
+
+def read_members(warehouse: str, contract: Contract, name: str) -> MemberPartitions:
+    """Return the partitions of a topic entry with a pattern as runs numbered them (topic_patterns.py), else none."""
+    return last_members(read_runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
+
+
+def last_members(past: list[Run], name: str) -> MemberPartitions:
+    """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
+    members = (run.plan.topics[name].members for run in reversed(past) if name in run.plan.topics)
+    return next((known for known in members if known), {})
 
 
 def _app_id(pipeline: str) -> str:

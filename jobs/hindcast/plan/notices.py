@@ -69,7 +69,7 @@ def refuse_forgetting(warehouse: str, pipeline: str, what: str) -> None:
     """Raise BusyError if a forget run is under way, during which files must not be rewritten."""
     for run in journal.read_runs(warehouse, pipeline):
         # A stopped forget run purges once more afterwards, before the next run abandons it.
-        if not run.is_finished and "forgets" in run.plan:
+        if not run.is_finished and run.plan.erasure:
             fix = (
                 "repeat it when that run has ended: the same hindcast forget finishes it if it was killed, "
                 "the next run if a gate stopped it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
@@ -15,8 +14,9 @@ from hindcast.contract import Contract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Abandoned, Run
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
 from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
 
@@ -29,16 +29,16 @@ def ensure_plan(
     interval_end: datetime | None = None,
     only: str | None = None,
     reason: str | None = None,
-    instead: Mapping[str, Any] | None = None,
+    instead: Release | Requeue | Erasure | Upgrade | None = None,
     *,
     ahead: bool = False,
 ) -> Plan:
     """Return the plan of the run `run_id`, after storing it; that of an earlier attempt if there is one.
 
     `interval_end` (UTC) bounds what is replayed; without it, everything available is. `only` and `ahead`: as for
-    `propose_plan`. `instead`: what the run does instead of replaying: `releases`, `requeues`, `forgets` or `upgrade` of
-    `Plan`. Raise BusyError if another run of the pipeline has not ended. A stopped run is abandoned for this one, even
-    if it is an earlier attempt of `run_id`; this run ingests the records that it left.
+    `propose_plan`. `instead`: what the run does instead of replaying. Raise BusyError if another run of the pipeline
+    has not ended. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run
+    ingests the records that it left.
     """
     past = journal.read_runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.is_finished]
@@ -46,9 +46,9 @@ def ensure_plan(
         same = run.run_id == run_id
         if run.state == "stopped":
             continue
-        if same and run.plan["contract"] == contract.hash:
-            return Plan.from_json(run.plan)
-        if same and _has_committed(warehouse, contract, Plan.from_json(run.plan)):
+        if same and run.plan.contract == contract.hash:
+            return run.plan
+        if same and _has_committed(warehouse, contract, run.plan):
             raise RunError(
                 "the contract was changed while the run was under way",
                 where=f"{contract.pipeline}, run {run.number} ({run.run_id})",
@@ -72,18 +72,18 @@ def ensure_plan(
             ) from ended
     if instead:
         nothing = {name: topic_plan.without_offsets() for name, topic_plan in plan.topics.items()}
-        plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, **instead)
+        plan = replace(plan, run=plan.first_number, numbers=1, topics=nothing, purpose=instead)
     plan = replace(plan, reason=reason, definition=definitions.list_unstored_fields(past, contract))
-    journal.append_entry(warehouse, Run(plan.run, run_id, plan.known_at, "planned", plan.as_json(), plan.as_json()))
+    journal.append_entry(warehouse, Run(plan))
     return plan
 
 
 def _retry_fix(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
-    if "forgets" in run.plan:
+    if run.plan.erasure:
         return "repeat the hindcast forget that began it"
     command = {"cli": "run", "requeue": "requeue"}.get(run.run_id.partition("__")[0])
-    return f"retry it (hindcast {command} {run.plan['pipeline']})" if command else "retry it"
+    return f"retry it (hindcast {command} {run.plan.pipeline})" if command else "retry it"
 
 
 def propose_plan(
@@ -108,7 +108,7 @@ def propose_plan(
     if only is not None:
         _refuse_alone(contract, only, past)
     known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
-    kept = Plan.from_json(past[-1].plan).as_of_system_times if only is not None else {}
+    kept = past[-1].plan.as_of_system_times if only is not None else {}
     pins = {
         name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
         for name in contract.inputs
@@ -122,7 +122,7 @@ def propose_plan(
     number = max((run.number for run in past), default=0) + numbers
     decodings = {name: topic.hash_decoding for name, topic in contract.topics.items()}
     identity = (contract.pipeline, number, run_id, known_at, interval_end, contract.hash)
-    return Plan(*identity, topics, pins, only=only, decodings=decodings, numbers=numbers, ahead=is_ahead)
+    return Plan(*identity, topics, pins, Replay(only), decodings=decodings, numbers=numbers, ahead=is_ahead)
 
 
 MAX_AHEAD = timedelta(hours=1)
@@ -140,7 +140,7 @@ def _next_known_at(pipeline: str, past: list[Run], *, consented: bool) -> tuple[
     known_at = max(now, last.known_at + timedelta(microseconds=1)) if last else now
     if last is None or known_at <= now + MAX_AHEAD:
         return known_at, False
-    if not (consented or last.plan.get("ahead")):
+    if not (consented or last.plan.ahead):
         raise RunError(
             f"run {last.number} ({last.run_id}) is known at {last.known_at.isoformat()}, but it is "
             f"{now.isoformat(timespec='seconds')} by this machine's clock: one of the two clocks was wrong",
@@ -162,7 +162,7 @@ def _refuse_alone(contract: Contract, only: str, past: list[Run]) -> None:
     if past[-1].state != "completed":
         found = f"run {past[-1].number} was not completed, so what it left undone concerns all tables"
         raise RequestError(found, where=where, fix=fix)
-    if past[-1].plan["contract"] != contract.hash:
+    if past[-1].plan.contract != contract.hash:
         found = f"the contract was changed since run {past[-1].number}, so all tables are derived from scratch"
         raise RequestError(found, where=where, fix=fix)
 
@@ -181,18 +181,18 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
 
     The journal entry lists the tables that the run `published`, because Delta's log drops its oldest commits.
     """
-    pipeline, first = run.plan["pipeline"], Plan.from_json(run.plan).first_number
-    fields = definitions.find_fields(journal.read_runs(warehouse, pipeline), run.plan["contract"]) or {}
+    pipeline, first = run.plan.pipeline, run.plan.first_number
+    fields = definitions.find_fields(journal.read_runs(warehouse, pipeline), run.plan.contract) or {}
     places = (place.split(".") for place in fields)
     names = sorted({place[1] for place in places if place[0] in ("topics", "views")})
     published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
-    journal.append_entry(warehouse, replace(run, state="abandoned", detail={"reason": reason, "published": published}))
+    journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stopped)))
 
 
 def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:
     """Return the number of the last commit to a topic's log and what its run had ingested by then; None before any."""
     last = read_last_run(tables.log_table(warehouse, pipeline, name))
-    plans = (Plan.from_json(run.plan) for run in past if run.number >= last)
+    plans = (run.plan for run in past if run.number >= last)
     plan = next((plan for plan in plans if plan.first_number <= last), None)
     if plan is None:
         return None

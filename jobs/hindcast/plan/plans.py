@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from hindcast.common.errors import RunError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
-from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
+from hindcast.kafka.topic_patterns import MemberPartition
 from hindcast.kafka.topics import OffsetRange, split_ranges
-from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue, Upgrade, parse_purpose
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,23 @@ class TopicPlan:
         offsets_left = (self.offsets_left or 0) + sum(r.end - r.start for r in self.ranges.values())
         return replace(self, ranges=ranges, earlier={}, chunk=0, offsets_left=offsets_left)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the form in the journal."""
-        partitions = []
+        partitions: list[JsonValue] = []
         for p, r in self.ranges.items():
             before = {"earlier": self.earlier, "left": self.abandoned_ranges}
             fields = {name: list(of[p]) for name, of in before.items() if p in of}
             partitions.append(
                 {"partition": p, "anchor": self.start_offsets.get(p), "start": r.start, "end": r.end, **fields}
             )
-        more: dict[str, Any] = {"from": self.since.isoformat()} if self.since else {}
+        more: dict[str, JsonValue] = {"from": self.since.isoformat()} if self.since else {}
         more |= {"chunk": self.chunk} if self.chunk else {}
         more |= {"validTime": self.valid_time} if self.valid_time else {}
         more |= {"members": [[n, *member] for n, member in self.members.items()]} if self.members else {}
         return {"id": self.topic_id, "epoch": self.epoch, "after": self.after, "partitions": partitions, **more}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> TopicPlan:
+    def from_json(cls, document: Mapping[str, Any]) -> TopicPlan:
         """Return the topic plan from its form in the journal."""
         parts = document["partitions"]
         return cls(
@@ -115,25 +115,15 @@ class TopicPlan:
         )
 
 
-_OPTIONAL = ("releases", "requeues", "forgets", "upgrade", "only", "reason", "decodings", "ahead", "definition")
-"""Fields of a plan that are stored only if they are not empty."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """The plan of a run; a retry continues it. `as_of_system_times`: the known-at at which each input is read.
 
     A run that ingests a topic in chunks takes as many `numbers`, one for each commit to its log; `run` is the last.
-    `only`: the one table that the run is about, with all below it. `ahead`: its known-at is more than an hour ahead of
-    the clock that planned it, and a person has consented to that. `reason`: why there is this run, in a person's words.
-    `decodings`: by topic, how the contract decodes records (`Topic.hash_decoding`). `definition`: the contract's
-    fields, each with its text, if no earlier plan has them (definitions.py).
-
-    A run with one of these ingests no offsets:
-    `releases`: by table the held changes that a person released: `until` when they were looked at (ISO 8601), the
-    `keys` (JSON), and `by` whom. `requeues`: which malformed records it decodes again (`requeue.build_request`).
-    `forgets`: what it forgets, in which topic (ops/erase/forget.py). `upgrade`: which table it converts to the current
-    store format and how (runs/store_migration.py), and `without` which others.
+    `ahead`: its known-at is more than an hour ahead of the clock that planned it, and a person has consented to that.
+    `reason`: why there is this run, in a person's words. `decodings`: by topic, how the contract decodes records
+    (`Topic.hash_decoding`). `definition`: the contract's fields with their texts, if no earlier plan has them
+    (definitions.py). A run whose `purpose` is not `Replay` ingests no offsets.
     """
 
     pipeline: str
@@ -142,18 +132,14 @@ class Plan:
     known_at: datetime
     interval_end: datetime | None
     contract: str
-    topics: dict[str, TopicPlan]
-    as_of_system_times: dict[str, datetime] = field(default_factory=dict)
-    releases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    requeues: dict[str, Any] = field(default_factory=dict)
-    only: str | None = None
+    topics: Mapping[str, TopicPlan]
+    as_of_system_times: Mapping[str, datetime] = field(default_factory=dict)
+    purpose: Purpose = field(default_factory=Replay)
     reason: str | None = None
-    decodings: dict[str, str] = field(default_factory=dict)
-    upgrade: dict[str, Any] = field(default_factory=dict)
+    decodings: Mapping[str, str] = field(default_factory=dict)
     numbers: int = 1
-    forgets: dict[str, Any] = field(default_factory=dict)
     ahead: bool = False
-    definition: list[list[str]] = field(default_factory=list)
+    definition: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def first_number(self) -> int:
@@ -161,15 +147,39 @@ class Plan:
         return self.run + 1 - self.numbers
 
     @property
-    def upgraded_table(self) -> str | None:
-        """The table whose upgrade to the current store format this run begins."""
-        return self.upgrade["table"] if self.upgrade.get("step") == "begin" else None
+    def only(self) -> str | None:
+        """The one table that the run is about, with all below it; None for a run about all tables."""
+        return self.purpose.only if isinstance(self.purpose, Replay) else None
 
     @property
-    def skipped_tables(self) -> list[str]:
+    def released(self) -> Mapping[str, ReleasedKeys]:
+        """By table, the keys whose held changes a person released; empty unless that is what the run is for."""
+        return self.purpose.tables if isinstance(self.purpose, Release) else {}
+
+    @property
+    def requeue(self) -> Requeue | None:
+        """Which malformed records the run decodes again; None unless that is what it is for."""
+        return self.purpose if isinstance(self.purpose, Requeue) else None
+
+    @property
+    def erasure(self) -> Erasure | None:
+        """What the run forgets; None unless that is what it is for."""
+        return self.purpose if isinstance(self.purpose, Erasure) else None
+
+    @property
+    def upgrade(self) -> Upgrade | None:
+        """Which table the run upgrades; None unless that is what it is for."""
+        return self.purpose if isinstance(self.purpose, Upgrade) else None
+
+    @property
+    def upgraded_table(self) -> str | None:
+        """The table whose upgrade to the current store format this run begins."""
+        return self.upgrade.table if self.upgrade is not None and self.upgrade.step == "begin" else None
+
+    @property
+    def skipped_tables(self) -> tuple[str, ...]:
         """The tables that the run skips because each waits for an upgrade of its own."""
-        names: list[str] = self.upgrade.get("without", [])
-        return names
+        return self.upgrade.without if self.upgrade is not None else ()
 
     def has_work_for(self, contract: Contract, name: str) -> bool:
         """Return whether the run may change a table."""
@@ -177,8 +187,16 @@ class Plan:
             return False
         return self.only is None or name in contract.list_tables_below(self.only)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the form in the journal."""
+        optional: dict[str, JsonValue] = {
+            **self.purpose.as_json(),
+            "reason": self.reason,
+            "decodings": self.decodings,
+            "ahead": self.ahead,
+            "definition": [list(field) for field in self.definition.items()],
+            "numbers": self.numbers if self.numbers > 1 else None,
+        }
         return {
             "pipeline": self.pipeline,
             "run": self.run,
@@ -187,13 +205,12 @@ class Plan:
             "intervalEnd": self.interval_end.isoformat() if self.interval_end else None,
             "contract": self.contract,
             "topics": {name: topic_plan.as_json() for name, topic_plan in self.topics.items()},
-            "inputs": {name: pin.isoformat() for name, pin in self.as_of_system_times.items()},
-            **{name: value for name in _OPTIONAL if (value := getattr(self, name))},
-            **({"numbers": self.numbers} if self.numbers > 1 else {}),
+            "inputs": {name: moment.isoformat() for name, moment in self.as_of_system_times.items()},
+            **{name: value for name, value in optional.items() if value},
         }
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Plan:
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
         """Return the plan from its form in the journal."""
         end = document["intervalEnd"]
         return cls(
@@ -204,35 +221,11 @@ class Plan:
             datetime.fromisoformat(end) if end else None,
             document["contract"],
             {name: TopicPlan.from_json(topic_plan) for name, topic_plan in document["topics"].items()},
-            {name: datetime.fromisoformat(pin) for name, pin in document.get("inputs", {}).items()},
-            document.get("releases", {}),
-            document.get("requeues", {}),
-            document.get("only"),
+            {name: datetime.fromisoformat(moment) for name, moment in document.get("inputs", {}).items()},
+            parse_purpose(document),
             document.get("reason"),
             document.get("decodings", {}),
-            document.get("upgrade", {}),
-            numbers=document.get("numbers", 1),
-            forgets=document.get("forgets", {}),
-            ahead=document.get("ahead", False),
-            definition=document.get("definition", []),
+            document.get("numbers", 1),
+            document.get("ahead", False),
+            dict(document.get("definition", ())),
         )
-
-
-def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:
-    """Return the run that a step works for; raise RunError if it has ended or was abandoned."""
-    run = next((r for r in journal.read_runs(warehouse, pipeline) if r.number == number), None)
-    if run is None or run.is_finished:
-        state = run.state if run else "not planned"
-        raise RunError(f"run {number} is {state}", where=pipeline, fix="start a new run")
-    return run
-
-
-def read_members(warehouse: str, contract: Contract, name: str) -> MemberPartitions:
-    """Return the partitions of a topic entry with a pattern as runs numbered them (topic_patterns.py), else none."""
-    return last_members(journal.read_runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
-
-
-def last_members(past: list[Run], name: str) -> MemberPartitions:
-    """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
-    topic_plans = (run.plan["topics"].get(name, {}) for run in reversed(past))
-    return next((TopicPlan.from_json(document).members for document in topic_plans if "members" in document), {})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import reduce
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F
 from hindcast.contract import Contract, Expectation
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.kafka import topic_patterns
-from hindcast.plan import journal, plans
+from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.quality import gates, hold_store
 from hindcast.quality.expectations import find_implementation, format_gate, is_row_by_row
@@ -126,12 +125,12 @@ def _select_rederived(waiting: DataFrame, rederived: DataFrame | None) -> DataFr
 
 def find_released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
     """Return the units of `waiting` (`hold_store.read_held_units`) that a plan releases and that are still as seen."""
-    release = plan.releases.get(name)
+    release = plan.released.get(name)
     if release is None:
         return waiting.where("false")
-    looked_at = F.col("at") <= F.lit(datetime.fromisoformat(release["until"]))
+    looked_at = F.col("at") <= F.lit(release.until)
     # Rows, not literals: a person may release very many keys.
-    keys = waiting.sparkSession.createDataFrame([[key] for key in release["keys"]], "key string").distinct()
+    keys = waiting.sparkSession.createDataFrame([[key] for key in release.keys], "key string").distinct()
     return waiting.where(looked_at).join(keys, "key", "left_semi").select(*waiting.columns)
 
 
@@ -257,7 +256,8 @@ def append_entries(
     _commit_entries(passed, entries, passed.name)
     if held is None or stopped:
         return
-    by = plan.releases.get(passed.name, {}).get("by")
+    released = plan.released.get(passed.name)
+    by = released.by if released else None
     ended = [
         hold_store.build_end_entries(units, table, entry, run=plan.run, at=at, by=by if entry == "released" else None)
         for entry, units in held.ended_units.items()
@@ -312,6 +312,6 @@ def _find_record_place(contract: Contract, warehouse: str, name: str) -> dict[st
     while name in contract.views:
         name = contract.views[name].first_input
     kafka = contract.kafka_topic(name) if name in contract.topics else None
-    known = topic_patterns.member_columns(plans.read_members(warehouse, contract, name), "_partition")
+    known = topic_patterns.member_columns(journal.read_members(warehouse, contract, name), "_partition")
     topic, partition = known.get("topic", F.lit(kafka)), known.get("topicPartition", F.col("_partition"))
     return {"topic": topic, "partition": partition}

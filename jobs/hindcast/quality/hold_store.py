@@ -41,7 +41,9 @@ from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.plan import journal, notices
+from hindcast.plan.journal import Abandoned, Stopped
 from hindcast.store import row_reader, table_creation, tables
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
 
 SCHEMA = StructType(
@@ -364,16 +366,20 @@ def _list_void_entries(warehouse: str, pipeline: str) -> list[str]:
         return []
     ended = _run_query(warehouse, pipeline, _ENDED_QUERY, []).to_pylist()
     past = journal.read_runs(warehouse, pipeline)
-    unfinished = {run.number: run.detail for run in past if run.state in ("abandoned", "stopped")}
+    unfinished = {run.number: run.outcome for run in past if isinstance(run.outcome, Abandoned | Stopped)}
     names = {row["table"] for row in ended if row["run"] in unfinished}
-    done = {name: tables.read_notes(Table(warehouse, pipeline, name, "versions")) for name in names}
+    done = {n: tables.read_notes(Table(warehouse, pipeline, n, "versions"), TableNote.from_json) for n in names}
     return [
         f"{row['entry']} {row['run']} {row['table']}"
         for row in ended
         if row["run"] in unfinished
-        and row["table"] not in unfinished[row["run"]].get("published", ())
+        and not _has_published(unfinished[row["run"]], row["table"])
         and row["run"] not in done[row["table"]]
     ]
+
+
+def _has_published(outcome: Abandoned | Stopped, table: str) -> bool:
+    return isinstance(outcome, Abandoned) and table in outcome.published
 
 
 _ENDED_COUNTS_QUERY = """

@@ -17,6 +17,7 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import requeued_records
 from hindcast.plan import inputs, journal
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Erasure, Release
 from hindcast.quality import expectations, gate_results
 from hindcast.store import row_reader, schema_evolution, tables
 from hindcast.store.change_reader import ChangeReader
@@ -138,10 +139,9 @@ class StagedChange:
         """
         if self._earlier is None:
             place = self.table.warehouse, self.contract.pipeline
-            is_special = self.plan.releases or self.plan.forgets
+            is_special = isinstance(self.plan.purpose, Release | Erasure)
             completed = [] if is_special else journal.read_completed_runs(*place)
-            plans = {run.number: Plan.from_json(run.plan) for run in completed}
-            comparable = [number for number, plan in plans.items() if not (plan.releases or plan.forgets)]
+            comparable = [run.number for run in completed if not isinstance(run.plan.purpose, Release | Erasure)]
             self._earlier = gate_results.read_measurements(*place, self.name, comparable)
         return self._earlier
 
@@ -236,7 +236,7 @@ class StagedChange:
         completed = journal.read_completed_runs(self.table.warehouse, self.contract.pipeline)
         since = None
         if completed:
-            since = Plan.from_json(completed[-1].plan).as_of_system_times.get(view.first_input, completed[-1].known_at)
+            since = completed[-1].plan.as_of_system_times.get(view.first_input, completed[-1].known_at)
         events = row_reader.load_current_rows(self.change.sparkSession, first)
         events = events if since is None else events.where(F.col("systemFrom") > F.lit(since))
         versions = row_reader.load_current_rows(self.change.sparkSession, second)

@@ -25,7 +25,7 @@ from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
 from hindcast.contract import Contract
 from hindcast.plan import horizon, journal
 from hindcast.query import show
-from hindcast.store import duckdb_reader, row_reader, store_formats, table_cache, tables
+from hindcast.store import duckdb_reader, row_reader, store_formats, tables
 from hindcast.store.tables import Table
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class _TableReader:
         known_at = question.known_at or read_last_known_at(warehouse, contract.pipeline)
         if question.known_at:
             refuse_unanswerable(warehouse, contract.pipeline, known_at)
-        delta_table = table_cache.open_cached(table)
+        delta_table = tables.open_table(table)
         if delta_table is None:
             raise QueryError("the table has not been published yet", where=table.path, fix="run the pipeline first")
         horizon.refuse_question(table, horizon.read_horizon(table, delta_table), question, known_at)
@@ -245,11 +245,10 @@ class _TableReader:
         """The column `windowClosed` of windows, as the last completed run before the known-at reported it."""
         if self.table.kind != "windows":
             return []
-        up_to = None
-        for run in journal.read_completed_runs(self.table.warehouse, self.table.pipeline):
-            if run.known_at <= self.known_at:
-                up_to = run.detail.get("tables", {}).get(self.table.name, {}).get("closedUpTo")
-        closed = predicates.sql_literal(datetime.fromisoformat(up_to)) if up_to else "NULL"
+        past = journal.read_completed_runs(self.table.warehouse, self.table.pipeline)
+        results = (run.results.get(self.table.name) for run in reversed(past) if run.known_at <= self.known_at)
+        last = next(results, None)
+        closed = predicates.sql_literal(last.closed_up_to) if last and last.closed_up_to else "NULL"
         return [predicates.window_closed_column(closed)]
 
     def read_history(self, extra: Sequence[str] = (), only: str = "true", order: Sequence[str] = ()) -> pa.Table:

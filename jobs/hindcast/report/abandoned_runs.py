@@ -9,6 +9,7 @@ from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.plan import journal
 from hindcast.store import tables
+from hindcast.store.commit_notes import TableNote
 
 
 def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list[dict[str, Any]]:
@@ -54,5 +55,6 @@ def _count_offsets(warehouse: str, contract: Contract, name: str, number: int) -
 
 
 def _read_published_counts(warehouse: str, contract: Contract, name: str, number: int) -> dict[str, int]:
-    note = tables.read_notes(tables.locate_table(warehouse, contract, name)).get(number, {})
-    return {count: note.get(count, 0) for count in ("opened", "closed", "corrected")}
+    notes = tables.read_notes(tables.locate_table(warehouse, contract, name), TableNote.from_json)
+    note = notes.get(number, TableNote(number))
+    return {"opened": note.opened, "closed": note.closed, "corrected": note.corrected}

@@ -16,13 +16,15 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import ledger, requeue
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Completed, Run
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.purposes import Requeue
 from hindcast.quality import gate_results, hold_store
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.overdue import read_overdue
 from hindcast.report import abandoned_runs
 from hindcast.store import emitted_log, tables
+from hindcast.store.commit_notes import NOTHING_LEFT_OUT, FatesNote, LeftOut, TableNote, TieCounts
 from hindcast.store.table_creation import WIDENING_WARNING
 from hindcast.store.tables import Table
 
@@ -61,26 +63,29 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         counts = {fate: sum(e.count_became(fate) for e in revisions) for fate in ledger.FATES}
         if any(counts.values()):
             topics[name]["decidedAnew"] = {f: n for f, n in counts.items() if n or f in ("accepted", "expired")}
-        if plan.requeues and "requeued" in (note := tables.read_notes(fates_table).get(plan.run, {})):
-            topics[name] |= {"requeued": note["requeued"], "still": note["still"]}
-    earlier = read_previous_tables(warehouse, contract.pipeline)
+        fates_note = tables.read_notes(fates_table, FatesNote.from_json).get(plan.run) if plan.requeue else None
+        if fates_note is not None and fates_note.requeued is not None:
+            topics[name] |= {"requeued": fates_note.requeued, "still": fates_note.still}
     completed = journal.read_completed_runs(warehouse, contract.pipeline)
+    earlier = completed[-1].results if completed else {}
     last = max((run.number for run in completed if run.number < plan.run), default=0)
     held = hold_store.count_held(warehouse, contract.pipeline, plan.run, last)
     overdue = read_overdue(warehouse, contract, plan.run, plan.known_at) if held else {}
     ended = hold_store.count_ended(warehouse, contract.pipeline, plan.run)
-    gates = _read_gates(warehouse, contract.pipeline, plan.run, released=plan.releases)
+    gates = _read_gates(warehouse, contract.pipeline, plan.run, released=plan.released)
     changed = {}
     for name in (*contract.topics, *contract.views):
         # A skipped table may not be a table of Hindcast yet.
-        notes = {} if name in plan.skipped_tables else tables.read_notes(tables.locate_table(warehouse, contract, name))
-        changed[name] = notes.get(plan.run) or {"opened": 0, "closed": 0, "corrected": 0}
         located = tables.locate_table(warehouse, contract, name)
+        notes = {} if name in plan.skipped_tables else tables.read_notes(located, TableNote.from_json)
+        note = notes.get(plan.run)
+        changed[name] = {**(note.as_json() if note else {"opened": 0, "closed": 0, "corrected": 0})}
+        changed[name].pop("ties", None)
         if name not in plan.skipped_tables and (widened := tables.read_widening(located, plan.known_at)):
             changed[name]["widened"] = widened
         changed[name] |= {"gates": gates.get(name) or _list_unchecked_gates(contract, name)}
-        if name in topics and (counts := changed[name].pop("ties", None)):
-            topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
+        if name in topics and note is not None and note.ties is not None:
+            topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], note.ties)
         if name in held:
             changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
         if name in ended:
@@ -91,16 +96,19 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
             changed[name] |= _read_emission(warehouse, contract, plan.run, name)
         elif contract.views[name].aggregate is not None:
             # A journal rebuilt from the tables has no reports; the notes of the tables' commits say the same.
-            noted = (note for run, note in notes.items() if run < plan.run and "leftOut" in note)
-            previous = earlier.get(name) or next(noted, {})
-            changed[name] |= summarize_aggregate(contract, plan, name, changed[name], previous)
+            noted = (note.left_out for run, note in notes.items() if run < plan.run and note.left_out)
+            previous = earlier[name].left_out if name in earlier else next(noted, None)
+            current = note.left_out if note is not None else None
+            changed[name] |= summarize_aggregate(contract, plan, name, current, previous or NOTHING_LEFT_OUT)
     return {
         "pipeline": contract.pipeline,
         "run": plan.run,
         "runId": plan.run_id,
         "knownAt": plan.known_at.isoformat(),
         "intervalEnd": plan.interval_end.isoformat() if plan.interval_end else None,
-        **{name: value for name in ("only", "reason", "forgets") if (value := getattr(plan, name))},
+        **({"only": plan.only} if plan.only else {}),
+        **({"reason": plan.reason} if plan.reason else {}),
+        **(plan.erasure.as_json() if plan.erasure else {}),
         "state": "completed" if stopped is None else "stopped",
         **({} if stopped is None else {"found": stopped}),
         **({"contract": change} if (change := _describe_contract(warehouse, contract, plan)) else {}),
@@ -118,23 +126,23 @@ def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> dict[s
     return definitions.describe_change([run for run in past if run.number < plan.run], plan.contract, fields)
 
 
-def locate_ties(kafka: str, topic_plan: TopicPlan, counts: dict[str, Any]) -> dict[str, Any]:
+def locate_ties(kafka: str, topic_plan: TopicPlan, counts: TieCounts) -> dict[str, Any]:
     """Return the tie counts of a commit's note, with `loser` and `winner` as text instead of [partition, offset]."""
-    places = {side: counts[side] for side in ("loser", "winner") if side in counts}
+    places = {side: place for side, place in (("loser", counts.loser), ("winner", counts.winner)) if place}
     texts = {
-        s: f"{topic_patterns.describe_partition(kafka, topic_plan.members, p)}, offset {offset}"
-        for s, (p, offset) in places.items()
+        side: f"{topic_patterns.describe_partition(kafka, topic_plan.members, partition)}, offset {offset}"
+        for side, (partition, offset) in places.items()
     }
-    return counts | texts
+    return counts.as_json() | texts
 
 
 def _rerun_commands(contract: Contract, plan: Plan) -> str:
     """Return the commands that repeat what a run did, on current data."""
     pipeline = contract.pipeline
-    if plan.releases:
-        return "; ".join(_release_command(contract, name, release["keys"]) for name, release in plan.releases.items())
-    if plan.requeues:
-        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeues)}"
+    if plan.released:
+        return "; ".join(_release_command(contract, name, of.keys) for name, of in plan.released.items())
+    if plan.requeue:
+        return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
     return f"hindcast run {pipeline}{until}" + (f" --only {plan.only}" if plan.only else "")
 
@@ -151,23 +159,23 @@ def _release_command(contract: Contract, name: str, keys: Sequence[str]) -> str:
     return command + "".join(f" --key {shlex.quote(key)}" for key in keys)
 
 
-def _requeue_options(contract: Contract, request: Mapping[str, Any]) -> str:
+def _requeue_options(contract: Contract, request: Requeue) -> str:
     """Return the options of `hindcast requeue` that select the same records (`requeue.build_request`)."""
-    topics = request["topics"]
-    topic = request.get("of") or (topics[0] if len(topics) == 1 and len(contract.topics) > 1 else None)
-    options = {"topic": topic, "reason": request.get("reason"), "partition": request.get("partition")}
+    topics = request.topics
+    topic = request.kafka_topic or (topics[0] if len(topics) == 1 and len(contract.topics) > 1 else None)
+    options = {"topic": topic, "reason": request.reason, "partition": request.partition}
     text = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None)
-    return text + "".join(f" --offset {offset}" for offset in request.get("offsets", ()))
+    return text + "".join(f" --offset {offset}" for offset in request.offsets)
 
 
 def read_report(warehouse: str, contract: Contract, run: Run) -> dict[str, Any]:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
-    if run.state == "completed":
-        return run.detail
+    if isinstance(run.outcome, Completed):
+        return {**run.outcome.report}
     if run.stopped is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
-    return build_report(warehouse, contract, Plan.from_json(run.plan), stopped=run.stopped)
+    return build_report(warehouse, contract, run.plan, stopped=run.stopped)
 
 
 NOT_CHECKED = "nothing changed"
@@ -201,34 +209,23 @@ def _read_gates(
     return results
 
 
-def read_previous_tables(warehouse: str, pipeline: str) -> dict[str, Any]:
-    """Return the `tables` of the last completed run's report; empty before the first."""
-    completed = journal.read_completed_runs(warehouse, pipeline)
-    return dict(completed[-1].detail.get("tables", {})) if completed else {}
-
-
-def aggregate_extras(table: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
-    """Return from a note or report what an aggregate left out, by kind, and the stream times that it reached."""
-    return {kind: n for kind, n in table.get("leftOut", {}).items() if n}, table.get("streamTimes", {})
-
-
 def summarize_aggregate(
-    contract: Contract, plan: Plan, name: str, note: dict[str, Any], earlier: dict[str, Any]
+    contract: Contract, plan: Plan, name: str, current: LeftOut | None, earlier: LeftOut
 ) -> dict[str, Any]:
     """Return what an aggregate left out in total and since the run before; of windows also up to when they closed.
 
-    A run that changed none of this has no note of it; then the values of the run before still hold.
+    A run that changed none of this has no note of it (None); then the values of the run before still hold.
     """
-    counted = note if "leftOut" in note else earlier
-    counts = {kind: counted.get("leftOut", {}).get(kind, 0) for kind in LEFT_OUT}
-    new = {kind: n - earlier.get("leftOut", {}).get(kind, 0) for kind, n in counts.items()}
+    counted = current or earlier
+    counts = {kind: counted.counts.get(kind, 0) for kind in LEFT_OUT}
+    new = {kind: n - earlier.counts.get(kind, 0) for kind, n in counts.items()}
     summary: dict[str, Any] = {"leftOut": counts, "newlyLeftOut": new}
     window = contract.views[name].window
     if window is not None:
         source = name
         while source in contract.views:
             source = contract.views[source].first_input
-        times = counted.get("streamTimes", {})
+        times = counted.stream_times or {}
         # A run does not know the partition count of another pipeline's stream, so none of its windows is closed.
         reached = [times.get(str(p)) for p in plan.topics[source].ranges] if source in plan.topics else []
         moments = [datetime.fromisoformat(moment) for moment in reached if moment is not None]
@@ -242,8 +239,8 @@ def _read_emission(warehouse: str, contract: Contract, run: int, name: str) -> d
     log = emitted_log.emitted_table(warehouse, contract, name)
     emission: dict[str, Any] = {"emitted": emitted_log.count_records(log, run)}
     note = emitted_log.read_last_note(log, run)
-    if note is not None and note["waitsFor"] is not None:
-        emission["settled"] = emitted_log.describe_progress(contract, note)
+    if note is not None and (progress := emitted_log.describe_progress(contract, note)) is not None:
+        emission["settled"] = progress
     return emission
 
 

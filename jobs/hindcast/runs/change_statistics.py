@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -32,6 +34,21 @@ def statistics_columns(table: Table, known_at: datetime) -> tuple[Column, ...]:
         F.count_if(past).alias("corrected"),
         _count_ages(past, F.col(tables.period_columns(table)[0]), known_at).alias("ages"),
     )
+
+
+class ChangeStatistics(NamedTuple):
+    """How many rows a change opens and closes, how many of the closed ones are past answers, and these by age."""
+
+    opened: int
+    closed: int
+    corrected: int
+    ages: Mapping[str, int]
+
+
+def parse_statistics(row: Mapping[str, Any]) -> ChangeStatistics:
+    """Return the values of `statistics_columns` in a row; `ages` without zeros."""
+    ages = {age: n for age, n in row["ages"].items() if n}
+    return ChangeStatistics(row["opened"], row["closed"], row["corrected"], ages)
 
 
 def _count_ages(past: Column, began: Column, known_at: datetime) -> Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,14 +26,13 @@ from hindcast.engine import eligibility
 from hindcast.engine.staged_files import StagedFiles, stage_view
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
-from hindcast.plan import horizon
+from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
 from hindcast.quality import hold_back, hold_store, hold_units
 from hindcast.quality.hold_back import HoldInputs
 from hindcast.quality.row_holds import HoldableRecords
-from hindcast.report import report
 from hindcast.runs import (
     emission,
     emitted_table,
@@ -46,6 +45,7 @@ from hindcast.runs import (
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import emitted_log, row_reader, schema_evolution, tables
 from hindcast.store.change_reader import ChangeReader
+from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.tables import Table
 
 
@@ -60,23 +60,10 @@ class DerivedChange(NamedTuple):
     changes: DataFrame
     after: int
     left_out: DataFrame | None = None
-    before: dict[str, Any] | None = None
+    before: LeftOut | None = None
     staged: StagedFiles | None = None
     judged: HoldInputs | None = None
     ties: DataFrame | None = None
-
-    def merge_left_out(self, counted: dict[str, Any]) -> dict[str, Any]:
-        """Return the counts of `left_out` merged with those `before`."""
-        if not self.before:
-            return counted
-        old, new = self.before["leftOut"], counted["leftOut"]
-        merged: dict[str, Any] = {"leftOut": {kind: n + old.get(kind, 0) for kind, n in new.items()}}
-        if "streamTimes" in counted:
-            times = dict(self.before.get("streamTimes", {}))
-            for partition, reached in counted["streamTimes"].items():
-                times[partition] = max(reached, times.get(partition, reached))
-            merged["streamTimes"] = times
-        return merged
 
 
 def derive_topic_change(
@@ -213,7 +200,7 @@ def _refresh_view(
     sources: ChangeReader, contract: Contract, table: Table, inputs: Mapping[str, Table], since: Run
 ) -> AffectedRows | None:
     """Return the rows of a view that changes of its inputs since a run affect; None if it must be derived whole."""
-    pins = Plan.from_json(since.plan).as_of_system_times
+    pins = since.plan.as_of_system_times
     changed = {i: sources.read_source(source, pins.get(i, since.known_at)) for i, source in inputs.items()}
     requeued = incremental_state.has_requeued_records(contract, table.name, since.number)
     return incremental_views.refresh_view(
@@ -298,7 +285,7 @@ def _derive_emitted_change(
 def _has_same_epoch(log: Table, *runs: int) -> bool:
     """Return whether a kafka view had the same epoch, so the same definition, in all of these runs."""
     notes = [emitted_log.read_last_note(log, run) for run in runs]
-    return len({note and note["epoch"] for note in notes}) == 1
+    return len({note and note.epoch for note in notes}) == 1
 
 
 def list_sources(contract: Contract, plan: Plan, name: str) -> list[Table]:
@@ -342,7 +329,7 @@ def _find_derivable_from(contract: Contract, plan: Plan, name: str) -> datetime 
 
 def _derive_left_out_since(
     sources: ChangeReader, contract: Contract, table: Table, inputs: dict[str, Table]
-) -> tuple[DataFrame, dict[str, Any]] | None:
+) -> tuple[DataFrame, LeftOut] | None:
     """Return what an aggregate of trimmed rows newly leaves out, and what it left out before; None if unknown."""
     seen = incremental_state.find_last_run_of_any_size(contract, table)
     if (
@@ -355,9 +342,9 @@ def _derive_left_out_since(
     return None if affected is None or affected.left_out is None or before is None else (affected.left_out, before)
 
 
-def _read_left_out(table: Table, seen: Run) -> dict[str, Any] | None:
-    """Return the note or report that says what an aggregate left out up to a run; None if neither does."""
-    note = tables.read_notes(table).get(seen.number, {})
-    if "leftOut" not in note:
-        note = report.read_previous_tables(table.warehouse, table.pipeline).get(table.name, {})
-    return note if "leftOut" in note else None
+def _read_left_out(table: Table, seen: Run) -> LeftOut | None:
+    """Return what an aggregate left out up to a run, by the note of its commit or by the journal; None if unknown."""
+    note = tables.read_notes(table, TableNote.from_json).get(seen.number)
+    if note is not None and note.left_out is not None:
+        return note.left_out
+    return journal.read_last_result(table.warehouse, table.pipeline, table.name).left_out

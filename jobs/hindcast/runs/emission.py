@@ -39,6 +39,7 @@ from hindcast.plan import horizon, journal
 from hindcast.plan.plans import Plan
 from hindcast.store import commits, row_reader, schema_evolution, table_creation, tables
 from hindcast.store import emitted_log as emitted_
+from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 from hindcast.streams import spark_adapter, spec_of_view
 
@@ -63,10 +64,10 @@ def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) ->
         done = step.process_records().localCheckpoint(eager=False)
         rows = step.log_rows(done)
         schema_evolution.ensure_columns(spark, log, table_creation.make_nullable(rows.schema), plan.known_at)
-        commits.append_rows(rows, log, plan.run, step.note, after=after)
+        commits.append_rows(rows, log, plan.run, step.note.as_json(), after=after)
         state = step.add_buckets(done.where("part IS NOT NULL").drop("order"))
         table_creation.ensure_table(step.state, table_creation.make_nullable(state.schema))
-        commits.replace_rows(state, step.state, plan.run, step.note, step.read)
+        commits.replace_rows(state, step.state, plan.run, step.note.as_json(), step.read)
     return _read_emitted(spark, log, step.past.epoch, plan.run)
 
 
@@ -112,7 +113,7 @@ def _read_plan(contract: Contract, name: str, run: int) -> Plan:
     if plan is None:
         found, where = f"run {run} has emitted records, but the journal lacks it", f"{contract.pipeline}.{name}"
         raise RunError(found, where=where, fix=f"hindcast ledger {contract.pipeline} --rebuild")
-    return Plan.from_json(plan)
+    return plan
 
 
 STATE_BUCKETS, BUCKETED_FROM_ROWS, MAX_FEW_RECORDS, REST_BUCKET = 64, 200_000, 20_000, -1
@@ -141,15 +142,15 @@ def _read_progress(contract: Contract, plan: Plan, name: str) -> EmissionProgres
     past = [run for run in journal.read_runs(log.warehouse, contract.pipeline) if run.number <= plan.run]
     restarts = (
         note is None
-        or note["definition"] != contract.hash_definition(name)
-        or erasure_marks.has_forgotten_since(past, contract, name, note["run"])
+        or note.definition != contract.hash_definition(name)
+        or erasure_marks.has_forgotten_since(past, contract, name, note.run)
     )
-    epoch = (note["epoch"] if note else 0) + restarts
+    epoch = (note.epoch if note else 0) + restarts
     state_run = tables.read_last_run(_state_table(contract, name, epoch))
     if note is None or restarts:
         return EmissionProgress(epoch, state_run, 0, -1)
     processed = emitted_.read_last_note(log, min(state_run, plan.run - 1))
-    return EmissionProgress(epoch, state_run, note["run"], processed["upto"] if processed and state_run else -1)
+    return EmissionProgress(epoch, state_run, note.run, processed.upto if processed and state_run else -1)
 
 
 def _state_table(contract: Contract, name: str, epoch: int) -> Table:
@@ -173,20 +174,14 @@ class EmissionStep:
         self.past = _read_progress(contract, plan, name)
         self.state = _state_table(contract, name, self.past.epoch)
         self._upto, waits_for = self._find_settled_time() if self._view.wait else (-1, None)
-        before = tables.read_notes(self.state).get(self.past.state_run, {}).get("buckets", 1)
+        state_note = tables.read_notes(self.state, EmissionNote.from_json).get(self.past.state_run)
+        before = state_note.buckets if state_note else 1
         self._buckets = STATE_BUCKETS if tables.count_rows(self.state) > BUCKETED_FROM_ROWS else before
         self._rebuckets = self._buckets != before
         self.read: str | None = None
         """The buckets of state that this run reads and replaces, as a SQL condition; None for all."""
-        self.note = {
-            "run": plan.run,
-            "knownAt": plan.known_at.isoformat(),
-            "epoch": self.past.epoch,
-            "definition": contract.hash_definition(name),
-            "upto": self._upto,
-            "buckets": self._buckets,
-            "waitsFor": waits_for,
-        }
+        definition = self.past.epoch, contract.hash_definition(name)
+        self.note = EmissionNote(plan.run, plan.known_at.isoformat(), *definition, self._upto, self._buckets, waits_for)
 
     def process_records(self) -> DataFrame:
         """Return what the view's tasks emit and their state."""

@@ -37,7 +37,7 @@ def find_last_run_of_any_size(contract: Contract, table: Table, since: int | Non
 def _find_comparable_run(past: list[Run], contract: Contract, table: Table, number: int) -> Run | None:
     """Return a run if it had the same contract and nothing behind the table was forgotten since; else None."""
     run = next((run for run in past if run.number == number), None)
-    if run is None or run.plan["contract"] != contract.hash:
+    if run is None or run.plan.contract != contract.hash:
         return None
     return None if erasure_marks.has_forgotten_since(past, contract, table.name, number) else run
 
@@ -51,7 +51,7 @@ def has_changed_for_gates(contract: Contract, plan: Plan, table: Table, settled:
         return True
     others = {gate.other_table for gate in contract.expectations(table.name) if gate.other_table}
     return any(
-        plan.as_of_system_times[other] != Plan.from_json(run.plan).as_of_system_times.get(other)
+        plan.as_of_system_times[other] != run.plan.as_of_system_times.get(other)
         if other in plan.as_of_system_times
         else tables.read_last_run(locate_own_table(contract, other)) > settled
         for other in others
@@ -65,9 +65,9 @@ def has_new_decoding(contract: Contract, table: Table, name: str, since: int | N
     past = journal.read_runs(table.warehouse, table.pipeline)
     last = journal.last_included_run(past, tables.read_last_run(table)) if since is None else since
     run = next((run for run in past if run.number == last), None)
-    if run is None or run.plan["contract"] == contract.hash:
+    if run is None or run.plan.contract == contract.hash:
         return False
-    return Plan.from_json(run.plan).decodings.get(name) != contract.topics[name].hash_decoding
+    return run.plan.decodings.get(name) != contract.topics[name].hash_decoding
 
 
 def was_redefined(contract: Contract, table: Table, name: str, since: int) -> bool:
@@ -88,6 +88,6 @@ def has_requeued_records(contract: Contract, name: str, since: int) -> bool:
 
 def has_trimmed_input(seen: Run, inputs: dict[str, Table]) -> bool:
     """Return whether an input was trimmed so far that its rows as of a run are no longer known."""
-    pins = Plan.from_json(seen.plan).as_of_system_times
+    pins = seen.plan.as_of_system_times
     horizons = {i: horizon.read_horizon(table) for i, table in inputs.items()}
     return any(at is not None and pins.get(i, seen.known_at) < at.moment for i, at in horizons.items())

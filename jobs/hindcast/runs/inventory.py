@@ -9,6 +9,7 @@ from hindcast.ingest import initial_rows, schemas, topic_log, trim_ledger
 from hindcast.plan import journal
 from hindcast.quality import gate_results, hold_store
 from hindcast.store import emitted_log, tables
+from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 
 
@@ -35,8 +36,11 @@ def list_possible_tables(warehouse: str, contract: Contract, names: Iterable[str
 
 def find_state_table(warehouse: str, contract: Contract, name: str) -> Table | None:
     """Return the table of a kafka view's state in its last epoch; None if it has processed nothing yet."""
-    note = next(iter(tables.read_notes(emitted_log.emitted_table(warehouse, contract, name)).values()), None)
-    return Table(warehouse, contract.pipeline, f"kept/{name}/{note['epoch']}", "kept") if note else None
+    note = next(
+        iter(tables.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json).values()),
+        None,
+    )
+    return Table(warehouse, contract.pipeline, f"kept/{name}/{note.epoch}", "kept") if note else None
 
 
 def list_existing_tables(warehouse: str, contract: Contract) -> Iterator[Table]:

@@ -248,7 +248,7 @@ def _find_ties(contract: Contract, plan: Plan, name: str, every: DataFrame, reco
 def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | None) -> dict[str, Any]:
     """Return the tie counts of a topic as its report has them; empty if there are none."""
     row = None if tied is None else ties.count_ties(tied).first()
-    counts = tie_counts.tie_note(row.asDict(recursive=True)["ties"]) if row else {}
+    counts = tie_counts.summarize_ties(row.asDict(recursive=True)["ties"]) if row else None
     return report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts) if counts else {}
 
 

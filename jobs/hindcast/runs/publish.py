@@ -9,54 +9,54 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import ties
 from hindcast.common import step_events
 from hindcast.contract import Contract, Expectation
+from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates, hold_back, hold_store
 from hindcast.quality.staged_change import StagedChange
-from hindcast.report import report
 from hindcast.runs import change_statistics, tie_counts
 from hindcast.runs.changes import DerivedChange
 from hindcast.store import commits, delta_rs_writer, files, lazy_migration, tables
+from hindcast.store.commit_notes import NOTHING_LEFT_OUT, LeftOut, TableNote
+from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
 
 
-def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> dict[str, Any]:
+def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
     """Gate a change and commit what passes, unless nothing changed; return the commit's note.
 
     Raise GateError if a gate stops it. The note has what an aggregate left out; if only that has changed, the commit
     has no rows.
     """
-    table, note = locate_own_table(contract, name), empty_note(plan)
+    table = locate_own_table(contract, name)
     change = derived.changes if derived.staged else derived.changes.persist()
     try:
-        counts = _count_change(change, table, plan, derived)
-        closing, bytes_ = counts.pop("closing", None), counts.pop("bytes", None)
-        note |= counts
+        counted = _count_change(change, table, plan, derived)
         expected = contract.expectations(name)
-        unchanged = not note["opened"] + note["closed"] and not any(gate.can_fail_without_change for gate in expected)
+        unchanged = not counted.note.changed and not any(gate.can_fail_without_change for gate in expected)
         if unchanged and not _has_quarantine(table):
-            return _commit_left_out(contract, plan, table, change, note, derived)
-        candidate = StagedChange(contract, plan, name, change, note["opened"], note["closed"], tied=derived.ties)
+            return _commit_left_out(plan, table, change, counted.note, derived)
+        opened, closed = counted.note.opened, counted.note.closed
+        candidate = StagedChange(contract, plan, name, change, opened, closed, tied=derived.ties)
         with candidate, _audit_change(candidate, expected, derived) as passed:
             if passed is not candidate:
                 derived = derived._replace(staged=None, ties=passed.ties)
-                note.pop("ties", None)
-                counts = _count_change(passed.change, table, plan, derived)
-                closing, bytes_ = counts.pop("closing"), counts.pop("bytes")
-                note |= counts
-            if not note["opened"] + note["closed"]:
-                return _commit_left_out(contract, plan, table, passed.change, note, derived)
+                counted = _count_change(passed.change, table, plan, derived)
+            note = counted.note
+            if not note.changed:
+                return _commit_left_out(plan, table, passed.change, note, derived)
             if derived.staged is not None:
-                delta_rs_writer.add_files(derived.staged.files, table, plan.run, note, after=derived.after)
+                files_ = derived.staged.files
+                delta_rs_writer.add_files(files_, table, plan.run, note.as_json(), after=derived.after)
                 return note
-            closing = closing if note["closed"] else None
+            closing = counted.closing if note.closed else None
             if closing is not None:
                 lazy_migration.migrate_changed_keys(passed.change, table)
             commits.publish_change(
@@ -67,43 +67,46 @@ def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedCh
                 closing=closing,
                 note=note,
                 after=derived.after,
-                few=files.is_small(note["opened"] + note["closed"], bytes_),
+                few=files.is_small(note.changed, counted.bytes_),
             )
             return note
     finally:
         change.unpersist()
 
 
-def empty_note(plan: Plan) -> dict[str, Any]:
-    """Return the note of a commit of a run that changes nothing."""
-    return {"run": plan.run, "opened": 0, "closed": 0, "corrected": 0, "ages": {}}
+class _CountedChange(NamedTuple):
+    """The note of a change, where the rows to close are, and the size of its texts; the latter not of staged files."""
+
+    note: TableNote
+    closing: ClosedRows | None = None
+    bytes_: int | None = None
 
 
-def _count_change(change: DataFrame, table: Table, plan: Plan, derived: DerivedChange) -> dict[str, Any]:
-    """Return the counts of a change for the commit's note: rows, past answers by age, ties, and what is left out.
-
-    Also `closing`, where the rows to close are, and `bytes`, the size of texts; not for staged files.
-    """
+def _count_change(change: DataFrame, table: Table, plan: Plan, derived: DerivedChange) -> _CountedChange:
+    """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
     if derived.staged is not None:
-        return derived.staged.commit_note
+        return _CountedChange(derived.staged.build_note(plan.run))
     counts = change_statistics.statistics_columns(table, plan.known_at)
     totals = change.agg(*counts, commits.closing_summary(table), files.text_size_column(change).alias("bytes"))
     totals = totals if derived.left_out is None else totals.crossJoin(derived.left_out)
     row = (totals if derived.ties is None else totals.crossJoin(ties.count_ties(derived.ties))).first()
-    fields: dict[str, Any] = row.asDict(recursive=True) if row else {}
-    if derived.ties is not None and (tied := tie_counts.tie_note(fields.pop("ties"))):
-        fields["ties"] = tied
-    if derived.left_out is not None:
-        fields |= derived.merge_left_out(fields)
-    return fields | {"ages": {age: n for age, n in fields["ages"].items() if n}}
+    if row is None:
+        raise AssertionError("an aggregate without groups has one row")
+    fields = row.asDict(recursive=True)
+    tied = tie_counts.summarize_ties(fields["ties"]) if derived.ties is not None else None
+    left_out = LeftOut.from_json(fields)
+    if left_out is not None and derived.before is not None:
+        left_out = derived.before + left_out
+    rows = change_statistics.parse_statistics(fields)
+    note = TableNote(plan.run, *rows, ties=tied, left_out=left_out)
+    return _CountedChange(note, ClosedRows(**fields["closing"]), fields["bytes"])
 
 
-def _commit_left_out(
-    contract: Contract, plan: Plan, table: Table, change: DataFrame, note: dict[str, Any], derived: DerivedChange
-) -> dict[str, Any]:
+def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNote, derived: DerivedChange) -> TableNote:
     """Commit only the note if what an aggregate leaves out has changed or a record lost a tie; return the note."""
-    before = report.read_previous_tables(table.warehouse, contract.pipeline).get(table.name, {})
-    if report.aggregate_extras(note) != report.aggregate_extras(before) or note.get("ties", {}).get("lost"):
+    before = journal.read_last_result(table.warehouse, table.pipeline, table.name).left_out or NOTHING_LEFT_OUT
+    has_changed = not (note.left_out or NOTHING_LEFT_OUT).says_the_same_as(before)
+    if has_changed or (note.ties is not None and note.ties.lost):
         no_rows = change.where("false")
         commits.publish_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
     return note

@@ -24,15 +24,18 @@ from hindcast.contract import Contract, find, locate_complaint
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
 from hindcast.ingest import requeue as requeues
-from hindcast.plan import horizon, journal, planner, plans
+from hindcast.plan import horizon, journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.journal import Completed, Stopped
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.runs import changes, expression_checks, spark_errors, store_migration, widening
-from hindcast.runs.publish import empty_note, publish_change
+from hindcast.runs.publish import publish_change
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table
 
 
@@ -54,7 +57,7 @@ def plan_run(
         step_events.record_begin(run_id=run_id)
         contract, settings = find(read_settings().schemas, pipeline), read_settings()
         past = journal.read_runs(settings.warehouse, pipeline)
-        if not past or past[-1].plan["contract"] != contract.hash:
+        if not past or past[-1].plan.contract != contract.hash:
             checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
             for complaint in chain(*checks):
                 raise locate_complaint(settings.schemas, pipeline, complaint)
@@ -66,7 +69,7 @@ def plan_run(
     return plan.run
 
 
-def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> dict[str, Any]:
+def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> TableNote:
     """Append a topic's planned records to its log, each with its fate, and publish its table; return the commit's note.
 
     Raise RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
@@ -89,7 +92,7 @@ def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> di
         return note
 
 
-def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[str, Any]:
+def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> TableNote:
     """Derive a view from its inputs as of this run, gate the changes and publish them in one commit; return its note.
 
     Raise ContractError for an expression that Spark refuses or that fails on a record, GateError if a gate stops the
@@ -117,12 +120,12 @@ def finish_run(pipeline: str, run: int) -> dict[str, Any]:
         past = journal.read_runs(read_settings().warehouse, pipeline)
         entry = next((entry for entry in past if entry.number == run), None)
         step_events.record_begin(run_id=entry.run_id if entry else None)
-        if entry is not None and entry.state == "completed":
-            result = entry.detail
+        if entry is not None and isinstance(entry.outcome, Completed):
+            result = {**entry.outcome.report}
         else:
             contract, plan = _load_plan(pipeline, run)
             result = report.build_report(read_settings().warehouse, contract, plan)
-            _append_state(pipeline, run, "completed", result)
+            _append_outcome(pipeline, run, Completed(result))
         page.write_page(read_settings().reports, result)
         step_events.add_fields(**step_events.summarise_report(result))
     return result
@@ -160,11 +163,11 @@ def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], 
     if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
         fix = "put it back into the contract, or release only changes of other tables"
         raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
-    releases = {name: {"until": until.isoformat(), "keys": list(some), "by": by} for name, some in keys.items() if some}
-    return _plan_special_run(contract, run_id, {"releases": releases})
+    released = {name: ReleasedKeys(until, tuple(some), by) for name, some in keys.items() if some}
+    return _plan_special_run(contract, run_id, Release(released))
 
 
-def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeue) -> dict[str, Any]:
     """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
 
     Raise RequestError if there are none, unless the run `run_id` is still unfinished.
@@ -175,22 +178,20 @@ def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Mappin
     if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
         fix = f"hindcast quarantine {pipeline} lists what is refused, and why"
         trimmed = {
-            name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name))
-            for name in request["topics"]
+            name: horizon.read_horizon(tables.log_table(settings.warehouse, pipeline, name)) for name in request.topics
         }
         moments = [
             f"{at.refused_before.isoformat()} of {name}" for name, at in trimmed.items() if at and at.refused_before
         ]
         fix += f"; what was refused before {', '.join(moments)} was trimmed" if moments else ""
         raise RequestError("no malformed record like that is left", where=pipeline, fix=fix)
-    request = {**request, "topics": list(counts)}
-    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, {"requeues": request}))
+    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts))))
 
 
-def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Upgrade) -> dict[str, Any]:
     """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
     contract = find(read_settings().schemas, pipeline)
-    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, {"upgrade": request}))
+    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, request))
 
 
 def execute_run(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
@@ -223,9 +224,9 @@ def _record_table_step(name: str, pipeline: str, run: int, table: str) -> Iterat
         yield contract, plan
 
 
-def _record_note(note: dict[str, Any]) -> dict[str, Any]:
+def _record_note(note: TableNote) -> TableNote:
     """Add a commit note's counts of rows to the events of the step; return the note."""
-    step_events.add_fields(**{count: note[count] for count in ("opened", "closed", "corrected") if count in note})
+    step_events.add_fields(opened=note.opened, closed=note.closed, corrected=note.corrected)
     return note
 
 
@@ -252,7 +253,7 @@ def _record_plan(plan: Plan) -> None:
     step_events.add_fields(run=plan.run, offsets=offsets, offsets_left=left)
 
 
-def _plan_special_run(contract: Contract, run_id: str, instead: dict[str, Any]) -> int:
+def _plan_special_run(contract: Contract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
     """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
     settings = read_settings()
     with step_events.record_step("plan", contract.pipeline):
@@ -266,7 +267,7 @@ def _load_plan(pipeline: str, run: int) -> tuple[Contract, Plan]:
     """Return the contract and the plan of a run; raise an error if the run has ended or the contract was changed."""
     settings = read_settings()
     contract = find(settings.schemas, pipeline)
-    plan = Plan.from_json(plans.read_active_run(settings.warehouse, pipeline, run).plan)
+    plan = journal.read_active_run(settings.warehouse, pipeline, run).plan
     if plan.contract != contract.hash:
         raise RequestError(
             "the contract was changed after the run was planned",
@@ -282,7 +283,7 @@ def _record_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
     try:
         yield
     except (ContractError, GateError, RecordError) as error:
-        _append_state(pipeline, run, "stopped", {"table": table, "found": str(error)})
+        _append_outcome(pipeline, run, Stopped(table, str(error)))
         contract, plan = _load_plan(pipeline, run)
         page.write_page(
             read_settings().reports, report.build_report(read_settings().warehouse, contract, plan, stopped=str(error))
@@ -290,14 +291,14 @@ def _record_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
         raise
 
 
-def _append_state(pipeline: str, run: int, state: str, detail: dict[str, Any]) -> None:
-    """Append an entry with a new state of a run to the journal."""
+def _append_outcome(pipeline: str, run: int, outcome: Completed | Stopped) -> None:
+    """Append an entry with what became of a run to the journal."""
     warehouse = read_settings().warehouse
-    entry = plans.read_active_run(warehouse, pipeline, run)
-    journal.append_entry(warehouse, replace(entry, state=state, detail=detail))
+    entry = journal.read_active_run(warehouse, pipeline, run)
+    journal.append_entry(warehouse, replace(entry, outcome=outcome))
 
 
-def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Table) -> dict[str, Any] | None:
+def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Table) -> TableNote | None:
     """Return the note of a table that needs no work: this run has published it, or it cannot have changed. Else None.
 
     It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless the
@@ -306,24 +307,23 @@ def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Tabl
     """
     table = locate_own_table(contract, name)
     if tables.read_last_run(table) >= plan.run:
-        note: dict[str, Any] = tables.read_notes(table).get(plan.run, empty_note(plan))
-        return note
-    if name in (*plan.releases, plan.only, plan.upgraded_table) or any(
+        return tables.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
+    if name in (*plan.released, plan.only, plan.upgraded_table) or any(
         gate.type == FRESHNESS_RULE for gate in contract.expectations(name)
     ):
         return None
     others = (gate.other_table for gate in contract.expectations(name))
     sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
     past = journal.read_runs(table.warehouse, contract.pipeline)
-    last = next((run for run in reversed(past) if run.state == "completed"), None)
-    if last is None or last.plan["contract"] != contract.hash:
+    last = journal.find_last_completed(past)
+    if last is None or last.plan.contract != contract.hash:
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):
         return None
-    if any(run.plan.get("upgrade") for run in past if run.number > last.number and run.number != plan.run):
+    if any(run.plan.upgrade for run in past if run.number > last.number and run.number != plan.run):
         return None  # an abandoned upgrade may have adopted a table that no run has looked at since
-    settled = Plan.from_json(last.plan).as_of_system_times == plan.as_of_system_times and all(
+    settled = last.plan.as_of_system_times == plan.as_of_system_times and all(
         source.as_of_system_time is not None or tables.read_last_run(source) <= last.number
         for source in (table, *sources)
     )
-    return empty_note(plan) if settled else None
+    return TableNote(plan.run) if settled else None

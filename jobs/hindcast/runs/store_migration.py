@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -27,6 +27,7 @@ from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.runs import row_counts, shadow_table
 from hindcast.store import commit_once, commits, row_reader, store_formats, table_creation, tables
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.store_formats import ADDED_COLUMNS, FORMAT_PROPERTY, OlderFormat
 from hindcast.store.tables import Table
 
@@ -58,45 +59,47 @@ def refuse_unready(contract: Contract) -> None:
 
 def begin_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
     """Convert the table of a topic to one that runs write, if the run is an upgrade of it."""
-    if plan.upgraded_table != name:
+    if plan.upgrade is None or plan.upgraded_table != name:
         return
     table = locate_own_table(contract, name)
     delta_table = DeltaTable(table.path)
     marks = tables.read_marks(delta_table)
     if marks is not None and marks["hindcast"] == tables.FORMAT_NUMBER:
         return
-    mode = plan.upgrade["mode"]
+    mode = plan.upgrade.mode
     if marks is not None and (current := tables.read_older_format(delta_table)) is not None:
         older = OlderFormat(current.format, current.known_at, mode)
     else:
-        older = OlderFormat(plan.upgrade["from"], _adopted_known_at(contract, plan, name), mode)
-        rows = spark.read.format("delta").option("versionAsOf", plan.upgrade["version"]).load(table.path)
+        older = OlderFormat(plan.upgrade.from_format or "", _adopted_known_at(contract, plan, name), mode)
+        rows = spark.read.format("delta").option("versionAsOf", plan.upgrade.version).load(table.path)
         initial_rows.write_initial_rows(
             initial_rows.derive_records(rows, older, list_shapes(contract)[name]), contract, plan, name, older
         )
-        _refuse_changed_table(table, plan.upgrade["version"])
+        _refuse_changed_table(table, plan.upgrade.version)
         set_own_name(table)
     add_columns(spark, table)
     mark_table(spark, table, older)
 
 
-def end_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str, note: dict[str, Any]) -> dict[str, Any]:
+def end_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str, note: TableNote) -> TableNote:
     """Finish the upgrade of a table once a run has published it; return the table's note."""
-    if plan.upgrade.get("table") != name:
+    if plan.upgrade is None or plan.upgrade.table != name:
         return note
     table = locate_own_table(contract, name)
     if plan.upgraded_table:
         if tables.read_last_run(table) < plan.run:
-            adopted = tables.count_rows(table) if "version" in plan.upgrade else 0
-            note = {**note, "opened": note["opened"] + adopted}
-            commits.append_rows(row_reader.load_stored_rows(spark, table).where("false"), table, plan.run, note)
+            adopted = tables.count_rows(table) if plan.upgrade.version is not None else 0
+            note = replace(note, opened=note.opened + adopted)
+            commits.append_rows(
+                row_reader.load_stored_rows(spark, table).where("false"), table, plan.run, note.as_json()
+            )
         row_counts.write_row_counts(spark, table, plan.known_at)
-    swaps = plan.upgrade["mode"] == "roll-over" and not plan.upgraded_table
+    swaps = plan.upgrade.mode == "roll-over" and not plan.upgraded_table
     delta_table = tables.open_table(table)
     if (
         delta_table is not None
         and tables.read_older_format(delta_table) is not None
-        and (swaps or plan.upgrade["mode"] == "offline")
+        and (swaps or plan.upgrade.mode == "offline")
     ):
         if tables.read_last_run(table, REWRITE) < plan.run:
             with (
@@ -183,7 +186,7 @@ def _adopted_known_at(contract: Contract, plan: Plan, name: str) -> datetime:
     return earlier[-1] if logged and earlier else plan.known_at
 
 
-def _refuse_changed_table(table: Table, version: int) -> None:
+def _refuse_changed_table(table: Table, version: int | None) -> None:
     """Raise TableError if the files of a table have changed since the version that was adopted."""
     then, current = DeltaTable(table.path, version=version), DeltaTable(table.path)
     if {*then.file_uris()} != {*current.file_uris()}:

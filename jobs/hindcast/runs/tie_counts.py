@@ -9,6 +9,7 @@ of them would have to be read once more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,6 +21,7 @@ from hindcast.contract import Contract
 from hindcast.contract.expectation import TIES_RULE
 from hindcast.plan.plans import Plan
 from hindcast.store import tables
+from hindcast.store.commit_notes import TieCounts
 
 
 def is_scattered(plan: Plan, name: str) -> bool:
@@ -67,9 +69,8 @@ def _select_keys_of(records: DataFrame, new: DataFrame) -> DataFrame:
     return records.join(new.select("key").distinct(), "key", "left_semi")
 
 
-def tie_note(counted: dict[str, Any]) -> dict[str, Any]:
-    """Return tie counts as a commit notes them: without zeros, and places as [partition, offset]."""
-    counts = {what: counted[what] for what in ("scattered", "lost", "replaced") if counted[what]}
-    if counted["lost"]:
-        counts |= {side: [counted[side]["partition"], counted[side]["offset"]] for side in ("loser", "winner")}
-    return counts
+def summarize_ties(counted: Mapping[str, Any]) -> TieCounts | None:
+    """Return the tie counts of a row of `ties.count_ties`; None if all are zero."""
+    numbers = counted["scattered"], counted["lost"], counted["replaced"]
+    sides = ((counted[side]["partition"], counted[side]["offset"]) for side in ("loser", "winner") if counted["lost"])
+    return TieCounts(*numbers, *sides) if any(numbers) else None

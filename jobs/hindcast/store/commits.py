@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import predicates
+from hindcast.common.json_values import JsonObject
 from hindcast.common.session import override_conf
 from hindcast.store import delta_rs_writer, tables
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.commit_once import commit_once, commit_repeatable
 from hindcast.store.tables import Table
 
@@ -26,7 +28,7 @@ def append_rows(
     rows: DataFrame,
     table: Table,
     run: int,
-    note: dict[str, Any],
+    note: JsonObject,
     part: str = "",
     after: int | None = None,
     *,
@@ -47,16 +49,14 @@ def append_rows(
     )
 
 
-def replace_rows(rows: DataFrame, table: Table, run: int, note: dict[str, Any], where: str | None = None) -> bool:
+def replace_rows(rows: DataFrame, table: Table, run: int, note: JsonObject, where: str | None = None) -> bool:
     """Replace the rows for which a condition is true (None: all), and return whether this call made the commit."""
     writer = _build_writer(rows, table, run, note).mode("overwrite")
     writer = writer if where is None else writer.option("replaceWhere", where)
     return commit_once(lambda: writer.save(table.path), lambda: tables.read_last_run(table), run, None, table.path)
 
 
-def rewrite_table(
-    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str, by: tuple[str, ...]
-) -> bool:
+def rewrite_table(rows: DataFrame, table: Table, run: int, note: JsonObject, part: str, by: tuple[str, ...]) -> bool:
     """Replace all rows of a table in one commit, also with other columns and partitions (`by`); see `append_rows`."""
     writer = _build_writer(rows, table, run, note, part).mode("overwrite").option("overwriteSchema", "true")
     writer = writer.partitionBy(*by)
@@ -65,17 +65,28 @@ def rewrite_table(
     )
 
 
-def _build_writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "") -> DataFrameWriter:
+def _build_writer(rows: DataFrame, table: Table, run: int, note: JsonObject, part: str = "") -> DataFrameWriter:
     """Return the writer of one commit of a run, which Delta makes once."""
     writer = rows.write.format("delta").option("txnAppId", table.app_id(part)).option("txnVersion", str(run))
     return writer.option("userMetadata", json.dumps(note))
 
 
+class ClosedRows(NamedTuple):
+    """How many rows a change closes that are `open`, and how many that are `past` answers; of these the `first` and
+    `last` start and the first `end`, in microseconds since 1970.
+    """
+
+    open: int
+    past: int
+    first: int | None
+    last: int | None
+    end: int | None
+
+
 def closing_summary(table: Table) -> Column:
     """Return what a change closes, for `publish_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
 
-    A struct: how many closed rows are `open`, how many `past`, and of the past ones the `first` and `last` start and
-    the first `end`, in microseconds since 1970.
+    A struct with the fields of `ClosedRows`.
     """
     start, end = tables.period_columns(table)
     closed = F.col("change") == "close"
@@ -95,8 +106,8 @@ def publish_change(
     run: int,
     known_at: datetime,
     *,
-    closing: Mapping[str, Any] | None,
-    note: dict[str, Any],
+    closing: ClosedRows | None,
+    note: TableNote,
     after: int | None = None,
     few: bool = False,
 ) -> None:
@@ -113,12 +124,12 @@ def publish_change(
     )
     columns = [c for c in rows.columns if c != "change"]
     if closing is None:
-        laid_out = _lay_out_rows(rows.select(columns), table, note.get("opened", 0))
-        append_rows(laid_out, table, run, note, after=after, few=few)
+        laid_out = _lay_out_rows(rows.select(columns), table, note.opened)
+        append_rows(laid_out, table, run, note.as_json(), after=after, few=few)
         return
     spark = changes.sparkSession
     enable_deletion_vectors(spark, table)
-    if few and delta_rs_writer.publish_change(rows, table, run, known_at, note, after):
+    if few and delta_rs_writer.publish_change(rows, table, run, known_at, note.as_json(), after):
         return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
@@ -128,7 +139,7 @@ def publish_change(
     confs = {
         "spark.databricks.delta.write.txnAppId": table.app_id(),
         "spark.databricks.delta.write.txnVersion": str(run),
-        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note),
+        "spark.databricks.delta.commitInfo.userMetadata": json.dumps(note.as_json()),
     }
     merge = (
         f"MERGE INTO delta.`{table.path}` t USING {view} s "  # noqa: S608  # names of ours
@@ -158,21 +169,19 @@ def set_properties(
         commit_repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ({listed})").collect())
 
 
-def delete_rows(spark: SparkSession, table: Table, where: str, note: Mapping[str, Any]) -> None:
+def delete_rows(spark: SparkSession, table: Table, where: str, note: JsonObject) -> None:
     """Delete the rows for which a condition (Spark SQL) is true, in one commit that may be made twice."""
     _commit_statement(spark, f"DELETE FROM delta.`{table.path}` WHERE {where}", note)  # noqa: S608  # our conditions
 
 
-def clear_columns(
-    spark: SparkSession, table: Table, columns: Sequence[str], where: str, note: Mapping[str, Any]
-) -> None:
+def clear_columns(spark: SparkSession, table: Table, columns: Sequence[str], where: str, note: JsonObject) -> None:
     """Set columns to null in the rows for which a condition (Spark SQL) is true, in a commit that may be made twice."""
     nulls = ", ".join(f"`{column}` = NULL" for column in columns)
     _commit_statement(spark, f"UPDATE delta.`{table.path}` SET {nulls} WHERE {where}", note)  # noqa: S608  # our conditions
 
 
-def _commit_statement(spark: SparkSession, statement: str, note: Mapping[str, Any]) -> None:
-    with override_conf(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note))}):
+def _commit_statement(spark: SparkSession, statement: str, note: JsonObject) -> None:
+    with override_conf(spark, {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(note)}):
         commit_repeatable(lambda: spark.sql(statement).collect())
 
 
@@ -197,16 +206,16 @@ _MAX_LISTED_STARTS = 1_000
 """The number of rows to close up to which a merge lists their starts one by one."""
 
 
-def _merge_condition(table: Table, closing: Mapping[str, Any], changes: DataFrame) -> str:
+def _merge_condition(table: Table, closing: ClosedRows, changes: DataFrame) -> str:
     """Return the condition on the rows that a merge has to look at; Delta uses it to skip files, Spark to skip rows."""
-    beliefs = [belief for belief in ("open", "past") if closing[belief]]
+    beliefs = [belief for belief, count in (("open", closing.open), ("past", closing.past)) if count]
     condition = f"t._belief IN ({', '.join(map(repr, beliefs))})"
     start, end = tables.period_columns(table)
-    first, last, ended = (_moment_literal(closing[name]) for name in ("first", "last", "end"))
-    if not closing["past"] or first is None or last is None or ended is None:
+    first, last, ended = map(_moment_literal, (closing.first, closing.last, closing.end))
+    if not closing.past or first is None or last is None or ended is None:
         return condition
     past = f"t.`{start}` BETWEEN {first} AND {last} AND t.`{end}` >= {ended}"
-    if closing["past"] <= _MAX_LISTED_STARTS:
+    if closing.past <= _MAX_LISTED_STARTS:
         closed = changes.where(tables.is_correction(table))
         starts = closed.select(F.unix_micros(start)).distinct().collect()
         past += f" AND t.`{start}` IN ({', '.join(f'timestamp_micros({micros})' for (micros,) in starts)})"

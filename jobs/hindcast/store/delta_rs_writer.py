@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from hindcast.common.errors import PlatformError
+from hindcast.common.json_values import JsonObject
 from hindcast.store import files, rewriting, table_creation, tables
 from hindcast.store.commit_once import commit_once
 from hindcast.store.tables import Table
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def append_rows(
-    rows: DataFrame, table: Table, run: int, note: dict[str, Any], part: str = "", after: int | None = None
+    rows: DataFrame, table: Table, run: int, note: JsonObject, part: str = "", after: int | None = None
 ) -> bool | None:
     """Append a few rows as `commits.append_rows` does; return None if only Spark can write to the table."""
     delta_table = DeltaTable(table.path)
@@ -42,7 +43,7 @@ def append_rows(
     return _commit_actions(delta_table, lambda _: list(map(_build_add_action, written)), table, run, note, part, after)
 
 
-def add_files(written: Sequence[DataFile], table: Table, run: int, note: dict[str, Any], *, after: int | None) -> bool:
+def add_files(written: Sequence[DataFile], table: Table, run: int, note: JsonObject, *, after: int | None) -> bool:
     """Add files that are written already (`files.write_files`), as `commits.append_rows` appends rows."""
     delta_table = DeltaTable(table.path)
     return _commit_actions(delta_table, lambda _: list(map(_build_add_action, written)), table, run, note, "", after)
@@ -53,7 +54,7 @@ class _MergeNeededError(Exception):
 
 
 def publish_change(
-    rows: DataFrame, table: Table, run: int, known_at: datetime, note: dict[str, Any], after: int | None
+    rows: DataFrame, table: Table, run: int, known_at: datetime, note: JsonObject, after: int | None
 ) -> bool:
     """Commit a few rows, some of them closed, as `commits.publish_change` does; return False if that needs a MERGE."""
     delta_table = DeltaTable(table.path)
@@ -87,7 +88,7 @@ def _commit_actions(
     actions: Callable[[DeltaTable], list[AddAction | RemoveAction]],
     table: Table,
     run: int,
-    note: dict[str, Any],
+    note: JsonObject,
     part: str,
     after: int | None,
 ) -> bool:

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES, identity_columns
 from hindcast.store import duckdb_reader, tables
+from hindcast.store.commit_notes import EmissionNote
 from hindcast.store.tables import Table
 
 
@@ -18,16 +20,16 @@ def emitted_table(warehouse: str, contract: Contract, name: str) -> Table:
     return Table(warehouse, contract.pipeline, f"emitted/{name}", "emitted", key, can_widen=contract.can_widen(name))
 
 
-def read_last_note(table: Table, run: int) -> dict[str, Any] | None:
+def read_last_note(table: Table, run: int) -> EmissionNote | None:
     """Return the note of the last run up to `run` that processed anything for a view; None before the first."""
-    notes = tables.read_notes(table)
+    notes = tables.read_notes(table, EmissionNote.from_json)
     return notes[max(runs)] if (runs := [number for number in notes if number <= run]) else None
 
 
 def count_records(table: Table, run: int) -> dict[str, int]:
     """Return how many records a run has emitted, and how many of these are tombstones."""
     delta_table = tables.open_table(table)
-    if delta_table is None or run not in tables.read_notes(table):
+    if delta_table is None or run not in tables.read_notes(table, EmissionNote.from_json):
         return {"records": 0, "tombstones": 0}
     with duckdb_reader.open_engine() as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("_run", run, run)])
@@ -36,10 +38,12 @@ def count_records(table: Table, run: int) -> dict[str, int]:
     return {"records": records, "tombstones": tombstones}
 
 
-def describe_progress(contract: Contract, note: dict[str, Any]) -> dict[str, Any]:
-    """Return until when a waiting view has processed everything, and which partition it waits for."""
-    upto = None if note["upto"] < 0 else datetime.fromtimestamp(note["upto"] / 1000, UTC).isoformat()
-    topic, partition = note["waitsFor"]
+def describe_progress(contract: Contract, note: EmissionNote) -> JsonObject | None:
+    """Return until when a view with `wait` has processed everything, and which partition it waits for; else None."""
+    if note.waits_for is None:
+        return None
+    upto = None if note.upto < 0 else datetime.fromtimestamp(note.upto / 1000, UTC).isoformat()
+    topic, partition = note.waits_for
     return {"upTo": upto, "waitsFor": {"topic": contract.kafka_topic(topic), "partition": partition}}
 
 

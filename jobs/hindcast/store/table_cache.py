@@ -1,33 +1,32 @@
-"""Tables that queries read, kept open between queries for as long as nobody commits to them.
+"""Tables that are kept open for reading, as long as nobody commits to them.
 
-Opening a table reads its log, which takes longer than finding a key. Each query checks for a newer commit by the names
-and the state of files in a local log. A table in an object store is opened each time.
+Opening a table reads its log, which takes longer than finding a key, and a step looks at the same tables again and
+again. Each time the names and the state of files in a local log tell whether there is a newer commit. A table in an
+object store is opened each time.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from deltalake import DeltaTable
 
-from hindcast.store import tables
-from hindcast.store.tables import Table
-
 MAX_TABLES = 64
 """The maximum number of tables kept open."""
 
 
-def open_cached(table: Table) -> DeltaTable | None:
-    """Return `tables.open_table` for reading only: others may be given the same object."""
-    if "://" in table.path:
-        return tables.open_table(table)
-    log = Path(table.path, "_delta_log")
+def open_cached(path: str, open_latest: Callable[[], DeltaTable | None]) -> DeltaTable | None:
+    """Return what `open_latest` returns for the table at a path, for reading only: others are given the same object."""
+    if "://" in path:
+        return open_latest()
+    log = Path(path, "_delta_log")
     with _LOCK:
-        cached = _CACHE.get(table.path)
+        cached = _CACHE.get(path)
     if (
         cached is not None
         and cached.state == _read_log_state(log, cached.version)
@@ -35,12 +34,12 @@ def open_cached(table: Table) -> DeltaTable | None:
     ):
         return cached.delta_table
     before = _find_folder_identity(log)
-    delta_table = tables.open_table(table)
+    delta_table = open_latest()
     with _LOCK:
-        _CACHE.pop(table.path, None)
+        _CACHE.pop(path, None)
         state = _read_log_state(log, delta_table.version()) if delta_table else None
         if delta_table and state and state[0] == before:
-            _CACHE[table.path] = _CachedTable(delta_table, delta_table.version(), state)
+            _CACHE[path] = _CachedTable(delta_table, delta_table.version(), state)
             while len(_CACHE) > MAX_TABLES:
                 _CACHE.popitem(last=False)
     return delta_table

@@ -48,7 +48,7 @@ def ensure_table(table: Table, schema: StructType) -> DeltaTable:
     written (`refuse_read_only`). A table of our own takes new columns at once, without Spark; those of a topic or view
     take them in `schema_evolution.ensure_columns`.
     """
-    delta_table = open_table(table)
+    delta_table = open_latest(table)
     refuse_read_only(table)
     if delta_table is None:
         _refuse_full_disk(table)
@@ -63,7 +63,7 @@ def ensure_table(table: Table, schema: StructType) -> DeltaTable:
                 description=table.description,
             )
         except (DeltaError, OSError) as error:
-            delta_table = open_table(table)
+            delta_table = open_latest(table)
             if delta_table is None:
                 raise explain_write_error(error, table.path) from None
     change = fit_columns(delta_table, table, schema)

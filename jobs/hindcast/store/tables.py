@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -36,7 +37,7 @@ from hindcast.common import permissions
 from hindcast.common.errors import TableError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS, identity_columns
-from hindcast.store import store_formats
+from hindcast.store import store_formats, table_cache
 from hindcast.store.store_formats import OlderFormat
 
 TableKind = Literal[
@@ -148,18 +149,21 @@ PINNED_TABLES: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("PIN
 def open_table(table: Table) -> DeltaTable | None:
     """Return the table in its latest version, or in the version that is pinned; None if it does not exist yet.
 
+    It is for reading only, because others get the same object (table_cache.py); `open_latest` is for those who write.
+
     Raises TableError for a folder that is not ours: not a Delta table, somebody else's, or of a newer store format. A
     folder with a log that has no commits belongs to a table that is being created: it does not exist yet.
     """
     pinned = PINNED_TABLES.get()
     if pinned is None:
-        return _open_latest(table)
+        return table_cache.open_cached(table.path, lambda: open_latest(table))
     if table.path not in pinned:
-        pinned[table.path] = _open_latest(table)
+        pinned[table.path] = open_latest(table)
     return pinned[table.path]
 
 
-def _open_latest(table: Table) -> DeltaTable | None:
+def open_latest(table: Table) -> DeltaTable | None:
+    """Return the table in its latest version as an object of its own; None if it does not exist yet."""
     folder = None if "://" in table.path else Path(table.path)
     try:
         return _open_in(table, folder)
@@ -308,14 +312,17 @@ def period_columns(table: Table) -> tuple[str, str]:
     return columns[0], columns[-1]
 
 
-def read_notes(table: Table, limit: int = 1000) -> dict[int, dict[str, Any]]:
-    """Return the note of each run's commit, by the run's number, newest first."""
+Note = TypeVar("Note")
+
+
+def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: int = 1000) -> dict[int, Note]:
+    """Return the note of each run's commit (commit_notes.py), by the run's number, newest first."""
     delta_table = open_table(table)
-    notes: dict[int, dict[str, Any]] = {}
+    notes: dict[int, Note] = {}
     for commit in _read_commits(delta_table, limit) if delta_table is not None else []:
         note = json.loads(commit.get("userMetadata") or "{}")
-        if "run" in note:
-            notes.setdefault(note["run"], note)
+        if "run" in note and note["run"] not in notes:
+            notes[note["run"]] = parse(note)
     return notes
 
 

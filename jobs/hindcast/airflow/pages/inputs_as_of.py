@@ -14,7 +14,7 @@ from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.kafka import topic_patterns
-from hindcast.plan import inputs, journal, plans
+from hindcast.plan import inputs, journal
 from hindcast.query import read
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
@@ -95,7 +95,7 @@ def _find_kafka_partition(warehouse: str, contract: Contract, source: str, parti
         source = contract.views[source].first_input
     if source not in contract.topics:
         return contract.inputs[source].table, partition
-    members = plans.read_members(warehouse, contract, source)
+    members = journal.read_members(warehouse, contract, source)
     return topic_patterns.kafka_partition(contract.kafka_topic(source), members, partition)
 
 
@@ -172,10 +172,10 @@ class InputReader:
         past = [
             run for run in journal.read_runs(self.warehouse, self.contract.pipeline) if run.known_at <= self.known_at
         ]
-        pin = past[-1].plan.get("inputs", {}).get(name) if past else None
+        pin = past[-1].plan.as_of_system_times.get(name) if past else None
         source = inputs.locate_input_table(self.warehouse, self.contract, name)
         contracts, _ = catalog.load_contracts()
         if source.pipeline in contracts:  # the other pipeline may mark more columns
             marked |= find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
-        moment = datetime.fromisoformat(pin) if pin else self.known_at
+        moment = pin or self.known_at
         return InputRows(name, source, moment, source.pipeline in self.readable, marked)

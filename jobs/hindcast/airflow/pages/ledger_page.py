@@ -5,7 +5,7 @@ A column is a run, a row a partition. A completed run's offsets come from its re
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from hindcast.airflow.pages import graph
@@ -13,8 +13,8 @@ from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
-from hindcast.plan import journal, plans
-from hindcast.plan.journal import Run
+from hindcast.plan import journal
+from hindcast.plan.journal import Completed, Run
 from hindcast.store import tables
 
 MAX_RUNS = 24
@@ -56,21 +56,21 @@ def build_page(
 
 def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
     """Return what a run replayed of a topic; for an unfinished or abandoned run also what it planned."""
-    report = (run.detail.get("topics") or {}).get(name) if run.state == "completed" else None
+    report = _read_topic_report(run, name)
     if report is not None:
         return [
             RunOffsets(p["partition"], p["start"], p["end"], p["fates"])
             for p in report["partitions"]
             if p["end"] > p["start"]
         ]
-    if name not in run.plan["topics"]:
+    if name not in run.plan.topics:
         return []
-    log = tables.log_table(warehouse, run.plan["pipeline"], name)
+    log = tables.log_table(warehouse, run.plan.pipeline, name)
     ingested = {
         (p.partition, p.start): RunOffsets(p.partition, p.start, p.end, p.fates)
         for p in ledger.read_ingested_ranges(log, run.number)
     }
-    plan = plans.TopicPlan.from_json(run.plan["topics"][name])
+    plan = run.plan.topics[name]
     planned = [RunOffsets(p, offsets.start, offsets.end, {}) for part in plan.parts for p, offsets in part.items()]
     done = [ingested.pop((piece.partition, piece.start), piece) for piece in planned]
     left = [
@@ -79,6 +79,12 @@ def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
         if own.end < piece.end
     ]
     return [*done, *left, *ingested.values()]
+
+
+def _read_topic_report(run: Run, name: str) -> Mapping[str, Any] | None:
+    """Return what the report of a completed run says about a topic; None without a report."""
+    topics: Any = run.outcome.report.get("topics") if isinstance(run.outcome, Completed) else None
+    return (topics or {}).get(name)
 
 
 def find_gaps(by_run: list[list[RunOffsets]]) -> list[dict[int, tuple[int, int]]]:
@@ -107,8 +113,8 @@ def _format_run(run: Run) -> dict[str, Any]:
         "runId": run.run_id,
         "state": run.state,
         "knownAt": run.known_at.isoformat(),
-        "intervalEnd": run.plan.get("intervalEnd"),
-        "release": bool(run.plan.get("releases")),
+        "intervalEnd": run.plan.interval_end and run.plan.interval_end.isoformat(),
+        "release": bool(run.plan.released),
     }
 
 
@@ -120,13 +126,13 @@ def _build_topic(warehouse: str, contract: Contract, name: str, runs: list[Run])
     by_run = [list_run_offsets(warehouse, run, name) for run in runs]
     gaps = find_gaps(by_run)
     partitions = sorted({piece.partition for pieces in by_run for piece in pieces})
-    kafka_topic, members = contract.kafka_topic(name), plans.read_members(warehouse, contract, name)
+    kafka_topic, members = contract.kafka_topic(name), journal.read_members(warehouse, contract, name)
     rows = []
     for p in partitions[:MAX_PARTITIONS]:
         topic, number = topic_patterns.kafka_partition(kafka_topic, members, p)
         cells = [_build_cell(p, pieces, gap) for pieces, gap in zip(by_run, gaps, strict=True)]
         rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
-    reports = [(run.detail.get("topics") or {}).get(name) or {} for run in runs]
+    reports = [_read_topic_report(run, name) or {} for run in runs]
     late = [
         (report.get("late") or 0, sum(piece.end - piece.start for piece in pieces))
         for report, pieces in zip(reports, by_run, strict=True)

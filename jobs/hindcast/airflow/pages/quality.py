@@ -86,7 +86,7 @@ def build_run_entry(settings: Settings, run: Run) -> dict[str, Any]:
 
     `problems` has the errors of reading it: a report that cannot be read counts as none.
     """
-    folder = settings.reports / str(run.plan["pipeline"])
+    folder = settings.reports / run.plan.pipeline
     problems: list[dict[str, str]] = []
 
     def attempt(read: Callable[[], Any]) -> Any:
@@ -105,7 +105,7 @@ def build_run_entry(settings: Settings, run: Run) -> dict[str, Any]:
         "ended": run.has_report,
         "found": run.stopped,
         "knownAt": run.known_at.isoformat(),
-        "intervalEnd": run.plan.get("intervalEnd"),
+        "intervalEnd": run.plan.interval_end and run.plan.interval_end.isoformat(),
         **(summary or run_reports.summarize_unread_run(run)),
         "report": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html")),
         "dataDocs": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html")),

@@ -11,7 +11,7 @@ from hindcast.common import permissions
 from hindcast.common.errors import PlatformError, TableError
 from hindcast.common.settings import Settings
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Completed, Run
 from hindcast.report.page import OUTCOMES, summarize_outcome
 
 _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
@@ -22,15 +22,15 @@ def summarize_run(settings: Settings, run: Run) -> dict[str, Any]:
 
     PlatformError if the report's file is unreadable or malformed, TableError if the journal's report is malformed.
     """
-    if run.state == "completed":
+    if isinstance(run.outcome, Completed):
         try:
-            return _summarize_report(run, run.detail)
+            return _summarize_report(run, {**run.outcome.report})
         except _MALFORMED as error:
             found = f"the report of run {run.number} is malformed: {type(error).__name__}: {error}"
-            pipeline = str(run.plan["pipeline"])
+            pipeline = run.plan.pipeline
             fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
             raise TableError(found, where=journal.runs_table(settings.warehouse, pipeline).path, fix=fix) from None
-    folder = settings.reports / str(run.plan["pipeline"])
+    folder = settings.reports / run.plan.pipeline
     name = find_file(folder, f"run-{run.number}.json") if run.stopped is not None else None
     return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
 
@@ -52,7 +52,7 @@ def find_file(folder: Path, name: str) -> str | None:
 
 def _summarize_file(run: Run, path: Path) -> dict[str, Any]:
     """Return the same for a stopped run, from the report file that was written then."""
-    fix = f"hindcast report {run.plan['pipeline']} {run.number} --format json > {path}"
+    fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         own = report if report.get("runId") == run.run_id else _outline_report(run)
@@ -67,7 +67,7 @@ def _summarize_file(run: Run, path: Path) -> dict[str, Any]:
 def _outline_report(run: Run) -> dict[str, Any]:
     """Return the first fields of a report, for a run that has none."""
     state = run.state if run.stopped is None else "stopped"
-    return {"pipeline": run.plan["pipeline"], "run": run.number, "state": state}
+    return {"pipeline": run.plan.pipeline, "run": run.number, "state": state}
 
 
 def _summarize_report(run: Run, report: dict[str, Any]) -> dict[str, Any]:

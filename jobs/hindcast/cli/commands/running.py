@@ -49,9 +49,8 @@ def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | N
 
     Otherwise print on stderr which run is finished, with its options.
     """
-    from hindcast.plan.plans import Plan
 
-    plan = Plan.from_json(unfinished.plan)
+    plan = unfinished.plan
     begun_with, options = (plan.interval_end, plan.only, plan.reason), (until, only, reason)
     description = f"run {unfinished.number} ({unfinished.run_id}), begun {_format_options(*begun_with)}"
     if any(options) and options != begun_with:
@@ -118,8 +117,9 @@ def requeue(arguments: argparse.Namespace) -> int:
         contract, arguments.topic, arguments.reason, arguments.partition, arguments.offset or ()
     )
     mine = [r for r in read_runs(pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
-    if mine and not arguments.dry_run:  # finish the unfinished run of this command with its own request
-        request, run_id = mine[-1].plan["requeues"], mine[-1].run_id
+    begun = mine[-1].plan.requeue if mine else None
+    if begun is not None and not arguments.dry_run:  # finish the unfinished run of this command with its own request
+        request, run_id = begun, mine[-1].run_id
     else:
         run_id = journal.new_run_id("requeue")
         if not requeue.count_waiting(warehouse, contract, request):

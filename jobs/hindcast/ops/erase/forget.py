@@ -35,6 +35,7 @@ from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import journal, notices, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
+from hindcast.plan.purposes import Erasure
 from hindcast.quality import gate_results, hold_store
 from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
@@ -55,9 +56,9 @@ def forget_records(
     """
     settings, pipeline = read_settings(), contract.pipeline
     past, digest = journal.read_runs(settings.warehouse, pipeline), request.digest(spark, contract)
-    same = [run for run in past if run.plan.get("forgets", {}).get("sha256") == digest]
+    same = [run for run in past if run.plan.erasure and run.plan.erasure.digest == digest]
     begun = next((run for run in same if run.state == "planned"), None)
-    if past and past[-1].plan["contract"] != contract.hash:
+    if past and past[-1].plan.contract != contract.hash:
         fix = f"hindcast run {pipeline}, then forget"
         raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
     if begun is None and not any(_count_rows(spark, contract, request, past).values()):
@@ -71,12 +72,10 @@ def forget_records(
     if begun is None:
         _refuse_unready(contract, request.topic)
     run_id = begun.run_id if begun else journal.new_run_id("forget")
-    forgets = {"topic": request.topic, "sha256": digest}
-    plan = planner.ensure_plan(
-        settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead={"forgets": forgets}
-    )
+    erasure = Erasure(request.topic, digest)
+    plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead=erasure)
     notices.wait_for_others(settings.warehouse, pipeline)
-    step = _Erasure(spark, contract, request, plan, past)
+    step = _ErasureStep(spark, contract, request, plan, erasure, past)
     step.remove_rows()
     step.purge_files()
     try:
@@ -98,7 +97,7 @@ def preview_erasure(spark: SparkSession, contract: Contract, request: ErasureReq
     """
     past, digest = journal.read_runs(read_settings().warehouse, contract.pipeline), request.digest(spark, contract)
     counts = _count_rows(spark, contract, request, past)
-    if not any(counts.values()) and not any(run.plan.get("forgets", {}).get("sha256") == digest for run in past):
+    if not any(counts.values()) and not any(run.plan.erasure and run.plan.erasure.digest == digest for run in past):
         raise _not_found_error(contract, request)
     return counts
 
@@ -171,14 +170,21 @@ def _refuse_unready(contract: Contract, topic: str) -> None:
             emission.refuse_restart(contract, name)
 
 
-class _Erasure:
+class _ErasureStep:
     """One erasure under way."""
 
     def __init__(
-        self, spark: SparkSession, contract: Contract, request: ErasureRequest, plan: Plan, past: list[journal.Run]
+        self,
+        spark: SparkSession,
+        contract: Contract,
+        request: ErasureRequest,
+        plan: Plan,
+        erasure: Erasure,
+        past: list[journal.Run],
     ) -> None:
         self._spark, self._contract, self._request, self._plan = spark, contract, request, plan
-        same = {run.number for run in past if run.plan.get("forgets", {}).get("sha256") == plan.forgets["sha256"]}
+        self._digest = erasure.digest
+        same = {run.number for run in past if run.plan.erasure and run.plan.erasure.digest == erasure.digest}
         self._is_repeated = plan.run in same
         self._records = records.read_records(spark, contract, request, {*same, plan.run}).localCheckpoint()
         self.lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), plan)
@@ -381,7 +387,7 @@ class _Erasure:
             "run": self._plan.run,
             "knownAt": self._plan.known_at.isoformat(),
             "table": f"{pipeline}.{self._request.topic}",
-            "sha256": self._plan.forgets["sha256"],
+            "sha256": self._digest,
             "rows": {name: n for name, n in self._rows.items() if n},
             "readers": self._readers,
             **proof.build_proof(result, live, self.texts.search_terms, vocabulary, self._count_left()),
@@ -411,9 +417,7 @@ def _count_rows(
 ) -> dict[str, int]:
     if not past:
         return {}
-    lineage = ErasureLineage(
-        spark, contract, request.topic, records.erased_condition(contract, request), Plan.from_json(past[-1].plan)
-    )
+    lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), past[-1].plan)
     counts = {name: lineage.find_rows(name).count() for name in lineage.tables if lineage.has_table(name)}
     if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
         initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)

@@ -12,7 +12,8 @@ The same command finishes what was killed: it finds what was committed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +29,7 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import journal, notices
 from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.purposes import Upgrade, UpgradeMode
 from hindcast.runs import run_steps, shadow_table, store_migration
 from hindcast.store import lazy_migration, row_reader, store_formats, table_creation, tables
 from hindcast.store.store_formats import OlderFormat
@@ -42,7 +44,7 @@ RUN_PREFIX = "upgrade__"
 """The prefix of the names of runs that upgrade."""
 
 
-def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: str) -> list[str]:
+def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: UpgradeMode) -> list[str]:
     """Upgrade a topic's table to today's store format, or go on with that; return what was done, as lines.
 
     Raises RequestError for a table that is not a topic's; TableError for one that cannot be read as one of an older
@@ -55,15 +57,15 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: str)
         for r in journal.read_runs(table.warehouse, pipeline)
         if r.state == "planned" and r.run_id.startswith(RUN_PREFIX)
     ]
-    if own_runs and own_runs[-1].plan["upgrade"]["table"] == name:
-        run_steps.run_upgrade(spark, pipeline, own_runs[-1].run_id, own_runs[-1].plan["upgrade"])
+    if own_runs and (own := own_runs[-1].plan.upgrade) is not None and own.table == name:
+        run_steps.run_upgrade(spark, pipeline, own_runs[-1].run_id, own)
         lines.append(f"finished run {own_runs[-1].number}, which an earlier upgrade left open")
     takeover = plan_takeover(contract, table, mode)
     if takeover is not None:
-        if "version" in takeover:
+        if takeover.version is not None:
             _refuse_wrong_rows(spark, contract, table, takeover)
         result = _run_upgrade(spark, contract, takeover)
-        lines.append(f"run {result['run']}: {takeover['from']} rows are now read as today's, and runs go on")
+        lines.append(f"run {result['run']}: {takeover.from_format} rows are now read as today's, and runs go on")
         lines += [
             f"but {other} has to be upgraded too, before runs go on" for other in _list_waiting_topics(contract, name)
         ]
@@ -78,10 +80,10 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: str)
         case "roll-over":
             with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
                 shadow_table.build_shadow(spark, table)
-            result = _run_upgrade(spark, contract, {"table": name, "mode": mode, "step": "end"})
+            result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
             lines.append(f"run {result['run']}: replaced by the table that was built beside it")
         case _:
-            result = _run_upgrade(spark, contract, {"table": name, "mode": mode, "step": "end"})
+            result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
             lines.append(f"run {result['run']}: rewritten")
     return [*lines, f"the store format is {store_formats.CURRENT_FORMAT}"]
 
@@ -115,8 +117,8 @@ def locate_topic_table(contract: Contract, name: str) -> Table:
     return locate_own_table(contract, name)
 
 
-def plan_takeover(contract: Contract, table: Table, mode: str) -> dict[str, Any] | None:
-    """Return what a run that takes a table over needs (Plan.upgrade); None if that is done, or not necessary.
+def plan_takeover(contract: Contract, table: Table, mode: UpgradeMode) -> Upgrade | None:
+    """Return the purpose of a run that takes a table over; None if that is done, or not necessary.
 
     For a plain table that includes the `version` that is adopted. Raises TableError if it has no older format.
     """
@@ -126,17 +128,20 @@ def plan_takeover(contract: Contract, table: Table, mode: str) -> dict[str, Any]
         raise RequestError("there is no table", where=table.path, fix="run the pipeline: it creates one") from None
     except (DeltaError, OSError) as error:
         raise TableError(f"cannot be read: {error}", where=table.path, fix="check the path and its rights") from None
-    takeover = {"table": table.name, "mode": mode, "step": "begin"}
+    takeover = Upgrade(table.name, mode, "begin")
     if tables.read_marks(delta_table) is None:
-        return {**takeover, "from": _recognise_format(contract, table, delta_table), "version": delta_table.version()}
+        older = _recognise_format(contract, table, delta_table)
+        return replace(takeover, from_format=older, version=delta_table.version())
     tables.open_table(table)
     older_format = tables.read_older_format(delta_table)
     if older_format is None or older_format.mode is not None:
         return None
     if not store_formats.is_within_format(older_format.format, [field.name for field in delta_table.schema().fields]):
-        return {**takeover, "from": older_format.format}  # the downgrade was stopped before it removed anything
+        return replace(
+            takeover, from_format=older_format.format
+        )  # the downgrade was stopped before it removed anything
     _refuse_foreign_writes(table, delta_table)
-    return {**takeover, "from": older_format.format}
+    return replace(takeover, from_format=older_format.format)
 
 
 def _refuse_foreign_writes(table: Table, delta_table: DeltaTable) -> None:
@@ -210,10 +215,10 @@ def _normalise_type(kind: str) -> str:
         return kind
 
 
-def _refuse_wrong_rows(spark: SparkSession, contract: Contract, table: Table, takeover: Mapping[str, Any]) -> None:
+def _refuse_wrong_rows(spark: SparkSession, contract: Contract, table: Table, takeover: Upgrade) -> None:
     """Raise TableError for rows that no table of this format can have, with the first key of each kind."""
-    stored = spark.read.format("delta").option("versionAsOf", takeover["version"]).load(table.path)
-    older = OlderFormat(takeover["from"], datetime.now(UTC))
+    stored = spark.read.format("delta").option("versionAsOf", takeover.version).load(table.path)
+    older = OlderFormat(takeover.from_format or "", datetime.now(UTC))
     wrong = find_wrong_rows(row_reader.convert_older_rows(stored, older), table.key, older.format)
     kinds = wrong.groupBy("wrong").agg(F.count("*").alias("n"), F.min("shown").alias("first")).sort("wrong")
     counts = kinds.collect()
@@ -260,8 +265,7 @@ def _list_waiting_topics(contract: Contract, name: str) -> list[str]:
     return waiting
 
 
-def _run_upgrade(spark: SparkSession, contract: Contract, request: Mapping[str, Any]) -> dict[str, Any]:
+def _run_upgrade(spark: SparkSession, contract: Contract, request: Upgrade) -> dict[str, Any]:
     """Run the upgrade for the table and what is made of it, without tables that wait for theirs; return the report."""
-    without = _list_waiting_topics(contract, request["table"])
-    request = {**request, **({"without": without} if without else {})}
+    request = replace(request, without=tuple(_list_waiting_topics(contract, request.table)))
     return run_steps.run_upgrade(spark, contract.pipeline, journal.new_run_id("upgrade"), request)

@@ -46,18 +46,18 @@ def describe_obstacle(contract: Contract, runs: list[Run]) -> str | None:
     last = runs[-1]
     if last.state != "completed":
         return f"run {last.number} is {last.state}: the next run finishes what it left"
-    if last.plan["contract"] != contract.hash:
+    if last.plan.contract != contract.hash:
         return f"the contract was changed since run {last.number}: the next run derives the tables again"
     return None
 
 
 def describe_trimmed_input(contract: Contract, name: str, last: Run) -> str | None:
     """Return why the inputs of a view from other pipelines are no longer what the last run read; None if they are."""
-    as_of = Plan.from_json(last.plan).as_of_system_times
+    as_of = last.plan.as_of_system_times
     for source in contract.views[name].inputs if name in contract.views else ():
         if source not in as_of:
             continue
-        trimmed = horizon.read_horizon(locate_source_table(contract, Plan.from_json(last.plan), source))
+        trimmed = horizon.read_horizon(locate_source_table(contract, last.plan, source))
         if trimmed is not None and as_of[source] < trimmed.moment:
             known_at, until = as_of[source].isoformat(), trimmed.moment.isoformat()
             return f"{name} reads {source} as known at {known_at}, and that was trimmed up to {until}"
@@ -82,7 +82,7 @@ def check_definition(
 def _find_differences(
     spark: SparkSession, contract: Contract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
 ) -> Iterator[Finding]:
-    plan, table = Plan.from_json(last.plan), locate_own_table(contract, name)
+    plan, table = last.plan, locate_own_table(contract, name)
     sources = contract.views[name].inputs if name in contract.views else ()
     inputs = [locate_source_table(contract, plan, source) for source in sources]
     rows = tables.count_rows(table)

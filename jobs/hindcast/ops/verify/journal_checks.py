@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -12,8 +10,9 @@ from deltalake import DeltaTable
 
 from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
-from hindcast.plan.journal import Run
-from hindcast.plan.plans import Plan
+from hindcast.plan.journal import Abandoned, Completed, Run
+from hindcast.plan.purposes import Erasure, Upgrade
+from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table, read_notes
 
 
@@ -25,7 +24,7 @@ class RunNumbers(NamedTuple):
     @property
     def taken_numbers(self) -> set[int]:
         """All numbers that runs have taken."""
-        plans = (Plan.from_json(run.plan) for run in self.runs)
+        plans = (run.plan for run in self.runs)
         return {number for plan in plans for number in range(plan.first_number, plan.run + 1)}
 
 
@@ -36,9 +35,7 @@ def reopen_late_runs(before: list[Run], runs: list[Run]) -> list[Run]:
     """
     completed = {run.number for run in before if run.state == "completed"}
     is_late = (run.state == "completed" and run.number not in completed for run in runs)
-    return [
-        replace(run, state="planned", detail=run.plan) if late else run for run, late in zip(runs, is_late, strict=True)
-    ]
+    return [Run(run.plan) if late else run for run, late in zip(runs, is_late, strict=True)]
 
 
 def check_entry_order(damage: list[tuple[int, str]], fix: str) -> Iterator[Finding]:
@@ -81,9 +78,9 @@ def _read_run_numbers(table: Table, delta_table: DeltaTable, logged: Mapping[Tab
         case "log":
             return logged.get(table, set())
         case "emitted":
-            return set(read_notes(table))
+            return set(read_notes(table, dict))
         case "versions" | "events" | "windows" | "pairs":
-            writers = {run for run, note in read_notes(table).items() if note.get("opened") or note.get("closed")}
+            writers = {run for run, note in read_notes(table, TableNote.from_json).items() if note.changed}
             return {*writers, delta_table.transaction_version(table.app_id()) or 0}
         case _:
             return set()
@@ -107,15 +104,17 @@ def check_published(runs: list[Run], table: Table, delta_table: DeltaTable | Non
 
 def _has_written(run: Run, table: Table) -> bool:
     """Return True if a completed run reports that it committed rows to a table."""
-    changes = run.detail.get("tables", {})
+    if not isinstance(run.outcome, Completed):
+        return False
     kind, _, name = table.name.rpartition("/")
     if kind == "logs":
-        return bool(run.detail.get("topics", {}).get(name, {}).get("offsets"))
+        return bool(run.outcome.offsets.get(name))
     if kind == "base":
-        return run.plan.get("upgrade", {}).get("table") == name and "version" in run.plan["upgrade"]
+        upgrade = run.plan.upgrade
+        return upgrade is not None and upgrade.table == name and upgrade.version is not None
     if kind == "emitted":
-        return bool(changes.get(name, {}).get("emitted", {}).get("records"))
-    return bool(changes.get(table.name, {}).get("opened", 0) + changes.get(table.name, {}).get("closed", 0))
+        return name in run.results and bool(run.results[name].emitted)
+    return table.name in run.results and bool(run.results[table.name].changed)
 
 
 def find_unsettled_moment(runs: list[Run]) -> datetime | None:
@@ -123,7 +122,7 @@ def find_unsettled_moment(runs: list[Run]) -> datetime | None:
 
     Of runs up to then nobody knows how many rows there are.
     """
-    of_rows = (run for run in runs if run.state != "completed" and (run.plan.get("forgets") or run.plan.get("upgrade")))
+    of_rows = (run for run in runs if run.state != "completed" and isinstance(run.plan.purpose, Erasure | Upgrade))
     return max((run.known_at for run in of_rows), default=None)
 
 
@@ -158,7 +157,13 @@ def collect_run_moments(runs: list[Run], missing: Mapping[int, set[str]]) -> Run
 
 def is_rebuilt(run: Run) -> bool:
     """Return True if a run's entries were rebuilt from logs and tables."""
-    return bool(run.detail.get("rebuilt")) or "was rebuilt" in json.dumps(run.detail.get("reason", ""))
+    match run.outcome:
+        case Completed() as completed:
+            return completed.rebuilt
+        case Abandoned(reason=reason):
+            return "was rebuilt" in reason
+        case _:
+            return False
 
 
 _FIRST = datetime.fromisoformat("0001-01-02T00:00:00+00:00")

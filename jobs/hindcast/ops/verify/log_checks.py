@@ -20,9 +20,8 @@ from hindcast.ingest import ledger
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.ops.verify.findings import Finding, backup_advice, restore_command
-from hindcast.plan import horizon, plans
+from hindcast.plan import horizon, journal
 from hindcast.plan.journal import Run
-from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.store import arrow_reader
 from hindcast.store.tables import Table
 
@@ -34,7 +33,7 @@ def check_offsets(
 
     `removed`: what was trimmed of the log (`trim_ledger.read_trim_counts`).
     """
-    members = plans.last_members(runs, name)
+    members = journal.last_members(runs, name)
     with duckdb.connect() as engine:
         _load_log(engine, delta_table, ("partition", "offset", "offsets", "fate"), removed)
         listed = ", ".join(f"'{fate}'" for fate in ledger.FATES)
@@ -72,11 +71,7 @@ def read_run_numbers(delta_table: DeltaTable) -> set[int]:
 def _is_left_to_next_run(runs: list[Run], name: str, partition: int, start: int, end: int) -> bool:
     """Return True if runs since the last completed one planned a hole: the next run ingests it."""
     last = max((run.number for run in runs if run.state == "completed"), default=0)
-    plans_since = (
-        TopicPlan.from_json(run.plan["topics"][name])
-        for run in runs
-        if run.number > last and name in run.plan["topics"]
-    )
+    plans_since = (run.plan.topics[name] for run in runs if run.number > last and name in run.plan.topics)
     return any(
         plan.earlier[partition].start <= start and end <= plan.earlier[partition].end
         for plan in plans_since
@@ -90,7 +85,7 @@ def _check_planned_offsets(
     """Yield a finding if the log does not have what a completed run planned to ingest."""
     ranges = ledger.read_ingested_ranges(table)
     for run in runs:
-        plan = Plan.from_json(run.plan).topics.get(name)
+        plan = run.plan.topics.get(name)
         if run.state != "completed" or plan is None:
             continue
         ingested, planned = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, list[tuple[int, int]]](list)
@@ -122,8 +117,8 @@ def check_stream_time(
     """
     trimmed = horizon.read_horizon(table, delta_table)
     before = {"horizon": trimmed.moment if trimmed else None}
-    topic_plans = {run.number: topic_plan for run in runs if (topic_plan := Plan.from_json(run.plan).topics.get(name))}
-    members = plans.last_members(runs, name)
+    topic_plans = {run.number: topic_plan for run in runs if (topic_plan := run.plan.topics.get(name))}
+    members = journal.last_members(runs, name)
     with duckdb.connect() as engine:
         columns = ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime")
         _load_log(engine, delta_table, columns, removed)

@@ -20,7 +20,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.ops.verify import journal_checks
 from hindcast.ops.verify.findings import Finding, backup_advice, rederive_command, restore_command
 from hindcast.ops.verify.journal_checks import RunMoments, is_rebuilt
-from hindcast.plan.journal import Run
+from hindcast.plan.journal import Run, TableResult
 from hindcast.runs import row_counts
 from hindcast.runs.row_counts import RowCounts
 from hindcast.store import arrow_reader, duckdb_reader
@@ -203,9 +203,10 @@ class _RowChecker:
                 continue
             if uncounted is not None and run.known_at <= uncounted:
                 continue
-            changes = run.detail.get("tables", {}).get(self._table.name, {})
-            for what, column in (("opened", "systemFrom"), ("closed", "systemTo")):
-                count, reported = counts[column].get(run.known_at, 0), changes.get(what, 0)
+            result = run.results.get(self._table.name, TableResult())
+            reports = ("opened", "systemFrom", result.opened), ("closed", "systemTo", result.closed)
+            for what, column, reported in reports:
+                count = counts[column].get(run.known_at, 0)
                 if count != reported:
                     rows = plurals.format_count(reported, "row")
                     wrong.append(f"run {run.number} {what} {rows}, but {count:,} are there")

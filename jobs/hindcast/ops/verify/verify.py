@@ -105,7 +105,7 @@ class _Verification:
         self._check_storage(runs_table)
         self._check_entry_order(runs_table)
         self._runs = before = [] if runs_table in self._broken else journal.read_runs(warehouse, pipeline)
-        if before and before[-1].state == "planned" and "forgets" in before[-1].plan:
+        if before and before[-1].state == "planned" and before[-1].plan.erasure:
             self._report.not_checked.append(f"everything else, until hindcast forget finishes run {before[-1].number}")
             return self._report
         for table in others:
@@ -147,7 +147,8 @@ class _Verification:
             delta_table = tables.open_table(table)
         except TableError as error:
             last = self._runs[-1] if self._runs else None
-            if last is not None and last.state == "planned" and last.plan.get("upgrade", {}).get("table") == table.name:
+            upgrade = last.plan.upgrade if last is not None and last.state == "planned" else None
+            if last is not None and upgrade is not None and upgrade.table == table.name:
                 self._skip_table(table, f"run {last.number} adopts it")
             else:
                 self._add_findings(table, [file_checks.describe_unopened(table, error)])

@@ -1,0 +1,207 @@
+"""The notes of commits: what a run says in the commit to a table, for later runs and for the report.
+
+A note is JSON in `userMetadata` of Delta's log. Every note has the number of its `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hindcast.common.json_values import JsonObject, JsonValue
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many input rows an aggregate has left out in all runs, by kind: no_key, no_value, too_late.
+
+    `stream_times`: of a windowed aggregate, the latest event by partition (ISO 8601), by which windows close.
+    """
+
+    counts: Mapping[str, int]
+    stream_times: Mapping[str, str] | None = None
+
+    def __add__(self, new: LeftOut) -> LeftOut:
+        """Return these counts together with those of `new` rows."""
+        counts = {kind: n + self.counts.get(kind, 0) for kind, n in new.counts.items()}
+        if new.stream_times is None:
+            return LeftOut(counts)
+        times = dict(self.stream_times or {})
+        for partition, reached in new.stream_times.items():
+            times[partition] = max(reached, times.get(partition, reached))
+        return LeftOut(counts, times)
+
+    def says_the_same_as(self, other: LeftOut) -> bool:
+        """Return whether both have the same counts, where one that is missing is 0, and the same stream times."""
+        alike = all(self.counts.get(k, 0) == other.counts.get(k, 0) for k in {*self.counts, *other.counts})
+        return alike and (self.stream_times or {}) == (other.stream_times or {})
+
+    def as_json(self) -> JsonObject:
+        """Return its fields in a note."""
+        times: JsonObject = {} if self.stream_times is None else {"streamTimes": self.stream_times}
+        return {"leftOut": self.counts, **times}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LeftOut | None:
+        """Return what a note or a report has of it; None if it has nothing."""
+        return cls(document["leftOut"], document.get("streamTimes")) if "leftOut" in document else None
+
+
+NOTHING_LEFT_OUT = LeftOut({})
+
+
+@dataclass(frozen=True)
+class TieCounts:
+    """How many records with the key and timestamp of another were `scattered` over partitions, `lost` against it, or
+    `replaced` it; and the (partition, offset) of one that lost and of the one that it lost to.
+    """
+
+    scattered: int = 0
+    lost: int = 0
+    replaced: int = 0
+    loser: tuple[int, int] | None = None
+    winner: tuple[int, int] | None = None
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return its field in a note: without zeros."""
+        counts = {"scattered": self.scattered, "lost": self.lost, "replaced": self.replaced}
+        places = {"loser": self.loser, "winner": self.winner}
+        return {**{what: n for what, n in counts.items() if n}, **{side: p for side, p in places.items() if p}}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TieCounts:
+        """Return the counts that a note has."""
+        loser, winner = ((of[0], of[1]) if (of := document.get(side)) else None for side in ("loser", "winner"))
+        counts = {what: document.get(what, 0) for what in ("scattered", "lost", "replaced")}
+        return cls(**counts, loser=loser, winner=winner)
+
+
+@dataclass(frozen=True)
+class TableNote:
+    """The note of the change that a run published in a table.
+
+    `opened` and `closed`: rows; `corrected`: of the closed ones, past answers; `ages`: their number by age.
+    `kernel`: the operator, if a kernel wrote the rows.
+    """
+
+    run: int
+    opened: int = 0
+    closed: int = 0
+    corrected: int = 0
+    ages: Mapping[str, int] = field(default_factory=dict)
+    ties: TieCounts | None = None
+    left_out: LeftOut | None = None
+    kernel: str | None = None
+
+    @property
+    def changed(self) -> int:
+        """The number of rows opened and closed."""
+        return self.opened + self.closed
+
+    def as_json(self) -> JsonObject:
+        """Return the note as Delta's log has it."""
+        counts: JsonObject = {
+            "opened": self.opened,
+            "closed": self.closed,
+            "corrected": self.corrected,
+            "ages": self.ages,
+        }
+        ties: JsonObject = {"ties": self.ties.as_json()} if self.ties is not None else {}
+        left_out = self.left_out.as_json() if self.left_out is not None else {}
+        return {"run": self.run, **counts, **ties, **left_out, **({"kernel": self.kernel} if self.kernel else {})}
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> TableNote:
+        """Return the note that Delta's log has."""
+        counts = {name: note.get(name, 0) for name in ("opened", "closed", "corrected")}
+        ties = TieCounts.from_json(note["ties"]) if "ties" in note else None
+        ages = note.get("ages", {})
+        return cls(
+            note["run"], **counts, ages=ages, ties=ties, left_out=LeftOut.from_json(note), kernel=note.get("kernel")
+        )
+
+
+@dataclass(frozen=True)
+class LogNote:
+    """The note of a commit to a topic's log.
+
+    `valid_time`: the expression that dated the records. Of one commit among several (`chunk`, from 1), also how many
+    `records` it has, and how many of them are malformed; `refused`: how many have another fate than accepted.
+    """
+
+    run: int
+    run_id: str
+    refused: int
+    valid_time: str | None
+    records: int = 0
+    malformed: int = 0
+    chunk: int | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the note as Delta's log has it."""
+        run: JsonObject = {"run": self.run, "runId": self.run_id}
+        fields: JsonObject = {**run, "refused": self.refused, "validTime": self.valid_time}
+        if self.chunk is None:
+            return fields
+        return {**fields, "records": self.records, "malformed": self.malformed, "chunk": self.chunk}
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> LogNote:
+        """Return the note that Delta's log has."""
+        counts = {name: note.get(name, 0) for name in ("refused", "records", "malformed")}
+        return cls(note["run"], note["runId"], valid_time=note.get("validTime"), chunk=note.get("chunk"), **counts)
+
+
+@dataclass(frozen=True)
+class FatesNote:
+    """The note of a commit of fates that a run decided again: how many records are `refused` by it.
+
+    Of a requeue, `requeued`: by their new fate, the records that were malformed; `still`: why others still are.
+    """
+
+    run: int
+    refused: int = 0
+    requeued: Mapping[str, int] | None = None
+    still: JsonValue = None
+
+    def as_json(self) -> JsonObject:
+        """Return the note as Delta's log has it."""
+        requeue: JsonObject = {} if self.requeued is None else {"requeued": self.requeued, "still": self.still}
+        return {"run": self.run, "refused": self.refused, **requeue}
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> FatesNote:
+        """Return the note that Delta's log has."""
+        return cls(note["run"], note.get("refused", 0), note.get("requeued"), note.get("still"))
+
+
+@dataclass(frozen=True)
+class EmissionNote:
+    """The note of a commit to the emitted log of a kafka view, and to its state.
+
+    `known_at`: ISO 8601. `epoch` counts the times that the view began from scratch, the last time under the
+    `definition` (a hash). `upto`: with `wait`, the time (ms since 1970) before which everything is processed; else -1.
+    `buckets`: of the state. `waits_for`: with `wait`, the topic and partition that holds the view back.
+    """
+
+    run: int
+    known_at: str
+    epoch: int
+    definition: str
+    upto: int = -1
+    buckets: int = 1
+    waits_for: tuple[str, int] | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the note as Delta's log has it."""
+        epoch: JsonObject = {"epoch": self.epoch, "definition": self.definition, "upto": self.upto}
+        state: JsonObject = {"buckets": self.buckets, "waitsFor": self.waits_for}
+        return {"run": self.run, "knownAt": self.known_at, **epoch, **state}
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> EmissionNote:
+        """Return the note that Delta's log has."""
+        waits_for = tuple(note["waitsFor"]) if note.get("waitsFor") else None
+        common = note["run"], note["knownAt"], note["epoch"], note["definition"], note.get("upto", -1)
+        return cls(*common, note.get("buckets", 1), waits_for)

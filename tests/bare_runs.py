@@ -1,0 +1,24 @@
+"""Runs for tests that only need a journal: plans without topics, and outcomes that say nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from hindcast.plan.journal import Abandoned, Completed, Outcome, Planned, Run, Stopped
+from hindcast.plan.plans import Plan
+
+OUTCOMES: dict[str, Outcome] = {
+    "planned": Planned(),
+    "stopped": Stopped("", ""),
+    "completed": Completed({}),
+    "abandoned": Abandoned(""),
+}
+
+
+def bare_run(
+    pipeline: str, number: int, known_at: datetime, state: str = "planned", *, contract: str = "", **fields: Any
+) -> Run:
+    """Return a run of no topics in this state; `fields`: others of its plan."""
+    run_id = fields.pop("run_id", f"run-{number}")
+    return Run(Plan(pipeline, number, run_id, known_at, None, contract, {}, **fields), OUTCOMES[state])
