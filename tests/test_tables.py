@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from bare_runs import OUTCOMES
 from hindcast.common.errors import PlatformError, TableError
 from hindcast.plan import journal
 from hindcast.store import commits, delta_rs_writer, duckdb_reader, file_listing, row_reader, table_creation, tables
@@ -246,7 +247,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_the_retry_finishes_it(
             assert "free some space and retry" in caught.value.fix
             run = journal.read_runs(p.warehouse, p.name)[0]
             with pytest.raises(PlatformError, match="the disk is full"):
-                journal.append_entry(p.warehouse, replace(run, state="stopped"))
+                journal.append_entry(p.warehouse, replace(run, outcome=OUTCOMES["stopped"]))
         assert p.raw("logs/menu") == []
         filler.unlink()
         p.run("first")

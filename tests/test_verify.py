@@ -6,7 +6,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -489,7 +489,7 @@ def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:
 def test_what_a_run_does_meanwhile_is_not_asked_for(copy: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 3 is completed after tables were opened that it had still to publish."""
     now = journal.read_runs(copy.warehouse, copy.name)
-    before = [*now[:2], replace(now[2], state="planned")]
+    before = [*now[:2], journal.Run(now[2].plan)]
     answers = iter([before, now, now, now])
     old_copy(copy, "menu")
     monkeypatch.setattr(journal, "read_runs", lambda *_: next(answers))

@@ -25,6 +25,7 @@ from hindcast.store.tables import (
     INTERNAL_KINDS,
     STATISTICS,
     Table,
+    open_latest,
     open_table,
     read_dropped_columns,
     read_marks,
