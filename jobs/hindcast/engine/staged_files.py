@@ -48,25 +48,31 @@ class StagedFiles:
 
 
 def stage_view(
-    derived: DataFrame, contract: Contract, name: str, inputs: Mapping[str, Table], table: Table, known_at: datetime
+    spark: SparkSession,
+    columns: tuple[str, ...],
+    contract: Contract,
+    name: str,
+    inputs: Mapping[str, Table],
+    table: Table,
+    known_at: datetime,
 ) -> StagedFiles | None:
     """Write all rows of a view by its kernel; return the staged files, or None if no kernel can derive them.
 
-    The view's table must exist and be empty. `derived`: the same rows as a DataFrame (Spark's plan).
+    The view's table must exist and be empty. `columns`: those of its derived rows, in order.
     """
     found = {i: tables.open_table(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
     form = eligibility.find_kernel(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None
-    tasks = session.count_cores(derived.sparkSession)
+    tasks = session.count_cores(spark)
     parts = time_slices.plan_time_slices(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
     if form is None or parts is None:
         return None
     from hindcast.engine import task  # its loops take half a second to load
 
-    numbers = derived.sparkSession.range(0, len(parts), 1, len(parts))
+    numbers = spark.range(0, len(parts), 1, len(parts))
     reports = numbers.mapInArrow(task.build_batch_mapper(form, parts), task.REPORT_SCHEMA).collect()
     if any(row["refused"] for row in reports):
         return None
     files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in reports if row["path"])
     left_out = {kind: sum(row[kind] or 0 for row in reports) for kind in ("no_key", "no_value")} | {"too_late": 0}
-    return StagedFiles(table, form.operator, tuple(derived.columns), files, left_out if form.measures else None)
+    return StagedFiles(table, form.operator, columns, files, left_out if form.measures else None)

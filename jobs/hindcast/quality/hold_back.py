@@ -2,7 +2,7 @@
 
 The whole change of a key with a failing row is held: the key stays as it was. With `hold: row` less is held
 (hold_units.py). A later run that ingests something for a held key, or has another contract, derives what was held of it
-again (changes.py) and publishes what passes then (`mended`). What a person has released is published if it is still
+again (runs/derive.py) and publishes what passes then (`mended`). What a person has released is published if it is still
 what the person saw.
 """
 

@@ -47,8 +47,8 @@ _READ = ("accepted", "expired", "null_key")
 """The fates of records that a live topology would read; what is expired each store decides for itself."""
 
 
-def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
-    """Process what is new for a kafka view, unless this run has done so; return all that it has emitted in this epoch.
+def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
+    """Process what is new for a kafka view, unless this run has done so.
 
     Two commits, each made once: the emitted records are appended, then the state is replaced. Raise RunError if the
     inputs of a join have different numbers of partitions, or for a record on which Kafka Streams fails.
@@ -68,7 +68,12 @@ def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) ->
         state = step.add_buckets(done.where("part IS NOT NULL").drop("order"))
         table_creation.ensure_table(step.state, table_creation.make_nullable(state.schema))
         commits.replace_rows(state, step.state, plan.run, step.note.as_json(), step.read)
-    return _read_emitted(spark, log, step.past.epoch, plan.run)
+
+
+def read_epoch(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+    """Return all records that a kafka view has emitted in its epoch, up to a run that has emitted (`emit_view`)."""
+    log = emitted_.emitted_table(read_settings().warehouse, contract, name)
+    return _read_emitted(spark, log, _read_progress(contract, plan, name).epoch, plan.run)
 
 
 def refuse_restart(contract: Contract, name: str) -> None:

@@ -17,43 +17,39 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from hindcast.bitemporal import derivation, ties
+from hindcast.bitemporal import ties
 from hindcast.bitemporal.plane import drop_matching_rows
 from hindcast.common.errors import RecordError, escape_controls
 from hindcast.common.plurals import format_count, format_counts
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, Topic, find, list_shapes, locate_complaint
+from hindcast.contract import Contract, find, locate_complaint
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
 from hindcast.kafka import topic_patterns
-from hindcast.plan import definitions, horizon, inputs, journal, planner
+from hindcast.plan import definitions, inputs, journal, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
-from hindcast.quality import hold_back, hold_units
+from hindcast.quality import hold_back
 from hindcast.quality.expectations import format_gate
-from hindcast.quality.hold_back import HoldInputs
-from hindcast.quality.row_holds import HoldableRecords
 from hindcast.quality.staged_change import StagedChange
 from hindcast.query import show
 from hindcast.report import report
 from hindcast.runs import (
     change_statistics,
     emission,
-    emitted_table,
     expression_checks,
     inventory,
     spark_errors,
     tie_counts,
-    topic_records,
     widening,
 )
-from hindcast.runs.table_diff import diff_current_rows, table_schema
+from hindcast.runs.derive_whole import DerivedChange, derive_whole_topic, derive_whole_view
+from hindcast.runs.table_diff import table_schema
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import pinning, row_reader, schema_evolution, table_creation, tables
 from hindcast.store.tables import Table
@@ -115,8 +111,6 @@ def _preview_pinned(
                 spark, inputs.locate_input_table(settings.warehouse, contract, name, pin)
             ).persist()
         for name in (*contract.topics, *contract.ordered_views):
-            records: TopicRecords | None = None
-            tied: DataFrame | None = None
             if not plan.has_work_for(contract, name):
                 candidates[name] = row_reader.load_current_rows(spark, locate_own_table(contract, name)).persist()
                 continue
@@ -131,12 +125,13 @@ def _preview_pinned(
                     new = topic_log.read_planned(spark, contract, plan, name)
                     topics[name] = _count_fates(contract, plan, name, new)
                     records = _find_topic_records(spark, contract, plan, name, new.where("fate = 'accepted'"))
-                    every = records.read_all()
-                    candidates[name] = _derive_topic(contract.topics[name], every).persist()
-                    tied = _find_ties(contract, plan, name, every, records)
+                    derived = derive_whole_topic(spark, contract, plan, name, records)
                 else:
-                    candidates[name] = _derive_view(spark, contract, plan, name, candidates, emitted).persist()
-                changes[name], counts = _describe_difference(spark, contract, plan, name, candidates, records, tied)
+                    derived = _derive_view(spark, contract, plan, name, candidates, emitted)
+                if derived.rows is None:
+                    raise AssertionError("a table is derived whole")
+                candidates[name] = derived.rows.persist()
+                changes[name], counts = _describe_change(spark, contract, plan, name, candidates, derived)
                 if counts:
                     topics[name]["ties"] = counts
         for candidate in candidates.values():
@@ -204,14 +199,13 @@ def _derive_view(
     name: str,
     candidates: dict[str, DataFrame],
     emitted: dict[str, DataFrame],
-) -> DataFrame:
-    """Return the flat rows that a run would derive for a view; add the records of a kafka view to `emitted`."""
+) -> DerivedChange:
+    """Return what a run would change in a view; add the records of a kafka view to `emitted`."""
     input_rows = {i: candidates[i] for i in contract.views[name].inputs}
     expression_checks.refuse_unfit_expressions(spark, contract, name, input_rows)
     if contract.views[name].semantics == "kafka":
         emitted[name] = emission.preview_emission(spark, contract, plan, name, emitted)
-        return emitted_table.derive_table(emitted[name], list_shapes(contract)[name])
-    return derivation.derive_view(contract, name, input_rows)
+    return derive_whole_view(spark, contract, plan, name, input_rows, emitted.get(name))
 
 
 def _find_topic_records(spark: SparkSession, contract: Contract, plan: Plan, name: str, new: DataFrame) -> TopicRecords:
@@ -226,25 +220,6 @@ def _find_topic_records(spark: SparkSession, contract: Contract, plan: Plan, nam
     return TopicRecords(spark, contract, plan, name, coming=decoded)
 
 
-def _derive_topic(topic: Topic, records: DataFrame) -> DataFrame:
-    """Return the flat rows of a topic's table, derived from its records."""
-    if topic.read == "stream":
-        return derivation.derive_topic_events(records)
-    return derivation.derive_topic_versions(records, topic.ttl)
-
-
-def _find_ties(contract: Contract, plan: Plan, name: str, every: DataFrame, records: TopicRecords) -> DataFrame | None:
-    """Return the ties of records that a run would ingest (tie_counts.py); None if they are not needed."""
-    table = locate_own_table(contract, name)
-    log = tables.log_table(table.warehouse, contract.pipeline, name)
-    if contract.topics[name].read == "stream" or not tie_counts.needs_tie_counts(
-        contract, plan, name, tables.count_rows(log)
-    ):
-        return None
-    new, earlier = records.select_unpublished(every, whole=True), records.select_published(every)
-    return tie_counts.find_ties_in_whole(plan, name, new, earlier)
-
-
 def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | None) -> dict[str, Any]:
     """Return the tie counts of a topic as its report has them; empty if there are none."""
     row = None if tied is None else ties.count_ties(tied).first()
@@ -252,37 +227,26 @@ def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | Non
     return report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts) if counts else {}
 
 
-def _describe_difference(
+def _describe_change(
     spark: SparkSession,
     contract: Contract,
     plan: Plan,
     name: str,
     candidates: dict[str, DataFrame],
-    records: TopicRecords | None,
-    tied: DataFrame | None,
+    derived: DerivedChange,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a run would change in a table, and the tie counts of records that it would publish of a topic."""
-    candidate = candidates[name]
-    table = locate_own_table(contract, name)
-    changes = _derive_changes(spark, contract, table, candidate).persist()
+    candidate, table = candidates[name], locate_own_table(contract, name)
+    changes = derived.changes.persist()
     widened: widening.WidenedColumns = {}
     if (delta_table := tables.open_table(table)) is not None and not tables.is_widened(delta_table):
         widened = table_creation.fit_columns(delta_table, table, table_schema(candidate)).widened
     counted = _count_changes(changes, table, plan)
     hidden, expected = find_sensitive_columns(contract)[name], contract.expectations(name)
-    judged = None
-    if records is not None and hold_units.has_record_hold(contract, name):
-        every = records.read_all()
-        own = records.judged_rows(every)
-
-        def derive_without(places: DataFrame) -> DataFrame:
-            rest = _derive_topic(contract.topics[name], topic_records.exclude_places(every, places))
-            return _derive_changes(spark, contract, table, rest)
-
-        judged = HoldInputs(records.held_to_rejudge, HoldableRecords(own, derive_without, records.find_released(own)))
+    change = contract, plan, name, changes, counted["opened"], counted["closed"], candidates, derived.ties
     with (
-        StagedChange(contract, plan, name, changes, counted["opened"], counted["closed"], candidates, tied) as staged,
-        hold_back.sift_change(staged, expected, tables.read_last_run(table), judged) as (passed, held, verdicts),
+        StagedChange(*change) as staged,
+        hold_back.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
     ):
         numbers = counted if passed is staged else _count_changes(passed.change, table, plan)
         examples = _collect_examples(passed.change, table, hidden) if numbers["corrected"] else []
@@ -299,15 +263,6 @@ def _describe_difference(
         "gates": [v._asdict() for v in verdicts],
     }
     return described, counts
-
-
-def _derive_changes(spark: SparkSession, contract: Contract, table: Table, candidate: DataFrame) -> DataFrame:
-    """Return the rows to open and close in a table, given the rows that a run would derive for it."""
-    frozen = horizon.find_frozen_until(table.warehouse, contract, table.name)
-    if (delta_table := tables.open_table(table)) is not None:
-        table_creation.fit_columns(delta_table, table, table_schema(candidate))
-        return diff_current_rows(table, row_reader.load_current_rows(spark, table), candidate, frozen)
-    return horizon.clip_rows(candidate, table.kind, frozen).withColumn("change", F.lit("open"))
 
 
 def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> dict[str, Any]:

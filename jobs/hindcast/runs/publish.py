@@ -1,4 +1,4 @@
-"""Write, audit, publish: a change goes through its gates before anybody sees it, and is then published in one commit.
+"""Publishing a change: it goes through its gates before anybody sees it, and is then published in one commit.
 
 A gate that fails stops the table, holds back the whole change of the failing keys (which keep their old rows), or is
 only reported. The remaining gates judge what is left.
@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame
 from hindcast.bitemporal import ties
 from hindcast.common import step_events
 from hindcast.contract import Contract, Expectation
+from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.quality import gate_results, gates, hold_back, hold_store
 from hindcast.quality.staged_change import StagedChange
 from hindcast.runs import change_statistics, tie_counts
-from hindcast.runs.changes import DerivedChange
+from hindcast.runs.derive_whole import DerivedChange
 from hindcast.store import commits, delta_rs_writer, files, lazy_migration, tables
 from hindcast.store.commit_notes import NOTHING_LEFT_OUT, LeftOut, TableNote
 from hindcast.store.commits import ClosedRows
@@ -36,9 +37,10 @@ def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedCh
     has no rows.
     """
     table = locate_own_table(contract, name)
-    change = derived.changes if derived.staged else derived.changes.persist()
+    staged = derived.stage() if derived.stage is not None else None
+    change = derived.changes.persist() if staged is None else staged.read_change(derived.changes.sparkSession)
     try:
-        counted = _count_change(change, table, plan, derived)
+        counted = _count_change(change, table, plan, derived, staged)
         expected = contract.expectations(name)
         unchanged = not counted.note.changed and not any(gate.can_fail_without_change for gate in expected)
         if unchanged and not _has_quarantine(table):
@@ -47,14 +49,13 @@ def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedCh
         candidate = StagedChange(contract, plan, name, change, opened, closed, tied=derived.ties)
         with candidate, _audit_change(candidate, expected, derived) as passed:
             if passed is not candidate:
-                derived = derived._replace(staged=None, ties=passed.ties)
-                counted = _count_change(passed.change, table, plan, derived)
+                staged, derived = None, derived._replace(ties=passed.ties)
+                counted = _count_change(passed.change, table, plan, derived, staged)
             note = counted.note
             if not note.changed:
                 return _commit_left_out(plan, table, passed.change, note, derived)
-            if derived.staged is not None:
-                files_ = derived.staged.files
-                delta_rs_writer.add_files(files_, table, plan.run, note.as_json(), after=derived.after)
+            if staged is not None:
+                delta_rs_writer.add_files(staged.files, table, plan.run, note.as_json(), after=derived.after)
                 return note
             closing = counted.closing if note.closed else None
             if closing is not None:
@@ -82,10 +83,12 @@ class _CountedChange(NamedTuple):
     bytes_: int | None = None
 
 
-def _count_change(change: DataFrame, table: Table, plan: Plan, derived: DerivedChange) -> _CountedChange:
+def _count_change(
+    change: DataFrame, table: Table, plan: Plan, derived: DerivedChange, staged: StagedFiles | None
+) -> _CountedChange:
     """Count a change in one job: rows, past answers by age, ties, and what an aggregate leaves out."""
-    if derived.staged is not None:
-        return _CountedChange(derived.staged.build_note(plan.run))
+    if staged is not None:
+        return _CountedChange(staged.build_note(plan.run))
     counts = change_statistics.statistics_columns(table, plan.known_at)
     totals = change.agg(*counts, commits.closing_summary(table), files.text_size_column(change).alias("bytes"))
     totals = totals if derived.left_out is None else totals.crossJoin(derived.left_out)

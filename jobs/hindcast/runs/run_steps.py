@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,9 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
 from hindcast.quality import expectations
 from hindcast.report import page, report
-from hindcast.runs import changes, expression_checks, spark_errors, store_migration, widening
+from hindcast.runs import derive, emission, expression_checks, spark_errors, store_migration, widening
+from hindcast.runs.derive_whole import DerivedChange
+from hindcast.runs.prepare import prepare_table
 from hindcast.runs.publish import publish_change
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
@@ -85,8 +88,8 @@ def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> Ta
             store_migration.begin_upgrade(spark, contract, plan, topic)
             fates = tables.fates_table(read_settings().warehouse, pipeline, topic)
             if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:
-                change = changes.derive_topic_change(spark, sources, contract, plan, topic, ingested)
-                note = publish_change(contract, plan, topic, change)
+                change = partial(derive.derive_topic_change, spark, sources, contract, plan, topic, ingested)
+                note = _publish_derived(spark, contract, plan, topic, change)
             note = _record_note(store_migration.end_upgrade(spark, contract, plan, topic, note))
         _record_lag(contract, topic)
         return note
@@ -99,7 +102,7 @@ def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> Table
     view; nothing of it is published then.
     """
     with _record_table_step("build", pipeline, run, view) as (contract, plan):
-        inputs = changes.list_sources(contract, plan, view)
+        inputs = derive.list_sources(contract, plan, view)
         if (done := _find_settled_note(contract, plan, view, *inputs)) is not None:
             return _record_note(done)
         with (
@@ -109,9 +112,21 @@ def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> Table
             fit_to_rows(spark, sum(map(tables.count_rows, inputs))),
             ChangeReader(spark) as sources,
         ):
-            return _record_note(
-                publish_change(contract, plan, view, changes.derive_view_change(spark, sources, contract, plan, view))
-            )
+            current = derive.load_inputs(spark, contract, plan, view)
+            if contract.views[view].semantics == "kafka":
+                emission.emit_view(spark, contract, plan, view)
+            change = partial(derive.derive_view_change, spark, sources, contract, plan, view, current)
+            return _record_note(_publish_derived(spark, contract, plan, view, change))
+
+
+def _publish_derived(
+    spark: SparkSession, contract: Contract, plan: Plan, name: str, derive_change: Callable[[], DerivedChange]
+) -> TableNote:
+    """Derive a change, prepare its table and publish it; return the commit's note."""
+    derived = derive_change()
+    if prepare_table(spark, contract, plan, name, derived):
+        derived = derive_change()
+    return publish_change(contract, plan, name, derived)
 
 
 def finish_run(pipeline: str, run: int) -> dict[str, Any]:

@@ -10,27 +10,24 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from hindcast.bitemporal.incremental_views import AffectedRows
 from hindcast.plan import horizon
-from hindcast.plan.plans import Plan
-from hindcast.store import commits, row_reader, schema_evolution, table_creation, tables
+from hindcast.store import row_reader, schema_evolution, table_creation, tables
 from hindcast.store.tables import Table
 
 
-def diff_whole(spark: SparkSession, table: Table, derived: DataFrame, plan: Plan, frozen: datetime | None) -> DataFrame:
-    """Return the changes that turn a table's current rows into the derived ones; create the table if it is missing."""
-    delta_table = schema_evolution.ensure_columns(spark, table, table_schema(derived), plan.known_at)
-    if frozen is not None and not tables.read_last_run(table) and horizon.read_horizon(table, delta_table) is None:
-        # A new table begins where its inputs do.
-        commits.set_properties(spark, table, {horizon.PROPERTY: horizon.Horizon(frozen).text})
+def diff_whole(spark: SparkSession, table: Table, derived: DataFrame, frozen: datetime | None) -> DataFrame:
+    """Return the changes that turn a table's current rows into the derived ones.
+
+    The table may be missing. Raise TableError if it cannot have the columns of the derived rows.
+    """
+    if (delta_table := tables.open_table(table)) is not None:
+        table_creation.fit_columns(delta_table, table, table_schema(derived))
     if not tables.count_rows(table):
         return horizon.clip_rows(derived, table.kind, frozen).withColumn("change", F.lit("open"))
     return diff_current_rows(table, row_reader.load_current_rows(spark, table), derived, frozen)
 
 
-def diff_increment(
-    spark: SparkSession, table: Table, affected: AffectedRows, plan: Plan, frozen: datetime | None
-) -> DataFrame:
-    """Return the changes of affected rows; raise TableError if the table cannot have their columns."""
-    schema_evolution.ensure_columns(spark, table, table_schema(affected.derived), plan.known_at)
+def diff_increment(table: Table, affected: AffectedRows, frozen: datetime | None) -> DataFrame:
+    """Return the changes of affected rows."""
     return diff_current_rows(table, affected.current, affected.derived, frozen)
 
 

@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import derivation, plane
+from hindcast.bitemporal import plane
 from hindcast.common.errors import describe_cause
 from hindcast.common.plurals import format_count
 from hindcast.common.session import fit_to_rows, slice_large_keys
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
@@ -30,9 +30,9 @@ from hindcast.plan.inputs import locate_own_table, locate_source_table
 from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
 from hindcast.quality import hold_store, hold_units
-from hindcast.runs import emitted_table, topic_records
+from hindcast.runs import derive_whole, emission, topic_records
 from hindcast.runs.table_diff import diff_current_rows
-from hindcast.store import emitted_log, row_reader, tables
+from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
 SAMPLE_SIZE = 1_000
@@ -128,23 +128,16 @@ def _derive_rows(spark: SparkSession, contract: Contract, plan: Plan, name: str)
             decode_records(records, topic, writers=schemas.read_schemas(spark, contract, name)), kafka
         )
         decoded = topic_records.exclude_held(spark, contract, name, decoded)
-        if topic.read == "stream":
-            return derivation.derive_topic_events(decoded)
-        return derivation.derive_topic_versions(
-            initial_rows.add_initial_rows(spark, contract, name, decoded), topic.ttl
-        )
+        if topic.read == "table":
+            decoded = initial_rows.add_initial_rows(spark, contract, name, decoded)
+        return derive_whole.derive_topic_rows(topic, decoded)
     if contract.views[name].semantics == "kafka":
-        rows = row_reader.load_rows(
-            spark, emitted_log.emitted_table(locate_own_table(contract, name).warehouse, contract, name)
-        )
-        last = rows.agg(F.max("_epoch").alias("_last"))
-        of_last = rows.join(F.broadcast(last), F.col("_epoch") == F.col("_last")).drop("_last")
-        return emitted_table.derive_table(of_last, list_shapes(contract)[name])
+        return derive_whole.derive_view_rows(contract, name, {}, emission.read_epoch(spark, contract, plan, name))
     inputs = {
         i: row_reader.load_current_rows(spark, locate_source_table(contract, plan, i))
         for i in contract.views[name].inputs
     }
-    return derivation.derive_view(contract, name, inputs)
+    return derive_whole.derive_view_rows(contract, name, inputs, None)
 
 
 def _describe_sides(change: DataFrame, table: Table, hidden: Collection[str]) -> tuple[Any, ...]:

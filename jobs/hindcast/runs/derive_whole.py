@@ -1,0 +1,155 @@
+"""Deriving a table whole: a topic's table from its records, a view's from the current rows of its inputs.
+
+Runs, previews and `verify` all derive by these functions. They are pure: they read tables, and write nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from hindcast.bitemporal import derivation
+from hindcast.common.errors import TableError
+from hindcast.contract import Contract, Topic, list_shapes
+from hindcast.engine.staged_files import StagedFiles
+from hindcast.plan import horizon
+from hindcast.plan.inputs import locate_own_table, locate_source_table
+from hindcast.plan.plans import Plan
+from hindcast.quality import hold_units
+from hindcast.quality.hold_back import HoldInputs
+from hindcast.quality.row_holds import HoldableRecords
+from hindcast.runs import emitted_table, table_diff, tie_counts, topic_records
+from hindcast.runs.topic_records import TopicRecords
+from hindcast.store import tables
+from hindcast.store.commit_notes import LeftOut
+
+
+class DerivedChange(NamedTuple):
+    """What a run has to change in a table.
+
+    `changes`: the rows to close and to open (`plane.diff_rows`). `after`: the last run that had published the table
+    when it was read. `rows`: all rows of the table, if it was derived whole. `frozen`: the moment before which its rows
+    stay as they are. `left_out`: for an aggregate, what it leaves out, to add to `before`. `judged`: the held changes
+    that were derived again; None: all of them. `ties`: for a topic's table, the new records with those that they tie
+    with. `stage`: writes the opened rows by a kernel instead, if there is one.
+    """
+
+    changes: DataFrame
+    after: int
+    rows: DataFrame | None = None
+    frozen: datetime | None = None
+    left_out: DataFrame | None = None
+    before: LeftOut | None = None
+    judged: HoldInputs | None = None
+    ties: DataFrame | None = None
+    stage: Callable[[], StagedFiles | None] | None = None
+
+
+def derive_topic_rows(topic: Topic, records: DataFrame) -> DataFrame:
+    """Return the flat rows of a topic's table, derived from its accepted records."""
+    if topic.read == "stream":
+        return derivation.derive_topic_events(records)
+    return derivation.derive_topic_versions(records, topic.ttl)
+
+
+def derive_view_rows(
+    contract: Contract, name: str, inputs: Mapping[str, DataFrame], emitted: DataFrame | None
+) -> DataFrame:
+    """Return the flat rows of a view's table, derived from its inputs' current rows; those of a kafka view from all
+    records that it has `emitted` in its epoch.
+    """
+    if emitted is not None:
+        return emitted_table.derive_table(emitted, list_shapes(contract)[name])
+    return derivation.derive_view(contract, name, inputs)
+
+
+def derive_whole_topic(
+    spark: SparkSession, contract: Contract, plan: Plan, name: str, records: TopicRecords
+) -> DerivedChange:
+    """Return what the records of a topic change in its table."""
+    topic, table = contract.topics[name], locate_own_table(contract, name)
+    frozen, every = horizon.find_frozen_until(table.warehouse, contract, name), records.read_all()
+
+    def derive_change(rows: DataFrame) -> DataFrame:
+        return table_diff.diff_whole(spark, table, derive_topic_rows(topic, rows), frozen)
+
+    log_rows, tied = tables.count_rows(tables.log_table(table.warehouse, contract.pipeline, name)), None
+    if topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name, log_rows):
+        unpublished, published = records.select_unpublished(every, whole=True), records.select_published(every)
+        tied = tie_counts.find_ties_in_whole(plan, name, unpublished, published)
+    rows, judged = (
+        derive_topic_rows(topic, every),
+        judge_holds(contract, name, records, every, derive_change, whole=True),
+    )
+    changes = table_diff.diff_whole(spark, table, rows, frozen)
+    return DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
+
+
+def judge_holds(
+    contract: Contract,
+    name: str,
+    records: TopicRecords,
+    derived: DataFrame,
+    derive_change: Callable[[DataFrame], DataFrame],
+    *,
+    whole: bool,
+) -> HoldInputs:
+    """Return which held changes of a topic were derived again from the `derived` records.
+
+    For `hold: row` on a table also how its change is derived without some of them: by `derive_change`.
+    """
+    judged = HoldInputs(records.find_held_to_rejudge(whole=whole))
+    if not hold_units.has_record_hold(contract, name):
+        return judged
+
+    def derive_without(places: DataFrame) -> DataFrame:
+        return derive_change(topic_records.exclude_places(derived, places))
+
+    own = records.judged_rows(derived)
+    return judged._replace(records=HoldableRecords(own, derive_without, records.find_released(own)))
+
+
+def derive_whole_view(
+    spark: SparkSession,
+    contract: Contract,
+    plan: Plan,
+    name: str,
+    inputs: Mapping[str, DataFrame],
+    emitted: DataFrame | None = None,
+) -> DerivedChange:
+    """Return what the current rows of its inputs, or all records that a kafka view has `emitted`, change in a view's
+    table. Raise TableError if it needs records that were trimmed.
+    """
+    table = locate_own_table(contract, name)
+    frozen = find_derivable_from(contract, plan, name) if emitted is None else None
+    rows = derive_view_rows(contract, name, inputs, emitted)
+    changes = table_diff.diff_whole(spark, table, rows, frozen)
+    left_out = derivation.count_left_out_of_view(contract, name, inputs) if emitted is None else None
+    return DerivedChange(changes, tables.read_last_run(table), rows, frozen, left_out)
+
+
+def find_derivable_from(contract: Contract, plan: Plan, name: str) -> datetime | None:
+    """Return the moment before which a view cannot be derived, None if there is none.
+
+    Raise TableError if it cannot be derived at all because it needs records that were trimmed.
+    """
+    view, table = contract.views[name], locate_own_table(contract, name)
+    where = f"{contract.pipeline}.{name}"
+    for i in view.inputs:
+        source = locate_source_table(contract, plan, i)
+        at = horizon.read_horizon(source)
+        if at is None:
+            continue
+        if source.as_of_system_time is not None and source.as_of_system_time < at.moment:
+            found = (
+                f"reads {i} as known at {source.as_of_system_time.isoformat()}, but its history was trimmed up "
+                f"to {at.moment.isoformat()}"
+            )
+            raise TableError(found, where=where, fix=f"run it with {i} as known now: --only {i}")
+        if view.stream is not None and view.aggregate is not None and view.window is None:
+            found = f"aggregates all events of {i} so far, but those before {at.moment.isoformat()} were trimmed"
+            raise TableError(found, where=where, fix="give it a window")
+    return horizon.find_frozen_until(table.warehouse, contract, name)

@@ -1,0 +1,30 @@
+"""Preparing a table for a change: it is created, gets the columns of the contract, and begins where its inputs do."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from hindcast.contract import Contract
+from hindcast.plan import horizon
+from hindcast.plan.inputs import locate_own_table
+from hindcast.plan.plans import Plan
+from hindcast.runs.derive_whole import DerivedChange
+from hindcast.runs.table_diff import table_schema
+from hindcast.store import commits, schema_evolution, tables
+
+
+def prepare_table(spark: SparkSession, contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> bool:
+    """Create the table of a topic or view, or add columns to it, so that it can take a change.
+
+    Return whether it existed and its columns are now others. Then the change has to be derived again: Spark may refuse
+    to read the table by a plan made before. Safe to repeat. Raise TableError if it cannot take the columns.
+    """
+    table = locate_own_table(contract, name)
+    before = tables.open_table(table)
+    columns = before and before.schema()
+    rows = derived.changes.drop("change")
+    delta_table = schema_evolution.ensure_columns(spark, table, table_schema(rows), plan.known_at)
+    is_new = not tables.read_last_run(table) and horizon.read_horizon(table, delta_table) is None
+    if derived.frozen is not None and is_new:
+        commits.set_properties(spark, table, {horizon.PROPERTY: horizon.Horizon(derived.frozen).text})
+    return columns is not None and columns != delta_table.schema()
