@@ -191,7 +191,8 @@ def _read_gates(
 
     `released`: tables of which the run published failing rows because a person released them.
     """
-    results = gate_results.read_results(warehouse, pipeline, run)
+    recorded = gate_results.read_results(warehouse, pipeline, run)
+    results = {name: [gate.as_json() for gate in gates] for name, gates in recorded.items()}
     for name, gates in results.items():
         for gate in gates:
             if gate["outcome"] == "failed" and gate["failing"] is not None:
