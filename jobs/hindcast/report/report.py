@@ -82,7 +82,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         if name in topics and (counts := changed[name].pop("ties", None)):
             topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
         if name in held:
-            changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
+            changed[name]["held"] = held[name] | ({"overdue": overdue[name].as_json()} if name in overdue else {})
         if name in ended:
             changed[name]["noLongerHeld"] = ended[name]
         if name not in contract.views:
