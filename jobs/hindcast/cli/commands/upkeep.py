@@ -50,7 +50,7 @@ def trim(arguments: argparse.Namespace) -> int:
 
     contract = load_contract(arguments.pipeline)
     report = retention.trim_pipeline(open_session(arguments.pipeline), contract, dry_run=arguments.dry_run)
-    print(json.dumps(report, indent=2) if arguments.format == "json" else retention.format_report(report))
+    print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else retention.format_report(report))
     return 0
 
 

@@ -235,9 +235,9 @@ class _RowChecker:
         text = f"SELECT {self._first}, count(*) OVER () FROM held WHERE {condition} ORDER BY {order} LIMIT 1"  # noqa: S608
         row = self._engine.execute(text).fetchone()
         if row:
-            *place, count = row
+            key, partition, offset, count = row
             text = f"{plurals.format_count(count, 'row')} with {what}"
-            yield self._build_finding(check, text, (place[0], place[1], place[2]), closed=closed)
+            yield self._build_finding(check, text, (key, partition, offset), closed=closed)
 
     def _build_finding(
         self, check: str, found: str, place: RowPlace = (None, None, None), *, closed: bool = False
