@@ -71,8 +71,8 @@ def forget(arguments: argparse.Namespace) -> int:
         print(json.dumps(counts, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0
     proof = forget.forget_records(spark, contract, request, arguments.reason)
-    print(json.dumps(proof, indent=2) if arguments.format == "json" else forget.format_proof(pipeline, proof))
-    return 0 if proof["proven"] else 1
+    print(json.dumps(proof.as_json(), indent=2) if arguments.format == "json" else forget.format_proof(proof))
+    return 0 if proof.evidence.is_proven else 1
 
 
 def upgrade(arguments: argparse.Namespace) -> int:
