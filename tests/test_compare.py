@@ -196,7 +196,7 @@ def shop(broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def told(compared: Comparison) -> list[tuple[str, str, int]]:
-    return [(it["kind"], it["rule"], it["count"]) for it in compared.differences]
+    return [(it.kind, it.rule.name, it.count) for it in compared.differences]
 
 
 def amount(text: str) -> dict[str, float]:
@@ -241,7 +241,7 @@ def test_what_is_a_difference(shop: Shop) -> None:
     replayed = [result for rule, _, results, _ in DIFFERENCES for result in keyed(rule, results)]
     shop.replayed("bills", *replayed)
     found = shop.compared("bills", shop.live(*of(*live)), limit=100)
-    kinds = [(it["key"]["customer"].partition(": ")[0], it["kind"]) for it in found.examples]
+    kinds = [(it.key["customer"].partition(": ")[0], it.kind) for it in found.examples]
     for rule, _, _, counts in DIFFERENCES:
         assert Counter(kind for it, kind in kinds if it == rule) == counts, rule
     assert found.equal == len(replayed) - sum(found.count(kind) for kind in ("extra", "different", "time", "order"))
@@ -479,13 +479,15 @@ def test_the_likely_rule_is_named(
     shop.replayed(view, *replayed)
     found = shop.compared(view, shop.live(*live, config=config))
     assert [(kind, name) for kind, name, _ in told(found)] == expected, rule
-    assert all(it["likely"] and it["whatToDo"] for it in found.differences)
+    assert all(it.rule.likely and it.rule.fix for it in found.differences)
 
 
 def test_an_emit_interval_is_named_where_there_is_one(shop: Shop) -> None:
     shop.replayed("closed", (("anna", 0, DAY), 1, 1), (("bob", 0, DAY), 2, 1))
     found = shop.compared("closed", shop.live((windowed("anna", 0), 1, {"n": 1})))
-    assert [(it["rule"], "emit interval" in it["likely"]) for it in found.differences] == [("Not yet emitted", True)]
+    assert [(it.rule.name, "emit interval" in it.rule.likely) for it in found.differences] == [
+        ("Not yet emitted", True)
+    ]
 
 
 def test_a_topic_that_has_lost_its_beginning(shop: Shop) -> None:
@@ -499,7 +501,7 @@ def test_with_wait_the_replay_is_not_to_be_mended(shop: Shop) -> None:
     for view, fix in (("bills", "wait: true"), ("waited", "ignore it")):
         shop.replayed(view, ("anna", 2, "9.00"), ANNA)
         (found,) = shop.compared(view, shop.live(*of(ANNA, ("anna", 2, "9.00")))).differences
-        assert (found["rule"], fix in found["whatToDo"]) == ("Processing order", True)
+        assert (found.rule.name, fix in found.rule.fix) == ("Processing order", True)
 
 
 def test_the_docs_tell_every_rule(shop: Shop) -> None:
@@ -532,7 +534,7 @@ def test_what_a_run_has_emitted_is_compared(spark: SparkSession, broker: str, tm
         assert (found.equal, found.replayed, told(found)) == (3, 3, [])
         topic = live.live(*((k, second, {"item": "curry", "amount": 10 * n}) for k, second, n in bills))
         (first, *_) = compare_view(p.warehouse, broker, p.contract, "bills", topic).examples
-        assert first["cause"] == {"topic": "orders", "partition": 0, "offset": 0}
+        assert first.cause == ("orders", 0, 0)
 
 
 # ------------------------------------------------------------------------------------------------------ the command

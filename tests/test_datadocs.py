@@ -13,6 +13,8 @@ from hindcast.quality import datadocs
 from test_contracts import GOOD, contract
 
 GATE = {
+    "gate": 0,
+    "on_failure": "stop",
     "expectation": "expect_table_row_count_to_be_between",
     "kwargs": {"min_value": 1},
     "outcome": "passed",

@@ -19,6 +19,7 @@ from hindcast.common.errors import BusyError, QueryError, RequestError
 from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue, topic_log
 from hindcast.ops.erase import forget, proof, purge, records, row_removal
+from hindcast.ops.erase.proof import Proof
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
 from hindcast.quality import hold_store
@@ -115,7 +116,7 @@ def told_town(p: Pipeline) -> None:
     run_steps.run_release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
 
 
-def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> dict[str, Any]:
+def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> Proof:
     assert p.spark is not None
     return forget.forget_records(p.spark, p.contract, records.parse_request(p.contract, topic, key, places))
 
@@ -147,8 +148,8 @@ def test_a_key_is_forgotten_everywhere_and_the_ledger_stays_whole(
             assert containing(files, secret) or said(p, secret), f"{secret} is nowhere before"
         proven = forgotten(p, "people", ANN)
 
-        assert (proven["proven"], proven["left"], proven["old"]) == (True, [], [])
-        assert proven["rows"]["logs/people"] == 6
+        assert (proven.evidence.left, proven.evidence.orphan_files) == ((), ())
+        assert proven.rows["logs/people"] == 6
         assert wrong(p) == []
         for secret in SECRETS[1:]:
             assert not containing(files, secret), secret
@@ -285,7 +286,7 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
             "t", ("annabel", curry, 1), ("carol", curry, 2), ("zoe-51", curry, 3), ("zoe-51", {**curry, "note": "x"}, 4)
         )
         p.run()
-        assert forgotten(p, "t", "annabel")["proven"]
+        assert forgotten(p, "t", "annabel").evidence.is_proven
         held = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
         assert sorted(row["key"] for row in held) == [f'{{"k":"{key}"}}' for key in ("carol", "zoe-51", "zoe-51")]
         run_steps.run_release(
@@ -299,7 +300,7 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
         assert sorted(row[0] for row in p.believed("t")) == ["carol", "zoe-51", "zoe-51"]
         (read_settings().reports / p.name / "run-1.json").write_text('{"cut')
         proven = forgotten(p, "t", "zoe-51")
-        assert proven["proven"], {name: proven[name] for name in ("left", "rows")}
+        assert proven.evidence.is_proven, proven
 
 
 @pytest.mark.long
@@ -310,11 +311,11 @@ def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
     """Curry is forgotten: its prices go, and all bills for it with what was believed of them; the orders stay."""
     copy = cloned(restaurant, tmp_path)
     with copy.here():
-        assert forgotten(copy, "menu", "curry")["proven"]
+        assert forgotten(copy, "menu", "curry").evidence.is_proven
         assert {row[0] for row in copy.history("menu")} == {"soup"}
         assert copy.history("bills") == []
         assert len(copy.history("orders")) == 4
-        assert forgotten(copy, "orders", None, "0/1", "0/3")["proven"], "by their places"
+        assert forgotten(copy, "orders", None, "0/1", "0/3").evidence.is_proven, "by their places"
         assert [row[0] for row in copy.history("orders")] == ["anna", "candace"]
         assert verify_tables(copy.warehouse, copy.contract).findings == []
 
@@ -338,7 +339,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
             assert verify_tables(shop.warehouse, shop.contract).findings == [], last
     assert last == "after the report of run 3"
     assert len(seen) > 20
-    assert proven["proven"]
+    assert proven.evidence.is_proven
     assert shop.states() == [(1, "completed"), (2, "completed"), (3, "completed")]
     assert not containing(Path(shop.warehouse), "candace")
     assert {row[0] for row in shop.history("bills")} == {"anna", "bob"}
@@ -391,7 +392,7 @@ def test_what_from_brings_again_of_a_forgotten_key_is_forgotten_as_it_comes(
         p.send("orders", ("anna", one, 1), ("bob", one, 2), ("anna", one, 3), ("bob", one, 4))
         p.run()
         assert [row[0] for row in p.believed("orders")] == ["anna", "bob"]
-        assert forgotten(p, "orders", "anna")["proven"]
+        assert forgotten(p, "orders", "anna").evidence.is_proven
         p.send("orders", ("anna", {"item": "soup", "quantity": 1}, 5))
         p.write(since.replace("00:00:03", "00:00:00"))
         p.run()
@@ -427,8 +428,8 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert containing(tmp_path, "Marker")
 
         proven = forgotten(p, "orders", "anna-9")
-        assert proven["proven"]
-        assert proven["rows"] == {"orders": 1, "logs/orders": 2}
+        assert proven.evidence.is_proven
+        assert proven.rows == {"orders": 1, "logs/orders": 2}
         assert containing(tmp_path, "Marker") == []
         assert containing(tmp_path, "anna-9") == []
         assert [(row["offset"], row["fate"], row["value"]) for row in p.raw("fates/orders")] == [(0, "accepted", None)]
@@ -453,11 +454,11 @@ def test_what_an_adopted_table_knew_of_a_key_is_forgotten_too(spark: SparkSessio
         tell(p, upgrades.RECORDS)
         p.run()
         proven = forgotten(p, "menu", "curry")
-        assert proven["proven"]
-        assert (proven["rows"]["base/menu"], proven["rows"]["logs/menu"]) == (2, 1)
+        assert proven.evidence.is_proven
+        assert (proven.rows["base/menu"], proven.rows["logs/menu"]) == (2, 1)
         proven = forgotten(p, "menu", "cake")
-        assert proven["proven"]
-        assert (proven["rows"]["base/menu"], proven["rows"].get("logs/menu")) == (1, None)
+        assert proven.evidence.is_proven
+        assert (proven.rows["base/menu"], proven.rows.get("logs/menu")) == (1, None)
         assert {row[0] for row in upgrades.history(p)} == {"soup"}
         for folder, text in ((f, t) for f in ("menu", "base", "rollover", "logs/menu") for t in ("curry", "cake")):
             assert containing(Path(p.warehouse, p.name, folder), text) == []

@@ -53,7 +53,7 @@ def test_what_is_held_of_a_key_and_was_never_published_is_forgotten(
         of_bob = [row for row in hold_store.list_entries(p.warehouse, p.name).to_pylist() if row["key"] == BOB]
         assert {row["table"] for row in of_bob} == {"windows", "totals"}
         told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
-        assert told["proven"], told
+        assert told.evidence.is_proven, told
         assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
         assert {row["entry"] for row in hold_store.read_held_rows(p.warehouse, p.name).to_pylist()} == {
             "held",
@@ -63,12 +63,12 @@ def test_what_is_held_of_a_key_and_was_never_published_is_forgotten(
         # An older version left this, and its proof said so: the same command takes it away.
         failing = table_creation.ensure_table(hold_store.failing_table(p.warehouse, p.name), hold_store.SCHEMA)
         schema = table_creation.arrow_schema(hold_store.SCHEMA)
-        left = {"run": told["run"], "table": "windows", "entry": "mended", "key": ANN}
+        left = {"run": told.run, "table": "windows", "entry": "mended", "key": ANN}
         write_deltalake(failing, pa.Table.from_pylist([{**dict.fromkeys(schema.names), **left}], schema), mode="append")
-        proof = read_settings().reports / p.name / f"forget-{told['run']}.json"
-        proof.write_text(json.dumps({**told, "proven": False}), encoding="utf-8")
+        proof = read_settings().reports / p.name / f"forget-{told.run}.json"
+        proof.write_text(json.dumps({**told.as_json(), "proven": False, "rowsLeft": 1}), encoding="utf-8")
         again = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", "ann-7f3a"))
-        assert (again["proven"], again["rows"]["failing"]) == (True, 1)
+        assert (again.evidence.is_proven, again.rows["failing"]) == (True, 1)
         assert hold_store.list_entries(p.warehouse, p.name).to_pylist() == of_bob
 
 
@@ -84,7 +84,7 @@ def test_what_is_held_of_a_group_is_held_without_what_is_forgotten(
         p.run()
         for item in ("truffle", "morel", "salad"):
             told = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "menu", item))
-            assert told["proven"], told
+            assert told.evidence.is_proven, told
         entries = hold_store.list_entries(p.warehouse, p.name).to_pylist()
         assert {(row["table"], row["key"], row["entry"], row["since"]) for row in entries} == {
             ("dear", '{"item":"curry"}', "held", 0),

@@ -136,9 +136,9 @@ def test_a_text_is_found_wherever_a_file_has_it(tmp_path: Path, hidden: dict[str
     table.mkdir(parents=True)
     pq.write_table(pa.table(hidden), table / "rows.parquet", compression="zstd", write_statistics=False)
     found = proof.search_files(WarehouseFolder(str(table.parent)), set(), tmp_path / "reports", ANN.search_terms)
-    told = proof.build_proof(found, set(), ANN.search_terms, "", 0)
-    assert [it["files"] for it in told["left"]] == [["people/rows.parquet"]]
-    assert not told["proven"]
+    told = proof.weigh_evidence(found, set(), ANN.search_terms, "", 0)
+    assert [it.files for it in told.left] == [("people/rows.parquet",)]
+    assert not told.is_proven
 
 
 def test_a_notice_that_is_taken_away_meanwhile_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,20 +162,20 @@ def test_what_others_say_too_is_shared_and_nothing_else_is(tmp_path: Path) -> No
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").parent.mkdir()
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").write_bytes(b"")
     found = proof.search_files(folder, live, tmp_path / "reports", sought)
-    told = proof.build_proof(found, live, sought, "", 0)
-    assert told["old"] == ["people/_old/deletion_vector.bin"]
-    assert not told["proven"]
+    told = proof.weigh_evidence(found, live, sought, "", 0)
+    assert told.orphan_files == ("people/_old/deletion_vector.bin",)
+    assert not told.is_proven
     (tmp_path / "town" / "people" / "_old" / "deletion_vector.bin").unlink()
     found = proof.search_files(folder, live, tmp_path / "reports", sought)
-    told = proof.build_proof(found, live, sought, "", 0)
-    assert (told["proven"], told["shared"], told["left"], told["old"]) == (True, 1, [], [])
-    assert not proof.build_proof(found, live, sought, "", 1)["proven"], "a row is left"
+    told = proof.weigh_evidence(found, live, sought, "", 0)
+    assert (told.is_proven, told.shared, told.left, told.orphan_files) == (True, 1, (), ())
+    assert not proof.weigh_evidence(found, live, sought, "", 1).is_proven, "a row is left"
     reports = tmp_path / "reports"
     reports.mkdir()
     (reports / "run-1.json").write_text('{"found": "only hers"}')
     found = proof.search_files(folder, live, reports, sought)
-    assert [it["files"] for it in proof.build_proof(found, live, sought, "", 0)["left"]] == [["reports/run-1.json"]]
-    assert proof.build_proof(found, live, sought, "a gate looks for: only hers", 0)["proven"]
+    assert [it.files for it in proof.weigh_evidence(found, live, sought, "", 0).left] == [("reports/run-1.json",)]
+    assert proof.weigh_evidence(found, live, sought, "a gate looks for: only hers", 0).is_proven
 
 
 def test_a_table_within_anothers_folder_is_not_its_own(tmp_path: Path) -> None:

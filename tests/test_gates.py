@@ -331,7 +331,7 @@ def test_verdicts_of_the_last_try_count_and_tell_a_trend(folder: Path) -> None:
     gate = gate_results.measurement_key("expect_it", {"column": "a", "factor": 2})
     assert gate_results.read_measurements(*place, "sales", [1, 3]) == {gate: [1.0, 2.0]}
     told = gate_results.read_results(*place, 3)["sales"]
-    assert [(v["outcome"], v["trend"]) for v in told] == [("passed", [1.0, 9.0, 2.0])]
+    assert [(v.outcome, v.trend) for v in told] == [("passed", [1.0, 9.0, 2.0])]
     assert gate_results.read_results(*place, 4) == {}
 
 

@@ -115,8 +115,8 @@ def test_what_a_later_run_entered_holds_whatever_the_clocks_showed(tmp_path: Pat
         *hold_again("held again in one run", (1, 12), (1, 6), "released"),
     )
     entries = {
-        json.loads(row["key"])["item"]: row["entry"]
-        for row in hold_store._list_held_units(warehouse, "restaurant", None)
+        json.loads(unit.key)["item"]: unit.entry
+        for unit in hold_store._list_units(warehouse, "restaurant", hold_store._HELD_UNITS_QUERY, None)
     }
     assert entries == {
         "held again by a clock that is behind": "held",

@@ -272,7 +272,7 @@ def test_a_gate_that_was_asked_again_tells_what_it_told_last(tmp_path: Path, mon
         monkeypatch.setattr(clock, "now", lambda moment=moment: moment)
         told = GateResult(0, "expect_x", {}, "stop", outcome, 1, None, None, "")  # type: ignore[arg-type]  # one of them
         gate_results.append_results(str(tmp_path), "shop", 1, "sales", [told])
-    assert [gate["outcome"] for gate in gate_results.read_results(str(tmp_path), "shop", 1)["sales"]] == ["passed"]
+    assert [gate.outcome for gate in gate_results.read_results(str(tmp_path), "shop", 1)["sales"]] == ["passed"]
 
 
 PRICED = """

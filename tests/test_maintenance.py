@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from hindcast.cli import main
 from hindcast.common import clock
 from hindcast.common.settings import Settings, read_settings
 from hindcast.ops import maintenance
-from hindcast.ops.maintenance import file_retention, maintain_tables, overlap_depth
+from hindcast.ops.maintenance import LiveFile, file_retention, maintain_tables, overlap_depth
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal
 from hindcast.query import read
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("menu", "orders", "bills")
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+T0, HOUR, DAY = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1), timedelta(days=1)
 
 
 @pytest.fixture
@@ -156,8 +157,8 @@ def test_delta_is_told_for_how_long_versions_are_promised(
     assert maintenance._missing_properties(made, days) == ", ".join(f"'delta.{text}'" for text in lacking)
 
 
-def span(least: int, most: int, size: int = maintenance.SMALL_FILE_BYTES) -> dict[str, Any]:
-    return {"min.validFrom": least, "max.validFrom": most, "size_bytes": size}
+def span(least: int, most: int, size: int = maintenance.SMALL_FILE_BYTES) -> LiveFile:
+    return LiveFile(size, T0 + least * HOUR, T0 + most * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +172,8 @@ def span(least: int, most: int, size: int = maintenance.SMALL_FILE_BYTES) -> dic
         ([span(0, 9, 5) for _ in range(99)], 0),
     ],
 )
-def test_how_much_files_overlap(files: list[dict[str, Any]], expected: float) -> None:
-    assert overlap_depth(files, "validFrom") == expected
+def test_how_much_files_overlap(files: list[LiveFile], expected: float) -> None:
+    assert overlap_depth(files) == expected
 
 
 @pytest.mark.long
@@ -192,18 +193,11 @@ def test_files_that_overlap_are_sorted_by_time(here: Pipeline, monkeypatch: pyte
     monkeypatch.setattr(maintenance, "LARGE_FILE_BYTES", 8_000)
     [done] = [it for it in maintain_tables(own(here), read_settings(), here.contract).tables if it.table == "bills"]
     assert [step.split(" files ")[1] for step in done.steps] == ["of past rows by timestamp"]
-    added = [file for file in _added(table) if file["size_bytes"] >= 1_000]
-    assert overlap_depth(added, "timestamp") <= 1
+    files = maintenance.list_live_files(DeltaTable(table.path), "timestamp").values()
+    assert overlap_depth(chain(*files)) <= 1
     assert sorted(map(str, spark.read.format("delta").load(table.path).collect())) == before
     [again] = [it for it in maintain_tables(no_spark, read_settings(), here.contract).tables if it.table == "bills"]
     assert again.steps == []
-
-
-def _added(table: Table) -> list[dict[str, Any]]:
-    import pyarrow as pa
-
-    rows: list[dict[str, Any]] = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
-    return rows
 
 
 @pytest.fixture

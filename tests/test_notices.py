@@ -161,7 +161,7 @@ def test_maintenance_that_is_under_way_when_a_key_is_forgotten_loses_nothing_and
     beside.join(600)
     assert done == ["maintenance has committed", "the forgetting goes on"]
     assert [type(error) for error in failed] == [BusyError]
-    assert told["proven"]
+    assert told.evidence.is_proven
     assert lost_files(shop) == []
     assert not [path for path in Path(shop.warehouse).rglob("*") if path.is_file() and b"candace" in path.read_bytes()]
     assert {row[0] for row in shop.believed("bills")} == {"anna", "bob"}
@@ -196,7 +196,7 @@ def test_a_key_is_forgotten_while_maintenance_is_begun_again_and_again(shop: Pip
     finally:
         ended.set()
         beside.join(600)
-    assert told["proven"]
+    assert told.evidence.is_proven
     assert set(kinds) == {"done", "BusyError"}
     assert lost_files(shop) == []
     assert not [path for path in Path(shop.warehouse).rglob("*") if path.is_file() and b"candace" in path.read_bytes()]

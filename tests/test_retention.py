@@ -98,7 +98,7 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         assert "table menu: 2 rows; horizon 2026-01-01T00:00:04+00:00" in capsys.readouterr().out
         assert p.versions() == before, "a dry run writes nothing"
 
-        assert retention.trim_pipeline(spark, p.contract) == {
+        assert retention.trim_pipeline(spark, p.contract).as_json() == {
             "pipeline": "restaurant",
             "knownAt": journal.read_completed_runs(p.warehouse, p.name)[-1].known_at.isoformat(),
             "tables": {"menu": {"horizon": moment(4).isoformat(), "slowest": SLOWEST, "rows": 2}},
@@ -109,7 +109,7 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
         assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted, "the ledger is whole"
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         trimmed = p.versions()
-        assert retention.trim_pipeline(spark, p.contract)["logs"]["menu"]["records"] == 0
+        assert retention.trim_pipeline(spark, p.contract).logs["menu"].removed == 0
         assert p.versions() == trimmed, "a repeat does nothing"
 
         p.send("menu", *LATE)
@@ -293,7 +293,7 @@ def test_definition_changes_stop_at_the_horizon(spark: SparkSession, broker: str
         p.send("orders", ("anna", {"item": "curry"}, 1), ("bob", {"item": "soup"}, 5), ("carl", {"item": "curry"}, 7))
         p.send("orders", ("dan", {"item": "curry"}, 15))
         p.run()
-        assert retention.trim_pipeline(spark, p.contract)["logs"]["menu"]["records"] == 1
+        assert retention.trim_pipeline(spark, p.contract).logs["menu"].removed == 1
         assert horizon.find_frozen_until(p.warehouse, p.contract, "bills") == moment(5)
         assert p.believed("bills") == [("anna", 8, 1), ("bob", 5, 5), ("carl", 9, 7), ("dan", 10, 15)], "kept for ever"
 
@@ -417,7 +417,7 @@ def test_all_promised_answers_are_those_of_a_twin_that_was_never_trimmed(
                 _same(p, twin, name, f"seed {seed}, run {number}, {name}")
             if dice.random() < 0.8 or number == 1:
                 trimmed = retention.trim_pipeline(spark, p.contract)
-                removed += sum(it["rows"] for it in trimmed["tables"].values())
+                removed += sum(it.removed for it in trimmed.tables.values())
                 assert (
                     ledger.read_ledger(p.warehouse, p.name)
                     .drop(_OWN)

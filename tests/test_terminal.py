@@ -12,6 +12,7 @@ from hindcast.common.errors import escape_controls
 from hindcast.ops import doctor
 from hindcast.ops.compare import Comparison, formatting
 from hindcast.ops.erase import forget
+from hindcast.ops.erase.proof import Evidence, Proof
 from hindcast.ops.verify import verify
 from hindcast.ops.verify.findings import Finding
 from hindcast.report import report
@@ -43,8 +44,8 @@ def tell_comparison() -> str:
 
 
 def tell_forgotten() -> str:
-    told = {"table": "t", "sha256": "", "rows": {}, "files": 0, "bytes": 0, "texts": 0, "shared": 0, "proven": False}
-    return forget.format_proof("p", {**told, "run": 1, "left": [], "rowsLeft": 0, "old": [ODD], "readers": []})
+    found = Evidence(0, 0, 0, 0, 0, 0, orphan_files=(ODD,), left=())
+    return forget.format_proof(Proof("p", 1, datetime(2026, 1, 1, tzinfo=UTC), "t", "", {}, (), found))
 
 
 def tell_what_is_there() -> str:

@@ -54,7 +54,7 @@ def menu(told: dict[str, Any]) -> dict[str, Any]:
 
 def judged(p: Pipeline, run: int) -> list[tuple[str, int, int]]:
     told = gate_results.read_results(p.warehouse, p.name, run)["menu"]
-    return [(gate["outcome"], gate["checked"], gate["failing"]) for gate in told]
+    return [(gate.outcome, gate.checked, gate.failing) for gate in told]
 
 
 @pytest.mark.long

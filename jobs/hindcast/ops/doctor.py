@@ -15,17 +15,21 @@ import subprocess
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 from xml.etree import ElementTree as ET
 
 from hindcast.common import private_files, session, settings
 from hindcast.common.errors import HindcastError, SettingsError, escape_controls
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
+
+if TYPE_CHECKING:
+    from hindcast.contract import Contract
 
 SETUP_COMMAND = "make setup"
 OLDEST_JAVA = 17
@@ -77,7 +81,7 @@ def format_report(results: list[CheckResult]) -> str:
     return escape_controls("\n".join([*lines, ", ".join(f"{n} {state}" for state, n in counts.items())]))
 
 
-def as_json(results: list[CheckResult]) -> dict[str, Any]:
+def as_json(results: list[CheckResult]) -> dict[str, JsonValue]:
     """Return the results as data; the key of their list is `lines`."""
     return {"healthy": is_healthy(results), "lines": [result.as_json() for result in results]}
 
@@ -391,11 +395,12 @@ def _check_airflow(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("airflow", "ok", f"{url} is healthy")
 
 
-def _read_health(url: str) -> dict[str, Any]:
+def _read_health(url: str) -> Mapping[str, JsonObject]:
     """Return what Airflow reports of its components; nothing while it does not answer."""
     try:
         with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT) as response:  # noqa: S310  # http, to this machine
-            return cast(dict[str, Any], json.load(response))
+            health: Mapping[str, JsonObject] = json.load(response)
+            return health
     except (OSError, ValueError):
         return {}
 
@@ -418,7 +423,7 @@ CHECKS: dict[str, Callable[[Settings], Iterator[CheckResult]]] = {
 """The checks by their name, in the order in which they run."""
 
 
-def _load_contracts(settings: Settings) -> Iterator[Any]:
+def _load_contracts(settings: Settings) -> Iterator[Contract]:
     from hindcast.contract import list_contract_files, load
 
     for file in list_contract_files(settings.schemas):

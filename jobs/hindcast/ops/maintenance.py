@@ -14,12 +14,12 @@ import json
 import math
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import HindcastError
+from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.common.session import override_conf
 from hindcast.common.settings import Settings
@@ -79,11 +80,20 @@ class MaintenanceReport:
     reports: int = 0
     trimmed: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, JsonValue]:
         """Return the report as data."""
         hours = math.ceil(self.retention / timedelta(hours=1))
-        head = {"pipeline": self.pipeline, "retentionHours": hours, "tables": [asdict(table) for table in self.tables]}
-        return {**head, "reports": self.reports, "trimmed": self.trimmed}
+        head: dict[str, JsonValue] = {"pipeline": self.pipeline, "retentionHours": hours}
+        changes = [asdict(table) for table in self.tables]
+        return head | {"tables": changes, "reports": self.reports, "trimmed": self.trimmed}
+
+
+class LiveFile(NamedTuple):
+    """A file that readers see: its bytes, and the first and last period start in it, if Delta has statistics of it."""
+
+    size: int
+    first: datetime | None
+    last: datetime | None
 
 
 def maintain_tables(
@@ -114,7 +124,7 @@ def format_report(report: MaintenanceReport) -> str:
     rows = [
         {
             "table": table.table,
-            "files": _format_change(*table.files),
+            "files": _format_change(*map(str, table.files)),
             "MB": _format_change(*(f"{n / 1e6:,.1f}" for n in table.bytes)),
             "MB on disk": _format_change(*(f"{n / 1e6:,.1f}" for n in table.disk)),
             "done": "; ".join([*table.steps, *table.left]),
@@ -203,30 +213,32 @@ def _plan_steps(table: Table, delta_table: DeltaTable) -> Iterator[tuple[str, st
     """Yield what to do to the files of each partition of a table: in words, and as a statement of Delta's."""
     if table.kind == "kept":  # a run replaces it
         return
-    partitions: dict[str | None, list[dict[str, Any]]] = {}
-    for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist():
-        partitions.setdefault(file.get("partition._belief"), []).append(file)
-    for belief, files in sorted(partitions.items(), key=str):
+    by = PERIODS[table.kind][0] if table.kind in PERIODS else None
+    for belief, files in sorted(list_live_files(delta_table, by).items(), key=str):
         where = f" WHERE _belief = '{belief}'" if belief is not None else ""
-        small = [file for file in files if file["size_bytes"] < SMALL_FILE_BYTES]
+        small = [file for file in files if file.size < SMALL_FILE_BYTES]
         of = f" of {belief} rows" if belief else ""
-        if table.kind in PERIODS and overlap_depth(files, PERIODS[table.kind][0]) > MAX_DEPTH:
-            by = PERIODS[table.kind][0]
+        if by is not None and overlap_depth(files) > MAX_DEPTH:
             yield f"cluster {len(files)} files{of} by {by}", f"OPTIMIZE delta.`{table.path}`{where} ZORDER BY (`{by}`)"
         elif len(small) >= MIN_FILES:
             yield f"compact {len(small)} files{of}", f"OPTIMIZE delta.`{table.path}`{where}"
 
 
-def overlap_depth(files: list[dict[str, Any]], column: str) -> float:
-    """Return how many others, on average, a file overlaps in a column, by Delta's statistics; small files do not count.
+def list_live_files(delta_table: DeltaTable, by: str | None) -> dict[str | None, list[LiveFile]]:
+    """Return the files that readers see, by belief (None: the table is not partitioned); `by`: the period's start."""
+    partitions: dict[str | None, list[LiveFile]] = {}
+    for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist():
+        live = LiveFile(file["size_bytes"], file.get(f"min.{by}"), file.get(f"max.{by}"))
+        partitions.setdefault(file.get("partition._belief"), []).append(live)
+    return partitions
+
+
+def overlap_depth(files: Iterable[LiveFile]) -> float:
+    """Return how many others, on average, a file overlaps, by Delta's statistics; small files do not count.
 
     [0, 4] [5, 9]: 0    [0, 9] [0, 9]: 1
     """
-    spans = [
-        (file.get(f"min.{column}"), file.get(f"max.{column}"))
-        for file in files
-        if file["size_bytes"] >= SMALL_FILE_BYTES
-    ]
+    spans = [(file.first, file.last) for file in files if file.size >= SMALL_FILE_BYTES]
     known = sorted((least, most) for least, most in spans if least is not None and most is not None)
     if len(known) < MIN_FILES:
         return 0
@@ -325,5 +337,5 @@ def _trim_pipeline(spark: SessionFactory, contract: Contract) -> str:
         return f"not trimmed: {error}"
 
 
-def _format_change(before: object, after: object) -> str:
-    return str(before) if before == after else f"{before} -> {after}"
+def _format_change(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"

@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import predicates
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.session import override_conf
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
@@ -46,24 +47,64 @@ class PartitionProgress(NamedTuple):
     reached: datetime
 
 
-def trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> dict[str, Any]:
+class Trimmed(NamedTuple):
+    """What was trimmed of a table or log: how many rows or records were removed, and its horizon (None: none yet).
+
+    `slowest`: the partition that holds the horizon back, if one does.
+    """
+
+    removed: int
+    horizon: Horizon | None
+    slowest: PartitionProgress | None
+
+    def as_json(self, what: str) -> dict[str, JsonValue]:
+        """Return the part of the report; `what`: the name of what is counted."""
+        fields: dict[str, JsonValue] = {"horizon": self.horizon.moment.isoformat() if self.horizon else None}
+        if self.slowest is not None:
+            fields["slowest"] = self.slowest._asdict() | {"reached": self.slowest.reached.isoformat()}
+        return fields | {what: self.removed}
+
+
+@dataclass(frozen=True)
+class TrimReport:
+    """What was trimmed of a pipeline, or with `dry_run` would be, as of its last completed run.
+
+    `tables`, `logs`: by name, of those that are not kept forever; `quarantine`: how many refused records by topic.
+    """
+
+    pipeline: str
+    known_at: datetime | None
+    dry_run: bool
+    tables: dict[str, Trimmed] = field(default_factory=dict)
+    logs: dict[str, Trimmed] = field(default_factory=dict)
+    quarantine: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the report as data."""
+        return {
+            "pipeline": self.pipeline,
+            "knownAt": self.known_at.isoformat() if self.known_at else None,
+            "tables": {name: trimmed.as_json("rows") for name, trimmed in self.tables.items()},
+            "logs": {name: trimmed.as_json("records") for name, trimmed in self.logs.items()},
+            "quarantine": self.quarantine,
+            **({"dryRun": True} if self.dry_run else {}),
+        }
+
+
+def trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> TrimReport:
     """Trim a pipeline and return a report; with `dry_run` write nothing.
 
-    The report has `pipeline`; `knownAt` of the last completed run; `tables` and `logs`: for each that has `keep` its
-    `horizon` (null: none yet), how many `rows` or `records` were removed and, where one partition holds the horizon
-    back, `slowest`; `quarantine`: how many refused records by topic. Raises BusyError while a run is under way,
-    RequestError if the contract was changed since the last run.
+    Raises BusyError while a run is under way, RequestError if the contract was changed since the last run.
     """
     with nullcontext() if dry_run else notices.post_notice(read_settings().warehouse, contract.pipeline, "trimming"):
         return _trim_pipeline(spark, contract, dry_run=dry_run)
 
 
-def _trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool) -> dict[str, Any]:
+def _trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool) -> TrimReport:
     """Do what `trim_pipeline` says."""
     warehouse, pipeline = read_settings().warehouse, contract.pipeline
     last = _find_last_run(warehouse, contract)
-    report: dict[str, Any] = {"pipeline": pipeline, "knownAt": last.known_at.isoformat() if last else None}
-    report |= {"tables": {}, "logs": {}, "quarantine": {}, **({"dryRun": True} if dry_run else {})}
+    report = TrimReport(pipeline, last.known_at if last else None, dry_run)
     if last is None:
         return report
     progress = {name: _read_topic_progress(spark, contract, name, last.number) for name in contract.topics}
@@ -76,31 +117,28 @@ def _trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool) ->
                 commits.set_properties(spark, table, {horizon.PROPERTY: at.text})
     for name, (table, at, slowest) in table_horizons.items():
         rows = _trim_table(spark, table, at, last.known_at, dry_run=dry_run) if at else 0
-        report["tables"][name] = _format_horizon(at, slowest) | {"rows": rows}
+        report.tables[name] = Trimmed(rows, at, slowest)
     for name, (_, at, slowest) in log_horizons.items():
         records = _trim_log(spark, contract, name, at, last.number, dry_run=dry_run) if at else 0
-        report["logs"][name] = _format_horizon(at, slowest) | {"records": records}
+        report.logs[name] = Trimmed(records, at, slowest)
         if at is not None and at.refused_before is not None:
-            report["quarantine"][name] = _trim_refused(spark, contract, name, at, dry_run=dry_run)
+            report.quarantine[name] = _trim_refused(spark, contract, name, at, dry_run=dry_run)
     return report
 
 
-def format_report(report: Mapping[str, Any]) -> str:
+def format_report(report: TrimReport) -> str:
     """Return the report of a trim as lines for a terminal or a task's log."""
-    done = "what would be trimmed; nothing was written" if "dryRun" in report else "trimmed"
-    has_horizon = report["tables"] or report["logs"]
-    lines = [f"{report['pipeline']}: {done if has_horizon else 'nothing to trim: everything is kept forever'}"]
-    for part, what in (("tables", "rows"), ("logs", "records")):
-        for name, entry in report[part].items():
-            until = f"horizon {entry['horizon']}" if entry["horizon"] else "no horizon yet"
-            lines.append(f"  {part[:-1]} {name}: {entry[what]:,} {what}; {until}")
-            if entry.get("slowest"):
-                slowest = entry["slowest"]
-                lines.append(
-                    f"    held back by partition {slowest['partition']} of {slowest['topic']}, which has reached "
-                    f"{slowest['reached']}"
-                )
-    lines += [f"  quarantine, {name}: {n:,} records" for name, n in report["quarantine"].items()]
+    done = "what would be trimmed; nothing was written" if report.dry_run else "trimmed"
+    has_horizon = report.tables or report.logs
+    lines = [f"{report.pipeline}: {done if has_horizon else 'nothing to trim: everything is kept forever'}"]
+    for part, trimmed_parts, what in (("table", report.tables, "rows"), ("log", report.logs, "records")):
+        for name, trimmed in trimmed_parts.items():
+            until = f"horizon {trimmed.horizon.moment.isoformat()}" if trimmed.horizon else "no horizon yet"
+            lines.append(f"  {part} {name}: {trimmed.removed:,} {what}; {until}")
+            if slowest := trimmed.slowest:
+                held_back = f"held back by partition {slowest.partition} of {slowest.topic}"
+                lines.append(f"    {held_back}, which has reached {slowest.reached.isoformat()}")
+    lines += [f"  quarantine, {name}: {n:,} records" for name, n in report.quarantine.items()]
     return "\n".join(lines)
 
 
@@ -205,13 +243,6 @@ def _moment_of_micros(micros: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
-def _format_horizon(at: Horizon | None, slowest: PartitionProgress | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {"horizon": at.moment.isoformat() if at else None}
-    if slowest is not None:
-        fields["slowest"] = slowest._asdict() | {"reached": slowest.reached.isoformat()}
-    return fields
-
-
 def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: datetime, *, dry_run: bool) -> int:
     """Remove the rows of a table that answer nothing from its horizon on, in one commit; return how many.
 
@@ -302,7 +333,7 @@ def _sum_counts(spark: SparkSession, log: Table, counts: Table, rows: DataFrame,
 
 
 def _remove_records(
-    spark: SparkSession, log: Table, rows: DataFrame, number: int, before: int, note: Mapping[str, Any]
+    spark: SparkSession, log: Table, rows: DataFrame, number: int, before: int, note: JsonObject
 ) -> None:
     """Commit the removal of some rows of a log; raise RunError if another trim came between."""
     view = f"trimmed_{log.pipeline}_{log.name.replace('/', '_')}"

@@ -9,7 +9,7 @@ import hmac
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -50,10 +50,11 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
 
     Keys of tables that are no longer in the contract are left out: nothing of these can be published.
     """
-    by_key: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_key: dict[tuple[str, str], list[_HeldRow]] = {}
     for row in hold_store.read_held_rows(warehouse, contract.pipeline).to_pylist():
         if row["entry"] == "held" and row["table"] in (*contract.topics, *contract.views):
-            by_key.setdefault((row["table"], row["key"]), []).append(row)
+            held = _HeldRow(*map(row.get, _HeldRow._fields))
+            by_key.setdefault((row["table"], row["key"]), []).append(held)
     hidden = {
         name
         for name, columns in find_sensitive_columns(contract).items()
@@ -64,15 +65,22 @@ def read_held_keys(warehouse: str, contract: Contract, until: datetime | None = 
     return [
         _build_held_key(table, key, rows, secret if table in hidden else "")
         for (table, key), rows in sorted(by_key.items())
-        if until is None or all(row["at"] <= until for row in rows)
+        if until is None or all(row.at <= until for row in rows)
     ]
 
 
 def describe_keys(contract: Contract, keys: Sequence[HeldKey]) -> str:
     """Return a Markdown table of keys for the person who decides: a line per key with its first failing row."""
-    lines: list[dict[str, Any]] = [
-        {"table": key.table, "key": key.shown, "row": key.row, "reason": key.reason}
-        | {"failing rows": f"{key.failing:,} of {key.rows:,}", "topic": key.topic, "offset": key.offset}
+    lines = [
+        {
+            "table": key.table,
+            "key": key.shown,
+            "row": key.row,
+            "reason": key.reason,
+            "failing rows": f"{key.failing:,} of {key.rows:,}",
+            "topic": key.topic,
+            "offset": key.offset,
+        }
         for key in keys[:MAX_SHOWN_KEYS]
     ]
     rest = len(keys) - MAX_SHOWN_KEYS
@@ -99,15 +107,29 @@ def choose_keys(warehouse: str, contract: Contract, until: datetime, labels: str
     return chosen
 
 
-def _build_held_key(table: str, key: str, rows: Sequence[dict[str, Any]], secret: str) -> HeldKey:
+class _HeldRow(NamedTuple):
+    """A row of a held change, and the first gate that it fails with all reasons, if it fails any (hold_store.py)."""
+
+    run: int
+    at: datetime
+    gate: int | None
+    expectation: str | None
+    reason: str | None
+    row: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+
+
+def _build_held_key(table: str, key: str, rows: Sequence[_HeldRow], secret: str) -> HeldKey:
     """Return the held key of some rows; `secret` replaces the key by a mark that cannot be checked by guessing keys."""
-    failing = [row for row in rows if row["expectation"] is not None]
-    first = min(failing or rows, key=lambda row: (row["gate"] or 0, row["offset"] or 0, row["row"]))
-    place = first["topic"], first["partition"], first["offset"]
-    reason = "; ".join(dict.fromkeys(row["reason"] for row in failing if row["reason"]))
+    failing = [row for row in rows if row.expectation is not None]
+    first = min(failing or rows, key=lambda row: (row.gate or 0, row.offset or 0, row.row))
+    place = first.topic, first.partition, first.offset
+    reason = "; ".join(dict.fromkeys(row.reason for row in failing if row.reason))
     label, shown = f"{table} {key}", key
     if secret:
-        at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first['run']}"
+        at = f"topic {place[0]}, partition {place[1]}, offset {place[2]}" if place[0] else f"held by run {first.run}"
         mark = hmac.digest(secret.encode(), f"{table} {key}".encode(), "sha256").hex()[:8]
         label, shown = f"{table} *** ({at}) {mark}", "***"
-    return HeldKey(label, table, key, shown, len(rows), len(failing), first["row"], reason, *place)
+    return HeldKey(label, table, key, shown, len(rows), len(failing), first.row, reason, *place)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hindcast.common import permissions
 from hindcast.common.errors import PlatformError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract, Expectation
 from hindcast.quality.expectations import describe_gate, import_gx
+from hindcast.quality.gate_results import GateResult
 
 
-def build_site(contract: Contract, report: dict[str, Any], folder: Path) -> Path:
+def build_site(contract: Contract, report: Mapping[str, Any], folder: Path) -> Path:
     """Write the site of a run's report (`report.build_report`) into a folder; return the path of its first page.
 
     One validation result for each table that has gates: what was checked and what was observed. It has no failing rows;
@@ -37,23 +40,24 @@ def build_site(contract: Contract, report: dict[str, Any], folder: Path) -> Path
         {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": {"class_name": _INDEX}},
     )
     for name, table in report["tables"].items():
-        if not table["gates"]:
+        gates = [GateResult.from_json(gate) for gate in table["gates"]]
+        if not gates:
             continue
         suite = f"{report['pipeline']}.{name}"
         results = [
             ExpectationValidationResult(
-                success=gate["outcome"] == "passed",
+                success=gate.outcome == "passed",
                 expectation_config=describe_gate(
-                    contract, name, Expectation(type=gate["expectation"], kwargs=_escape(gate["kwargs"]))
+                    contract, name, Expectation(type=gate.expectation, kwargs=_escape(gate.kwargs))
                 ),
                 result=_format_result(gate),
                 exception_info={
-                    "raised_exception": gate["outcome"] == "error",
-                    "exception_message": gate["detail"],
+                    "raised_exception": gate.outcome == "error",
+                    "exception_message": gate.detail,
                     "exception_traceback": "",
                 },
             )
-            for gate in table["gates"]
+            for gate in gates
         ]
         passed = sum(bool(result.success) for result in results)
         validation = ExpectationSuiteValidationResult(
@@ -77,7 +81,7 @@ def build_site(contract: Contract, report: dict[str, Any], folder: Path) -> Path
     return folder / "index.html"
 
 
-def _escape(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _escape(kwargs: JsonObject) -> dict[str, JsonValue]:
     """Return the parameters of a gate; those that Great Expectations puts into its pages as HTML are escaped."""
     return {
         name: html.escape(value) if name in _HTML_PARAMETERS and isinstance(value, str) else value
@@ -109,10 +113,10 @@ _OWN_FILE = "static/styles/data_docs_default_styles.css"
 _INDEX = "DefaultSiteIndexBuilder"
 
 
-def _format_result(gate: dict[str, Any]) -> dict[str, Any]:
+def _format_result(gate: GateResult) -> dict[str, JsonValue]:
     """Return what a gate found in the form of Great Expectations' results."""
-    if gate["failing"] is None:
-        return {"observed_value": gate["observed"] if gate["outcome"] != "unchecked" else gate["detail"]}
-    checked = gate["checked"] or 0
-    share = 100 * gate["failing"] / checked if checked else 0.0
-    return {"element_count": checked, "unexpected_count": gate["failing"], "unexpected_percent": share}
+    if gate.failing is None:
+        return {"observed_value": gate.observed if gate.outcome != "unchecked" else gate.detail}
+    checked = gate.checked or 0
+    share = 100 * gate.failing / checked if checked else 0.0
+    return {"element_count": checked, "unexpected_count": gate.failing, "unexpected_percent": share}

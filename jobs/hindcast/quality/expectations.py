@@ -5,15 +5,42 @@ from __future__ import annotations
 import html
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.common.errors import show_briefly, suggest_nearest
+from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, Expectation, list_shapes
 from hindcast.contract.gates import build_complaint
 from hindcast.contract.parsing import strip_comments
 from hindcast.contract.shapes import PERIODS
 from hindcast.contract.view_checks import Complaint
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.expectation import Expectation as Implementation
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    from hindcast.quality.rules.base import GateRule
+
+
+class GateFacts(TypedDict, total=False):
+    """What rules of ours have parameters for that a contract does not write: facts about a table and a run.
+
+    `found_in`, `found_key`: the table that keys are looked up in. `planned`: the ranges of offsets of each partition;
+    `earlier`: what the gate measured in earlier runs.
+    """
+
+    key: list[str]
+    start: str
+    end: str
+    finish: str
+    found_in: str
+    found_key: list[str]
+    known_at: str
+    until: str
+    planned: dict[int, list[tuple[int, int]]]
+    earlier: list[float]
 
 
 def find_row_set(gate: Expectation) -> str:
@@ -21,52 +48,65 @@ def find_row_set(gate: Expectation) -> str:
 
     Our rules choose them, unless the gate asks for `rows: table` and the rule can judge a whole table.
     """
-    rule: str = getattr(find_implementation(gate.type), "row_set", gate.rows)
-    return gate.rows if gate.rows == "table" and rule in ("change", "near", "keys") else rule
+    rule = find_rule(gate.type)
+    return gate.rows if rule is None or (gate.rows == "table" and rule.row_set in _TABLE_ROW_SETS) else rule.row_set
 
 
-def find_implementation(expectation: str) -> Any:
+_TABLE_ROW_SETS = ("change", "near", "keys")
+"""The row sets of rules that can judge a whole table."""
+
+
+def find_implementation(expectation: str) -> type[Implementation] | None:
     """Return the class of an expectation, Great Expectations' or ours; None if there is none of that name."""
     registry = import_gx().expectations.registry
     known = registry.list_registered_expectation_implementations()
     return registry.get_expectation_impl(expectation) if expectation in known else None
 
 
-def is_row_by_row(expectation: Any) -> bool:
+def find_rule(expectation: str) -> type[GateRule] | None:
+    """Return the class of a rule of ours; None for other expectations."""
+    implementation = find_implementation(expectation)
+    from hindcast.quality.rules.base import GateRule
+
+    return implementation if implementation is not None and issubclass(implementation, GateRule) else None
+
+
+def is_row_by_row(expectation: str) -> bool:
     """Return whether an expectation can say which rows fail."""
-    return hasattr(expectation, "map_metric") or getattr(
-        expectation, "row_level", expectation.expectation_type == "unexpected_rows_expectation"
-    )
+    rule = find_rule(expectation)
+    if rule is not None:
+        return rule.row_level
+    return expectation == "unexpected_rows_expectation" or hasattr(find_implementation(expectation), "map_metric")
 
 
-def configure_gate(gate: Expectation, facts: Mapping[str, Any]) -> Any:
+def configure_gate(gate: Expectation, facts: GateFacts) -> ExpectationConfiguration:
     """Return a gate as a configuration for Great Expectations, with the facts that a rule of ours has parameters for.
 
     SQL goes to Spark without its comments, which is the text that was checked (contract/queries.py).
     """
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    implementation = find_implementation(gate.type)
-    parameters = implementation.__fields__ if hasattr(implementation, "row_set") else {}
+    rule = find_rule(gate.type)
+    parameters = rule.__fields__ if rule else {}
     given = {name: fact for name, fact in facts.items() if name in parameters}
-    in_sql = {name: strip_comments(gate.kwargs[name]) for name in _list_sql_parameters(gate)}
+    in_sql = {name: strip_comments(text) for name, text in _list_sql_parameters(gate)}
     return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **in_sql, **given})
 
 
-def _list_sql_parameters(gate: Expectation) -> list[str]:
-    """Return the parameters of a gate that Spark parses."""
+def _list_sql_parameters(gate: Expectation) -> list[tuple[str, str]]:
+    """Return the parameters of a gate that Spark parses, each with its text."""
     names = ["unexpected_rows_query"] if gate.type == "unexpected_rows_expectation" else []
     if not str(gate.kwargs.get("condition_parser")).startswith("great_expectations"):
         names.append("row_condition")
-    return [name for name in names if isinstance(gate.kwargs.get(name), str)]
+    return [(name, text) for name in names if isinstance(text := gate.kwargs.get(name), str)]
 
 
-def format_gate(expectation: str, kwargs: Mapping[str, Any]) -> str:
+def format_gate(expectation: str, kwargs: JsonObject) -> str:
     """Return an expectation with its parameters as text: `NAME(PARAMETER=VALUE, ...)`."""
     return f"{expectation}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-def import_gx() -> Any:
+def import_gx() -> ModuleType:
     """Return Great Expectations with our rules registered. It is imported here, quietly, because that takes seconds."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -99,19 +139,19 @@ def check_expectations(contract: Contract) -> Iterator[Complaint]:
                     yield build_complaint((field, name, "expect", number), *problem)
 
 
-def describe_gate(contract: Contract, name: str, gate: Expectation) -> Any:
+def describe_gate(contract: Contract, name: str, gate: Expectation) -> ExpectationConfiguration:
     """Return a gate for Great Expectations to show as HTML, not to run; our rules are described by `format_gate`."""
     shown = configure_gate(gate, contract_facts(contract, name, gate) | _SAMPLE_FACTS)
-    if hasattr(find_implementation(gate.type), "row_set"):
+    if find_rule(gate.type):
         shown.description = html.escape(format_gate(gate.type, gate.kwargs))
     return shown
 
 
-def contract_facts(contract: Contract, name: str, gate: Expectation) -> dict[str, Any]:
+def contract_facts(contract: Contract, name: str, gate: Expectation) -> GateFacts:
     """Return the facts about a table that rules of ours have parameters for, as far as the contract has them."""
     shape = list_shapes(contract)[name]
     periods = PERIODS[shape.kind]
-    facts: dict[str, Any] = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
+    facts: GateFacts = {"key": list(shape.key), "start": periods[0], "end": periods[-1], "finish": periods[-1]}
     other = gate.kwargs.get("table")
     if isinstance(other, str) and (referred := list_shapes(contract).get(other)):
         facts |= {"found_in": other, "found_key": list(referred.key)}
@@ -124,7 +164,7 @@ def _find_problem(contract: Contract, name: str, gate: Expectation) -> tuple[str
     if implementation is None:
         names = import_gx().expectations.registry.list_registered_expectation_implementations()
         return f"no expectation '{gate.type}'", suggest_nearest(gate.type, names)
-    if problem := _find_misplacement(contract, name, gate, implementation):
+    if problem := _find_misplacement(contract, name, gate):
         return f"{gate.type}: {problem[0]}", problem[1]
     if far := _describe_outside_reference(gate):
         return f"{gate.type}: {far}", "write what is meant under $defs in it, and refer to it as '#/$defs/NAME'"
@@ -146,7 +186,7 @@ def _describe_outside_reference(gate: Expectation) -> str:
     return f"json_schema refers to {show_briefly(reference)}, which is not in it: nothing is read from elsewhere"
 
 
-_SAMPLE_FACTS: dict[str, Any] = {
+_SAMPLE_FACTS: GateFacts = {
     "known_at": "2026-01-01T00:00:00+00:00",
     "until": "2026-01-01T00:00:00+00:00",
     "planned": {0: [(0, 1)]},
@@ -155,23 +195,23 @@ _SAMPLE_FACTS: dict[str, Any] = {
 """Stand-ins for facts that only a run has, so that a rule's parameters can be checked before."""
 
 
-def _find_misplacement(contract: Contract, name: str, gate: Expectation, expectation: Any) -> tuple[str, str] | None:
+def _find_misplacement(contract: Contract, name: str, gate: Expectation) -> tuple[str, str] | None:
     """Return why a gate does not suit this table and how to fix it; None if it does."""
-    row_set, kind = getattr(expectation, "row_set", None), list_shapes(contract)[name].kind
+    rule, kind = find_rule(gate.type), list_shapes(contract)[name].kind
     view = contract.views.get(name)
-    if gate.on_failure == "quarantine" and row_set == "ties":
+    if gate.on_failure == "quarantine" and rule is not None and rule.row_set == "ties":
         return "a record that loses a tie changes nothing that could be held back", "write stop or warn"
-    if gate.on_failure == "quarantine" and not is_row_by_row(expectation):
+    if gate.on_failure == "quarantine" and not is_row_by_row(gate.type):
         return "on_failure: quarantine needs failing rows, and this judges all rows together", "write stop or warn"
     if gate.rows == "table" and gate.on_failure == "quarantine":
         return "only what a run would change can be held back, not rows: table", "leave rows out, or write stop or warn"
-    if row_set is None:
+    if rule is None:
         return None
-    if gate.rows == "table" and row_set not in ("change", "near", "keys"):
+    row_set, parameters = rule.row_set, rule.__fields__
+    if gate.rows == "table" and row_set not in _TABLE_ROW_SETS:
         return "rows: table does not suit it: it looks at what it needs", "leave rows out"
     if given := sorted(gate.kwargs.keys() & (contract_facts(contract, name, gate) | _SAMPLE_FACTS).keys()):
         return f"{', '.join(given)} is set by the run", "remove it"
-    parameters = expectation.__fields__
     if "end" in parameters and kind != "versions":
         return f"{name} holds {kind}, not periods of keys", "use it on a table of versions"
     if row_set in ("records", "unpublished") and name not in contract.topics:
@@ -201,44 +241,43 @@ def _find_missing_table(contract: Contract, name: str, gate: Expectation) -> tup
     return None
 
 
-def _describe_refusal(error: Exception, gate: Expectation, expectation: Any) -> tuple[str, str]:
+def _describe_refusal(error: Exception, gate: Expectation, expectation: type[Implementation]) -> tuple[str, str]:
     """Return what an expectation's model refuses, in one line, and how to fix it."""
     parameters = _list_parameters(expectation)
     if unknown := [name for name in gate.kwargs if name not in expectation.__fields__]:
         return f"no parameter '{unknown[0]}'", suggest_nearest(unknown[0], parameters)
     if not hasattr(error, "errors"):
         return str(error).strip().splitlines()[0], _GALLERY_FIX
-    refused: dict[str, list[Any]] = {}
+    refused: dict[str, list[tuple[str, str]]] = {}
     for problem in error.errors():
-        refused.setdefault(str(problem["loc"][0]), []).append(problem)
-    if lacking := [name for name, (first, *_) in refused.items() if first["type"] == "value_error.missing"]:
+        refused.setdefault(str(problem["loc"][0]), []).append((problem["type"], problem["msg"]))
+    if lacking := [name for name, ((kind, _), *_) in refused.items() if kind == "value_error.missing"]:
         return f"parameter '{lacking[0]}' is missing", f"it takes {', '.join(parameters)}"
     # What is wrong with all parameters together follows from what is wrong with one.
     name = next((name for name in refused if name != "__root__"), "__root__")
     text = _choose_message(refused[name])
     if name != "__root__" and not text.startswith(name):
         text = f"{name}: {text}"
-    refusal, _, fix = text.partition("; ") if hasattr(expectation, "row_set") else (text, "", "")
+    refusal, _, fix = text.partition("; ") if find_rule(gate.type) else (text, "", "")
     return refusal, fix or _GALLERY_FIX
 
 
-def _choose_message(problems: list[Any]) -> str:
+def _choose_message(problems: Sequence[tuple[str, str]]) -> str:
     """Return the message about one parameter: the first of those for its accepted types, except for a dict.
 
-    Great Expectations accepts a dict for its own use; people write one of the other types.
+    `problems`: the type and the message of each. Great Expectations accepts a dict for its own use; people write one of
+    the other types.
     """
-    messages = [problem["msg"] for problem in problems if problem["type"] != "type_error.dict"]
-    return str((messages or [problems[0]["msg"]])[0])
+    messages = [message for kind, message in problems if kind != "type_error.dict"]
+    return (messages or [problems[0][1]])[0]
 
 
-def _list_parameters(expectation: Any) -> list[str]:
+def _list_parameters(expectation: type[Implementation]) -> list[str]:
     """Return the parameters of an expectation that a gate can set."""
     others = {*import_gx().expectations.expectation.BatchExpectation.__fields__}
-    if hasattr(expectation, "row_set"):
-        others |= {*expectation.success_keys, *_FACT_PARAMETERS, *_SAMPLE_FACTS}
+    if find_rule(expectation.expectation_type):
+        others |= {*expectation.success_keys, *GateFacts.__annotations__}
     return sorted(expectation.__fields__.keys() - others)
 
 
 _GALLERY_FIX = "docs/quality.md lists our rules and their parameters, Great Expectations' gallery its own"
-_FACT_PARAMETERS = ("key", "start", "end", "finish", "found_in", "found_key")
-"""Parameters of our rules that `contract_facts` sets."""

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -25,6 +26,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import Table, open_table
@@ -55,10 +57,12 @@ _LAST_ATTEMPT_QUERY = """
 """
 
 
-Outcome = Literal["passed", "failed", "error", "unchecked"]
+Outcome: TypeAlias = Literal["passed", "failed", "error", "unchecked"]
+OnFailure: TypeAlias = Literal["stop", "quarantine", "warn"]
 
 
-class GateResult(NamedTuple):
+@dataclass(frozen=True)
+class GateResult:
     """The result of one gate.
 
     `gate`: its number under the table's `expect`, from 0. `checked`: the number of rows it looked at; `failing`: of
@@ -67,8 +71,8 @@ class GateResult(NamedTuple):
 
     gate: int
     expectation: str
-    kwargs: dict[str, Any]
-    on_failure: str
+    kwargs: JsonObject
+    on_failure: OnFailure
     outcome: Outcome
     checked: int | None
     failing: int | None
@@ -86,6 +90,22 @@ class GateResult(NamedTuple):
     def is_holding(self) -> bool:
         """True if the changes of the failing keys are held back."""
         return self.outcome == "failed" and self.on_failure == "quarantine"
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the form in reports and previews."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return the result from its form in reports, which may say more."""
+        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class TrackedResult(GateResult):
+    """The result of one gate in a run, with the `trend` of what it observed in the last runs, oldest first."""
+
+    trend: Sequence[float | None]
 
 
 def results_table(warehouse: str, pipeline: str) -> Table:
@@ -122,7 +142,7 @@ def append_results(warehouse: str, pipeline: str, run: int, name: str, results: 
         raise explain_write_error(error, results_table(warehouse, pipeline).path) from None
 
 
-def measurement_key(expectation: str, kwargs: Mapping[str, Any]) -> tuple[str, str]:
+def measurement_key(expectation: str, kwargs: JsonObject) -> tuple[str, str]:
     """Return a key that is equal for gates that measure the same thing, whatever limits they set."""
     return expectation, _format_json({name: value for name, value in kwargs.items() if name in _MEASURED_PARAMETERS})
 
@@ -143,40 +163,40 @@ def read_measurements(
         [list(runs), name],
     )
     measurements: dict[tuple[str, str], dict[int, float]] = {}
-    for expectation, kwargs, observed, run in rows:
-        measurements.setdefault(measurement_key(expectation, json.loads(kwargs)), {})[run] = observed
+    for row in rows.to_pylist():
+        gate = measurement_key(row["expectation"], json.loads(row["kwargs"]))
+        measurements.setdefault(gate, {})[row["run"]] = row["observed"]
     return {gate: list(by_run.values()) for gate, by_run in measurements.items()}
 
 
-def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of a run by table, in the order of its gates, each with the `trend` of `observed`."""
+def read_results(warehouse: str, pipeline: str, run: int) -> dict[str, list[TrackedResult]]:
+    """Return the results of a run by table, in the order of its gates."""
     rows = _run_query(
         warehouse,
         pipeline,
-        f"""SELECT run, "table", gate, expectation, kwargs, onFailure, outcome, checked, failing, observed, detail
-            {_LAST_ATTEMPT_QUERY.format(runs="BETWEEN ? AND ?")} ORDER BY run, "table", gate""",
+        f"""SELECT * EXCLUDE ("at"), onFailure AS on_failure {_LAST_ATTEMPT_QUERY.format(runs="BETWEEN ? AND ?")}
+            ORDER BY run, "table", gate""",
         [run - TREND_RUNS + 1, run],
     )
     trends: dict[tuple[str, str, str], list[float | None]] = {}
-    results: dict[str, list[dict[str, Any]]] = {}
-    for number, name, gate, expectation, kwargs, on_failure, outcome, checked, failing, observed, detail in rows:
-        trend = trends.setdefault((name, expectation, kwargs), [])
-        trend.append(None if observed is None else float(f"{observed:.6g}"))
-        if number == run:
-            result = {"gate": gate, "expectation": expectation, "kwargs": json.loads(kwargs), "on_failure": on_failure}
-            result |= {"outcome": outcome, "checked": checked, "failing": failing, "observed": observed}
-            results.setdefault(name, []).append({**result, "detail": detail, "trend": list(trend)})
+    results: dict[str, list[TrackedResult]] = {}
+    for row in rows.to_pylist():
+        trend = trends.setdefault((row["table"], row["expectation"], row["kwargs"]), [])
+        trend.append(None if row["observed"] is None else float(f"{row['observed']:.6g}"))
+        if row["run"] == run:
+            result = TrackedResult.from_json({**row, "kwargs": json.loads(row["kwargs"]), "trend": list(trend)})
+            results.setdefault(row["table"], []).append(result)
     return results
 
 
-def _run_query(warehouse: str, pipeline: str, query: str, values: list[Any]) -> list[tuple[Any, ...]]:
+def _run_query(warehouse: str, pipeline: str, query: str, values: Sequence[int | str | list[int]]) -> pa.Table:
     delta_table = open_table(results_table(warehouse, pipeline))
     if delta_table is None:
-        return []
+        return pa.table({})
     with duckdb.connect() as engine:
         engine.register("verdicts", open_dataset(delta_table))
-        return engine.execute(query, values).fetchall()
+        return engine.sql(query, params=values).to_arrow_table()
 
 
-def _format_json(kwargs: Mapping[str, Any]) -> str:
+def _format_json(kwargs: JsonObject) -> str:
     return json.dumps(kwargs, sort_keys=True, default=str)

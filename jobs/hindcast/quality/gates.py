@@ -10,23 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from hindcast.common.errors import GateError, describe_cause, escape_controls, show_briefly
+from hindcast.common.json_values import JsonValue
 from hindcast.contract import Expectation
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.quality.expectations import (
     configure_gate,
     find_implementation,
     find_row_set,
+    find_rule,
     format_gate,
     import_gx,
     is_row_by_row,
 )
 from hindcast.quality.gate_results import GateResult, Outcome
 from hindcast.quality.staged_change import StagedChange
+
+if TYPE_CHECKING:
+    from great_expectations.core import ExpectationValidationResult
+    from great_expectations.core.batch_definition import BatchDefinition
+    from great_expectations.data_context.data_context.ephemeral_data_context import EphemeralDataContext
+    from great_expectations.datasource.fluent.interfaces import Batch
+    from great_expectations.validator.computed_metric import MetricValue
 
 
 def evaluate_gates(candidate: StagedChange, gates: Sequence[Expectation]) -> list[GateResult]:
@@ -72,11 +81,10 @@ def select_failing_rows(candidate: StagedChange, gate: Expectation) -> DataFrame
     from great_expectations.validator.validator import Validator
 
     engine = batch.data.execution_engine
+    map_metric = getattr(expectation, "map_metric", None)
     needed = expectation.get_validation_dependencies(engine, {"result_format": {"result_format": "BOOLEAN_ONLY"}})
-    count = needed.metric_configurations[f"{expectation.map_metric}.unexpected_count"]
-    metric = MetricConfiguration(
-        f"{expectation.map_metric}.condition", count.metric_domain_kwargs, count.metric_value_kwargs
-    )
+    count = needed.metric_configurations[f"{map_metric}.unexpected_count"]
+    metric = MetricConfiguration(f"{map_metric}.condition", count.metric_domain_kwargs, count.metric_value_kwargs)
     validator = Validator(execution_engine=engine, batches=[batch], data_context=_open_context())
     condition, domain, accessor = validator.get_metric(metric)
     records: DataFrame = engine.get_domain_records({**domain, **accessor})
@@ -138,11 +146,11 @@ def _evaluate_together(candidate: StagedChange, which: str, gates: Mapping[int, 
 
 
 def _read_measurement(
-    candidate: StagedChange, which: str, gate: Expectation, metrics: Mapping[str, Any]
+    candidate: StagedChange, which: str, gate: Expectation, metrics: Mapping[str, MetricValue]
 ) -> _Measurement:
     """Return what a gate measured, from Great Expectations' own metrics."""
-    expectation = find_implementation(gate.type)
-    map_metric, dependencies = getattr(expectation, "map_metric", None), expectation.metric_dependencies
+    implementation = find_implementation(gate.type)
+    map_metric, dependencies = (getattr(implementation, name, ()) for name in ("map_metric", "metric_dependencies"))
     if f"{map_metric}.unexpected_count" in metrics:
         failing = metrics[f"{map_metric}.unexpected_count"] or 0
         checked = metrics.get(f"{map_metric}.filtered_row_count")
@@ -150,9 +158,9 @@ def _read_measurement(
             nulls = 0 if map_metric in _NULL_METRICS else metrics["column_values.nonnull.unexpected_count"] or 0
             checked = metrics["table.row_count"] - nulls
         return _measure_share(checked, failing)
-    if is_row_by_row(expectation):
+    if is_row_by_row(gate.type):
         return _measure_share(candidate.count_rows(which), metrics["unexpected_rows_query.row_count"])
-    if "query.table" in metrics and hasattr(expectation, "row_set"):
+    if "query.table" in metrics and find_rule(gate.type):
         answer = metrics["query.table"][0]
         return _Measurement(int(answer["checked"] or 0), None, _parse_number(answer["observed"]))
     value = metrics.get(dependencies[0]) if dependencies else None
@@ -191,11 +199,12 @@ def _describe_failure(candidate: StagedChange, which: str, gate: Expectation, me
     hidden = candidate.has_sensitive(gate.columns)
     if measured.failing is None and hidden:
         return "observed is not told"
-    if measured.failing is None and hasattr(find_implementation(gate.type), "describe_failure"):
-        rule = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
-        description: str = rule.describe_failure(measured.observed, measured.checked)
-        return description
     if measured.failing is None:
+        from hindcast.quality.rules.base import ShareRule
+
+        rule = configure_gate(gate, candidate.gate_facts(gate)).to_domain_obj()
+        if isinstance(rule, ShareRule):
+            return rule.describe_failure(measured.observed, measured.checked)
         (result, _), *_ = _validate(candidate, which, [gate], "BASIC")
         return f"observed {show_briefly(str(result.result.get('observed_value')), _LONGEST)}"
     column = gate.kwargs.get("column")
@@ -215,34 +224,34 @@ def _build_result(
     return GateResult(n, gate.type, dict(gate.kwargs), gate.on_failure, outcome, checked, failing, observed, text)
 
 
-def _parse_number(value: Any) -> float | None:
+def _parse_number(value: MetricValue) -> float | None:
     try:
         return None if value is None or isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError):
         return None
 
 
-def _build_batch(rows: DataFrame) -> Any:
+def _build_batch(rows: DataFrame) -> Batch:
     return _build_definition().get_batch({"dataframe": rows})
 
 
 @cache
-def _build_definition() -> Any:
+def _build_definition() -> BatchDefinition[None]:
     source = _open_context().data_sources.add_spark("candidate", persist=False)
     return source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("all")
 
 
 @cache
-def _open_context() -> Any:
+def _open_context() -> EphemeralDataContext:
     """Return a context, one per process: each keeps a temporary folder until the process ends."""
-    context = import_gx().get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False}
+    context: EphemeralDataContext = import_gx().get_context(mode="ephemeral")
+    context.variables.config["progress_bars"] = {"globally": False}
     return context
 
 
 def _validate(
     candidate: StagedChange, which: str, gates: Sequence[Expectation], result_format: str
-) -> list[tuple[Any, dict[str, Any]]]:
+) -> list[tuple[ExpectationValidationResult, Mapping[str, MetricValue]]]:
     """Return Great Expectations' result of each gate on the same rows, in their order, with the metrics it used."""
     configured = []
     for number, gate in enumerate(gates):
@@ -262,7 +271,7 @@ def _validate(
             fix="two gates of one table must not be equal: remove one",
         )
     configuration = {"result_format": {"result_format": result_format}}
-    measured = []
+    measured: list[tuple[ExpectationValidationResult, Mapping[str, MetricValue]]] = []
     for result in sorted(results, key=lambda r: r.expectation_config.meta["gate"]):
         expectation = result.expectation_config.to_domain_obj()  # which names the batch by now
         needed = expectation.get_validation_dependencies(batch.data.execution_engine, configuration)
@@ -271,9 +280,9 @@ def _validate(
     return measured
 
 
-def _find_exception(info: Mapping[str, Any] | None) -> str:
+def _find_exception(info: JsonValue) -> str:
     """Return the message of the exception that an evaluation raised; "" if it raised none."""
-    if not info:
+    if not isinstance(info, Mapping):
         return ""
     if "raised_exception" in info:
         return describe_cause(Exception(info.get("exception_message"))) if info["raised_exception"] else ""

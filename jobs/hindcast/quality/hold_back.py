@@ -22,7 +22,7 @@ from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.quality import gates, hold_store
-from hindcast.quality.expectations import find_implementation, format_gate, is_row_by_row
+from hindcast.quality.expectations import format_gate, is_row_by_row
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.hold_units import RECORD_COLUMNS, add_units, has_row_hold, select_held_rows
 from hindcast.quality.row_holds import HoldableRecords, free_change, sift_records
@@ -247,7 +247,7 @@ def append_entries(
 
     entries = []
     for gate, result in failed:
-        if is_row_by_row(find_implementation(gate.type)) and result.failing:
+        if is_row_by_row(gate.type) and result.failing:
             reason = {"_gate": result.gate, "_expectation": gate.type, "_reason": format_gate(gate.type, gate.kwargs)}
             rows = gates.find_presentable_rows(passed, gate).withColumns(
                 {name: F.lit(value) for name, value in reason.items()}

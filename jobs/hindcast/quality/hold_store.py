@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -111,7 +111,8 @@ def read_held_units(
     Columns: `key` (JSON), `unit` (JSON; null for a whole key), `entry` (held, rejected), `since`, `digest`, `at`, and
     for a record `began` (ISO 8601), when it becomes true. The result does not change with what a run enters later.
     """
-    return _build_frame(spark, _list_held_units(warehouse, pipeline, None if before is None else before - 1), name)
+    units = _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, None if before is None else before - 1)
+    return _build_frame(spark, units, name)
 
 
 def read_settled_units(
@@ -121,23 +122,34 @@ def read_settled_units(
 
     Columns: those of `read_held_units`, and `run`, the run that ended the hold. `before`: as in `read_held_units`.
     """
-    upto = None if before is None else before - 1
-    rows = _run_query(
-        warehouse, pipeline, _SETTLED_UNITS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto]
-    ).to_pylist()
-    return _build_frame(spark, rows, name, f"{HELD_UNIT_SCHEMA}, run long")
+    units = _list_units(warehouse, pipeline, _SETTLED_UNITS_QUERY, None if before is None else before - 1)
+    return _build_frame(spark, units, name, f"{HELD_UNIT_SCHEMA}, run long")
 
 
 HELD_UNIT_SCHEMA = "key string, unit string, entry string, since long, digest long, at timestamp, began string"
 
 
+class _Unit(NamedTuple):
+    """A unit that is or was held, as its last entry says: the columns of `_LAST_ENTRIES_QUERY`."""
+
+    table: str
+    key: str
+    unit: str | None
+    entry: str
+    digest: int | None
+    since: int | None
+    run: int
+    at: datetime
+    began: str | None
+
+
 def _build_frame(
-    spark: SparkSession, rows: Sequence[Mapping[str, Any]], name: str, schema: str = HELD_UNIT_SCHEMA
+    spark: SparkSession, units: Sequence[_Unit], name: str, schema: str = HELD_UNIT_SCHEMA
 ) -> DataFrame | None:
-    """Return the rows of the table `name` as a DataFrame; None if there are none."""
-    own = [row for row in rows if row["table"] == name]
+    """Return the units of the table `name` as a DataFrame; None if there are none."""
     columns = [field.partition(" ")[0] for field in schema.split(", ")]
-    return spark.createDataFrame([[row[column] for column in columns] for row in own], schema) if own else None
+    rows = [[getattr(unit, column) for column in columns] for unit in units if unit.table == name]
+    return spark.createDataFrame(rows, schema) if rows else None
 
 
 def digest_units(change: DataFrame) -> DataFrame:
@@ -229,7 +241,7 @@ def count_held(warehouse: str, pipeline: str, run: int, last: int) -> dict[str, 
     `newly`: how many of these keys were not held after run `last`, the previous completed run; `grown`: how many were
     held already and have more held since.
     """
-    before = {(row["table"], row["key"]) for row in _list_held_units(warehouse, pipeline, last)}
+    before = {(unit.table, unit.key) for unit in _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, last)}
     counts: dict[str, dict[str, int]] = {}
     changed: dict[tuple[str, str], bool] = {}
     for row in read_held_rows(warehouse, pipeline, run).to_pylist():
@@ -314,9 +326,9 @@ def reject_keys(
         with notices.post_notice(warehouse, pipeline, "a rejection"):
             now = row_reader.read_next_moment(tables.open_table(failing))
             rows = [
-                {**row, "at": now, "entry": "rejected", "by": by}
-                for row in _list_held_units(warehouse, pipeline, None)
-                if row["key"] in chosen.get(row["table"], ()) and row["at"] <= until
+                {**unit._asdict(), "at": now, "entry": "rejected", "by": by}
+                for unit in _list_units(warehouse, pipeline, _HELD_UNITS_QUERY, None)
+                if unit.key in chosen.get(unit.table, ()) and unit.at <= until
             ]
             if rows:
                 entries = pa.Table.from_pylist(rows, schema=table_creation.arrow_schema(SCHEMA))
@@ -351,13 +363,10 @@ _HELD_ROWS_QUERY = f"""
 """  # noqa: S608  # ours
 
 
-def _list_held_units(warehouse: str, pipeline: str, upto: int | None) -> list[dict[str, Any]]:
-    """Return what is held now, or after the run `upto`: table, key, unit, entry, digest, since, run, at, began."""
-    return list(
-        _run_query(
-            warehouse, pipeline, _HELD_UNITS_QUERY, [_list_void_entries(warehouse, pipeline), upto, upto]
-        ).to_pylist()
-    )
+def _list_units(warehouse: str, pipeline: str, query: str, upto: int | None) -> list[_Unit]:
+    """Return the units that a query selects, as they are now, or were after the run `upto`."""
+    rows = _run_query(warehouse, pipeline, query, [_list_void_entries(warehouse, pipeline), upto, upto])
+    return [_Unit(**row) for row in rows.to_pylist()]
 
 
 def _list_void_entries(warehouse: str, pipeline: str) -> list[str]:
@@ -386,10 +395,11 @@ _ENDED_COUNTS_QUERY = """
     SELECT "table", entry, count(DISTINCT (key, unit)) AS units FROM failing
     WHERE entry IN ('released', 'mended') AND run = ? GROUP BY "table", entry ORDER BY "table", entry DESC
 """
+_Parameter: TypeAlias = int | str | list[str] | None
 _ENDED_QUERY = "SELECT DISTINCT entry, run, \"table\" FROM failing WHERE entry IN ('released', 'mended')"
 
 
-def _run_query(warehouse: str, pipeline: str, query: str, values: list[Any]) -> pa.Table:
+def _run_query(warehouse: str, pipeline: str, query: str, values: Sequence[_Parameter]) -> pa.Table:
     delta_table = tables.open_table(failing_table(warehouse, pipeline))
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")

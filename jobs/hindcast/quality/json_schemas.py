@@ -7,8 +7,7 @@ the Spark server; and it fails altogether on a value that is not JSON. Here such
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 from urllib.parse import urldefrag, urljoin
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
@@ -24,6 +23,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
+from hindcast.common.json_values import JsonObject, JsonValue
+
 
 class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
     """Replaces Great Expectations' metric of this name, in Spark."""
@@ -32,10 +33,10 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
     condition_value_keys = ("json_schema",)
 
     @column_condition_partial(engine=SparkDFExecutionEngine)
-    def _spark(cls, column: Column, json_schema: Mapping[str, Any], **_others: object) -> Column:  # noqa: N805  # as GX wants it
+    def _spark(cls, column: Column, json_schema: JsonObject, **_others: object) -> Column:  # noqa: N805  # as GX wants it
         schema = json.loads(json.dumps(json_schema, default=str))
         jsonschema.validators.validator_for(schema).check_schema(schema)
-        validators: list[Any] = []
+        validators: list[jsonschema.Validator] = []
 
         # A function in a function goes to Spark's workers by value: they need not have this package.
         def matches(text: str | None) -> bool:
@@ -52,7 +53,7 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
         return F.udf(lambda text: matches(text), BooleanType())(column)  # noqa: PLW0108  # Spark reads hints of types
 
 
-def find_outside_reference(schema: object) -> str | None:
+def find_outside_reference(schema: JsonValue) -> str | None:
     """Return the first reference of a JSON Schema to what is neither in it nor a schema of JSON Schema itself.
 
     >>> find_outside_reference({"$id": "https://a.org/b", "items": {"$ref": "c"}, "$defs": {"c": {"$id": "c"}}})
@@ -61,7 +62,8 @@ def find_outside_reference(schema: object) -> str | None:
     """
     base = str(schema.get("$id", "")) if isinstance(schema, dict) else ""
     parts = list(_walk(schema))
-    here = {_place(base, part[name]) for part in parts for name in ("$id", "id") if isinstance(part.get(name), str)}
+    ids = (part.get(name) for part in parts for name in ("$id", "id"))
+    here = {_place(base, part_id) for part_id in ids if isinstance(part_id, str)}
     for part in parts:
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = part.get(name)
@@ -79,7 +81,7 @@ def _place(base: str, reference: str) -> str:
         return reference
 
 
-def _walk(schema: object) -> Iterator[dict[str, Any]]:
+def _walk(schema: JsonValue) -> Iterator[JsonObject]:
     """Yield each object in a JSON value, the outer ones first."""
     plan = [schema]
     while plan:

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
-from typing import Any
+from typing import TypeAlias
 
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
 from great_expectations.exceptions.exceptions import MetricResolutionError
+from great_expectations.execution_engine.execution_engine import MetricComputationConfiguration
 from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.metrics.map_metric_provider.column_pair_map_condition_auxilliary_methods import (
     _spark_column_pair_map_condition_filtered_row_count,
@@ -30,8 +31,15 @@ from great_expectations.expectations.metrics.map_metric_provider.multicolumn_map
 )
 from great_expectations.expectations.metrics.metric_provider import metric_partial
 from great_expectations.expectations.metrics.table_metric_provider import TableMetricProvider
+from great_expectations.validator.computed_metric import MetricValue
+from great_expectations.validator.metric_configuration import MetricConfiguration, MetricConfigurationID
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+
+from hindcast.common.json_values import JsonObject, JsonValue
+
+Metrics: TypeAlias = dict[MetricConfigurationID, MetricValue]
+"""Values that Great Expectations measured, by the ids of its metrics."""
 
 
 class RowsWhereCount(TableMetricProvider):
@@ -47,31 +55,31 @@ class RowsWhereCount(TableMetricProvider):
         domain_type=MetricDomainTypes.TABLE,
     )
     def _spark(
-        metric_domain_kwargs: dict[str, Any], metric_value_kwargs: dict[str, Any], **_others: object
-    ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
+        metric_domain_kwargs: JsonObject, metric_value_kwargs: Mapping[str, str], **_others: object
+    ) -> tuple[Column, JsonObject, JsonObject]:
         return F.count_if(F.expr(metric_value_kwargs["condition"])), metric_domain_kwargs, {}
 
 
 @contextmanager
-def bundle_metrics(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
+def bundle_metrics(engine: SparkDFExecutionEngine, rows: int | None) -> Iterator[Metrics]:
     """Yield a dict that collects the metrics that an execution engine resolves during the block, by their ids.
 
     `rows`: the number of rows of the batch, if known.
     """
-    metrics_by_id: dict[Any, Any] = {}
-    failed: set[Any] = set()
+    metrics_by_id: Metrics = {}
+    failed: set[MetricConfigurationID] = set()
     arrange = engine._build_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # no other way
     compute = engine._process_direct_and_bundled_metric_computation_configurations  # noqa: SLF001  # between these
 
-    def without_failed(computations: list[Any]) -> list[Any]:
+    def without_failed(computations: list[MetricComputationConfiguration]) -> list[MetricComputationConfiguration]:
         """Return those that have not failed, or all: GX tries thrice, and drops what is tried along with a failure."""
         return [c for c in computations if c.metric_configuration.id not in failed] or computations
 
     def resolve_metrics(
-        metrics_to_resolve: Iterable[Any],
-        metrics: Mapping[Any, Any] | None = None,
-        runtime_configuration: Mapping[str, Any] | None = None,
-    ) -> dict[Any, Any]:
+        metrics_to_resolve: Iterable[MetricConfiguration],
+        metrics: Metrics | None = None,
+        runtime_configuration: dict[str, JsonValue] | None = None,
+    ) -> Metrics:
         alone, together = arrange(metrics_to_resolve, metrics, runtime_configuration)
         known = {c.metric_configuration.id: rows for c in together if rows is not None and _is_row_count(c)}
         counts = {c.metric_configuration.id: count for c in alone if (count := _convert_to_count(c))}
@@ -86,30 +94,30 @@ def bundle_metrics(engine: Any, rows: int | None) -> Iterator[dict[Any, Any]]:
         metrics_by_id.update(resolved)
         return resolved
 
-    engine.resolve_metrics = resolve_metrics
+    vars(engine)["resolve_metrics"] = resolve_metrics  # in place of the method
     try:
         yield metrics_by_id
     finally:
-        del engine.resolve_metrics
+        del vars(engine)["resolve_metrics"]
 
 
-def _metric_order(computation: Any) -> str:
+def _metric_order(computation: MetricComputationConfiguration) -> str:
     return str(computation.metric_configuration.id)
 
 
-def _unify_domain(computation: Any) -> Any:
+def _unify_domain(computation: MetricComputationConfiguration) -> MetricComputationConfiguration:
     """Return an aggregate without the nulls in its domain: GX bundles only domains that are written alike."""
-    domain = {key: value for key, value in computation.compute_domain_kwargs.items() if value is not None}
+    domain = {key: value for key, value in (computation.compute_domain_kwargs or {}).items() if value is not None}
     domain.pop("ignore_row_if", None)  # it concerns columns: `_convert_to_count` has applied it
     return replace(computation, compute_domain_kwargs=domain)
 
 
-def _is_row_count(computation: Any) -> bool:
+def _is_row_count(computation: MetricComputationConfiguration) -> bool:
     metric = computation.metric_configuration
     return metric.metric_name == "table.row_count" and not metric.metric_domain_kwargs.get("row_condition")
 
 
-def _convert_to_count(computation: Any) -> Any:
+def _convert_to_count(computation: MetricComputationConfiguration) -> MetricComputationConfiguration | None:
     """Return a count over several columns as an aggregate that can be bundled; None if it is not such a count."""
     name = computation.metric_configuration.metric_name
     if computation.metric_fn not in _COUNT_FUNCTIONS or (
@@ -124,7 +132,7 @@ def _convert_to_count(computation: Any) -> Any:
     )
 
 
-def _is_looked_at(columns: Iterable[str], domain: Mapping[str, Any]) -> Column:
+def _is_looked_at(columns: Iterable[str], domain: JsonObject) -> Column:
     """Return which rows GX does not ignore for their nulls (SparkDFExecutionEngine.get_domain_records)."""
     present = [F.col(column).isNotNull() for column in columns]
     match domain.get("ignore_row_if"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
+from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.quality import hold_store
@@ -13,12 +14,26 @@ from hindcast.quality.hold_units import has_record_hold
 from hindcast.store import duckdb_reader, tables
 
 
-def read_overdue(warehouse: str, contract: Contract, run: int, known_at: datetime) -> dict[str, dict[str, Any]]:
-    """Return, by table, how many `keys` show a value that a record held after a run would have ended.
+class OverdueKeys(NamedTuple):
+    """How many `keys` of a table show a value that a held record would have ended.
 
-    Also, of the key that has done so longest: `key` (*** if it is sensitive), `since`, `until` (null: still) and
-    `seconds`.
+    Also, of the `key` that has done so longest (*** if it is sensitive): `since`, `until` (None: still) and `seconds`.
     """
+
+    keys: int
+    key: str
+    since: datetime
+    until: datetime | None
+    seconds: float
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the form in reports."""
+        until = self.until.isoformat() if self.until else None
+        return self._asdict() | {"since": self.since.isoformat(), "until": until}
+
+
+def read_overdue(warehouse: str, contract: Contract, run: int, known_at: datetime) -> dict[str, OverdueKeys]:
+    """Return, by table, the keys that show a value that a record held after a run would have ended."""
     tables_held = (name for name in contract.topics if has_record_hold(contract, name))
     overdue = {name: _read_table_overdue(warehouse, contract, name, run, known_at) for name in tables_held}
     return {name: keys for name, keys in overdue.items() if keys is not None}
@@ -26,7 +41,7 @@ def read_overdue(warehouse: str, contract: Contract, run: int, known_at: datetim
 
 def _read_table_overdue(
     warehouse: str, contract: Contract, name: str, run: int, known_at: datetime
-) -> dict[str, Any] | None:
+) -> OverdueKeys | None:
     table = tables.locate_table(warehouse, contract, name)
     opened = tables.open_table(table)
     rows = hold_store.read_held_rows(warehouse, contract.pipeline, run)
@@ -60,7 +75,6 @@ def _read_table_overdue(
         ).fetchone()
     if answer is None:
         return None
-    keys, key, since, until, seconds = answer
-    shown = "***" if find_sensitive_columns(contract)[name] & set(table.key) else key
-    longest = {"key": shown, "since": since.isoformat(), "until": until.isoformat() if until else None}
-    return {"keys": keys, **longest, "seconds": seconds}
+    overdue = OverdueKeys(*answer)
+    is_sensitive = find_sensitive_columns(contract)[name] & set(table.key)
+    return overdue._replace(key="***") if is_sensitive else overdue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
@@ -19,6 +18,7 @@ from hindcast.plan import inputs, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Release
 from hindcast.quality import expectations, gate_results
+from hindcast.quality.expectations import GateFacts
 from hindcast.store import row_reader, schema_evolution, tables
 from hindcast.store.change_reader import ChangeReader
 
@@ -110,11 +110,10 @@ class StagedChange:
         """Return the number of the rows `which` if they have been counted, else None."""
         return self._sizes.get(which)
 
-    def gate_facts(self, gate: Expectation) -> dict[str, Any]:
+    def gate_facts(self, gate: Expectation) -> GateFacts:
         """Return the facts that rules of ours have parameters for: from the contract, the plan and earlier runs."""
         facts = expectations.contract_facts(self.contract, self.name, gate)
-        if "found_in" in facts:
-            other = gate.kwargs["table"]
+        if other := facts.get("found_in"):
             if self._previewed is not None:
                 current = self._previewed[other]
             else:
@@ -128,7 +127,8 @@ class StagedChange:
             facts["planned"] = ranges
         until = self.plan.interval_end or self.plan.known_at
         facts |= {"known_at": self.plan.known_at.isoformat(), "until": until.isoformat()}
-        if "earlier" in getattr(expectations.find_implementation(gate.type), "__fields__", {}):
+        rule = expectations.find_rule(gate.type)
+        if rule is not None and "earlier" in rule.__fields__:
             facts["earlier"] = self._read_measurements().get(gate_results.measurement_key(gate.type, gate.kwargs), [])
         return facts
 

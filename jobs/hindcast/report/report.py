@@ -87,7 +87,7 @@ def build_report(warehouse: str, contract: Contract, plan: Plan, stopped: str | 
         if name in topics and note is not None and note.ties is not None:
             topics[name]["ties"] = locate_ties(contract.kafka_topic(name), plan.topics[name], note.ties)
         if name in held:
-            changed[name]["held"] = held[name] | ({"overdue": overdue[name]} if name in overdue else {})
+            changed[name]["held"] = held[name] | ({"overdue": overdue[name].as_json()} if name in overdue else {})
         if name in ended:
             changed[name]["noLongerHeld"] = ended[name]
         if name not in contract.views:
@@ -199,7 +199,8 @@ def _read_gates(
 
     `released`: tables of which the run published failing rows because a person released them.
     """
-    results = gate_results.read_results(warehouse, pipeline, run)
+    recorded = gate_results.read_results(warehouse, pipeline, run)
+    results = {name: [gate.as_json() for gate in gates] for name, gates in recorded.items()}
     for name, gates in results.items():
         for gate in gates:
             if gate["outcome"] == "failed" and gate["failing"] is not None:

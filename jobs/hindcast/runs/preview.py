@@ -260,7 +260,7 @@ def _describe_change(
         **({"widened": widened} if widened else {}),
         "held": held.keys if held is not None else 0,
         "examples": examples,
-        "gates": [v._asdict() for v in verdicts],
+        "gates": [v.as_json() for v in verdicts],
     }
     return described, counts
 

@@ -133,10 +133,11 @@ def _read_gates(warehouse: str, contract: Contract, run: int) -> list[dict[str, 
     entries = []
     for table, gates in gate_results.read_results(warehouse, contract.pipeline, run).items():
         for gate in gates:
-            trend = [value for value in gate["trend"] if value is not None]
+            trend = [value for value in gate.trend if value is not None]
             text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
-            named = format_gate(gate["expectation"], gate["kwargs"])
-            entries.append(gate | {"table": table, "named": named, "told": text, "spark": drawing.sparkline(trend)})
+            named = format_gate(gate.expectation, gate.kwargs)
+            shown = {"table": table, "named": named, "told": text, "spark": drawing.sparkline(trend)}
+            entries.append({**gate.as_json(), **shown})
     return sorted(entries, key=lambda gate: OUTCOMES.index(gate["outcome"]))
 
 

@@ -50,7 +50,7 @@ def trim(arguments: argparse.Namespace) -> int:
 
     contract = load_contract(arguments.pipeline)
     report = retention.trim_pipeline(open_session(arguments.pipeline), contract, dry_run=arguments.dry_run)
-    print(json.dumps(report, indent=2) if arguments.format == "json" else retention.format_report(report))
+    print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else retention.format_report(report))
     return 0
 
 
@@ -71,8 +71,8 @@ def forget(arguments: argparse.Namespace) -> int:
         print(json.dumps(counts, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0
     proof = forget.forget_records(spark, contract, request, arguments.reason)
-    print(json.dumps(proof, indent=2) if arguments.format == "json" else forget.format_proof(pipeline, proof))
-    return 0 if proof["proven"] else 1
+    print(json.dumps(proof.as_json(), indent=2) if arguments.format == "json" else forget.format_proof(proof))
+    return 0 if proof.evidence.is_proven else 1
 
 
 def upgrade(arguments: argparse.Namespace) -> int:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from deltalake import DeltaTable
@@ -24,36 +22,13 @@ from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.kafka.topics import Cluster
 from hindcast.ops.compare import outputs, rules
+from hindcast.ops.compare.comparison import Comparison, DifferenceCount
 from hindcast.ops.compare.differences import KINDS, assign_rules, find_differences, pair_records
 from hindcast.ops.compare.formatting import read_examples
 from hindcast.ops.compare.outputs import PARTITION_SHIFT, OutputFormat, Windows, struct_expression
 from hindcast.ops.compare.rules import ComparisonFacts, DifferenceRule
 from hindcast.query import read
 from hindcast.store import duckdb_reader, emitted_log, tables
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of a comparison.
-
-    `differences`: how many of each kind are likely due to which rule. `examples`: the first few of each kind.
-    `not_compared`: fields of the topic's values for which the view has no column.
-    """
-
-    view: str
-    topic: str
-    known_at: datetime
-    epoch: int
-    held: int
-    replayed: int
-    equal: int
-    differences: list[dict[str, Any]]
-    examples: list[dict[str, Any]]
-    not_compared: tuple[str, ...]
-
-    def count(self, kind: str) -> int:
-        """Return how many differences of a kind there are."""
-        return sum(entry["count"] for entry in self.differences if entry["kind"] == kind)
 
 
 def compare_view(
@@ -193,14 +168,10 @@ def _find_key_format(contract: Contract, name: str) -> str:
     return "string" if len(list_shapes(contract)[name].key) == 1 else "json"
 
 
-def _count_by_rule(engine: duckdb.DuckDBPyConnection, ordered_rules: list[DifferenceRule]) -> list[dict[str, Any]]:
+def _count_by_rule(engine: duckdb.DuckDBPyConnection, ordered_rules: list[DifferenceRule]) -> list[DifferenceCount]:
     """Return how many differences of each kind are likely due to which rule."""
     rows = engine.execute("SELECT kind, rule, count(*) AS n FROM judged GROUP BY ALL ORDER BY n DESC, rule").fetchall()
-    counts = []
-    for kind in KINDS:
-        for n, rule in ((n, ordered_rules[number]) for k, number, n in rows if k == kind):
-            counts.append({"kind": kind, "count": n, "rule": rule.name, "likely": rule.likely, "whatToDo": rule.fix})
-    return counts
+    return [DifferenceCount(kind, n, ordered_rules[number]) for kind in KINDS for k, number, n in rows if k == kind]
 
 
 def _count_rows(engine: duckdb.DuckDBPyConnection, rows: str) -> int:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
 
 from hindcast.common.errors import escape_controls
+from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.ops.compare.comparison import CauseRecord, Comparison, DifferenceExample, ExampleRecord
 from hindcast.ops.compare.differences import KINDS
 from hindcast.ops.compare.outputs import PARTITION_SHIFT, OutputFormat
 from hindcast.ops.compare.rules import DifferenceRule
 from hindcast.query import show
 
-if TYPE_CHECKING:
-    from hindcast.ops.compare import Comparison
+ColumnValue: TypeAlias = JsonValue | Decimal | date | bytes
+"""A value that DuckDB holds in a key or a value."""
 
 
 def read_examples(
@@ -27,14 +29,36 @@ def read_examples(
     form: OutputFormat,
     hidden: Collection[str],
     limit: int,
-) -> list[dict[str, Any]]:
-    """Return the first differences of each kind as data; those that do not follow from others come first."""
+) -> list[DifferenceExample]:
+    """Return the first differences of each kind; those that do not follow from others come first."""
     order = "follows, coalesce(t, our_t), coalesce(live, ours)"
     rows = engine.sql(
         f"SELECT * FROM judged QUALIFY row_number() OVER (PARTITION BY kind ORDER BY {order}) <= {limit} "  # noqa: S608
         f"ORDER BY list_position({list(KINDS)}, kind), {order}"
     )
-    return [_build_example(row, ordered_rules, form, hidden) for row in rows.to_arrow_table().to_pylist()]
+    types = {**form.key, **form.value}
+
+    def build_record(place: int | None, millis: int, value: Mapping[str, ColumnValue] | None) -> ExampleRecord | None:
+        if place is None:
+            return None
+        partition, offset = place >> PARTITION_SHIFT, place & (1 << PARTITION_SHIFT) - 1
+        return ExampleRecord(partition, offset, _moment_of_millis(millis), _mask_values(value, types, hidden))
+
+    return [
+        DifferenceExample(
+            row["kind"],
+            ordered_rules[row["rule"]].name,
+            _mask_values(row["k"], types, hidden),
+            window_start=None if row["w0"] is None else _moment_of_millis(row["w0"]),
+            window_end=None if row["w1"] is None else _moment_of_millis(row["w1"]),
+            topic=build_record(row["live"], row["t"], row["v"]),
+            replayed=build_record(row["ours"], row["our_t"], row["our_v"]),
+            cause=None
+            if row["cause"] is None
+            else CauseRecord(row["cause"], row["cause_partition"], row["cause_offset"]),
+        )
+        for row in rows.to_arrow_table().to_pylist()
+    ]
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -67,8 +91,8 @@ def as_json(comparison: Comparison) -> str:
             "records": {"topic": comparison.held, "replayed": comparison.replayed},
             "counts": counts,
             "notCompared": list(comparison.not_compared),
-            "differences": comparison.differences,
-            "examples": comparison.examples,
+            "differences": [difference.as_json() for difference in comparison.differences],
+            "examples": [example.as_json() for example in comparison.examples],
         },
         indent=2,
     )
@@ -92,66 +116,40 @@ def _count_kinds(comparison: Comparison) -> list[tuple[str, int]]:
 
 def _format_rules(comparison: Comparison, kind: str) -> list[str]:
     return [
-        f"  {entry['count']:,} likely {entry['rule']}: {entry['likely']}\n    what to do: {entry['whatToDo']}"
-        for entry in comparison.differences
-        if entry["kind"] == kind
+        f"  {found.count:,} likely {found.rule.name}: {found.rule.likely}\n    what to do: {found.rule.fix}"
+        for found in comparison.differences
+        if found.kind == kind
     ]
 
 
 def _format_examples(comparison: Comparison, kind: str) -> list[str]:
     """Return the examples of a kind as lines, both sides beside each other."""
-    examples = [example for example in comparison.examples if example["kind"] == kind]
     rows = []
-    for example in examples:
-        row: dict[str, Any] = {"key": _format_json(example["key"])}
-        if example["windowStart"]:
-            bounds = [name for name in ("windowStart", "windowEnd") if example[name]]
-            row |= {name: datetime.fromisoformat(example[name]) for name in bounds}
-        for side in ("topic", "replayed"):
-            if record := example[side]:
+    for example in (example for example in comparison.examples if example.kind == kind):
+        row: dict[str, str | datetime | None] = {"key": _format_json(example.key)}
+        bounds = {"windowStart": example.window_start, "windowEnd": example.window_end}
+        row |= {name: bound for name, bound in bounds.items() if bound is not None}
+        for side, record in (("topic", example.topic), ("replayed", example.replayed)):
+            if record is not None:
                 row |= {
-                    f"{side} at": f"{record['partition']}:{record['offset']}",
-                    f"{side} timestamp": datetime.fromisoformat(record["timestamp"]),
-                    f"{side} value": _format_json(record["value"]),
+                    f"{side} at": f"{record.partition}:{record.offset}",
+                    f"{side} timestamp": record.timestamp,
+                    f"{side} value": _format_json(record.value),
                 }
-        if example["replayed"]:
-            cause = example["cause"]
-            row["cause"] = cause and f"{cause['topic']} {cause['partition']}:{cause['offset']}"
-        rows.append({**row, "likely": example["rule"]})
+        if example.replayed is not None:
+            cause = example.cause
+            row["cause"] = cause and f"{cause.topic} {cause.partition}:{cause.offset}"
+        rows.append({**row, "likely": example.rule})
     return ["", show.format_aligned(pa.Table.from_pylist(rows))] if rows else []
 
 
-def _format_json(value: dict[str, Any] | None) -> str:
+def _format_json(value: JsonObject | None) -> str:
     return "null" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _build_example(
-    row: dict[str, Any], ordered_rules: Sequence[DifferenceRule], form: OutputFormat, hidden: Collection[str]
-) -> dict[str, Any]:
-    cause = {"topic": row["cause"], "partition": row["cause_partition"], "offset": row["cause_offset"]}
-    types = {**form.key, **form.value}
-    return {
-        "kind": row["kind"],
-        "rule": ordered_rules[row["rule"]].name,
-        "key": _mask_values(row["k"], types, hidden),
-        "windowStart": _format_moment(row["w0"]),
-        "windowEnd": _format_moment(row["w1"]),
-        **{
-            name: None
-            if row[place] is None
-            else {
-                "partition": row[place] >> PARTITION_SHIFT,
-                "offset": row[place] & (1 << PARTITION_SHIFT) - 1,
-                "timestamp": _format_moment(row[time]),
-                "value": _mask_values(row[value], types, hidden),
-            }
-            for name, place, time, value in (("topic", "live", "t", "v"), ("replayed", "ours", "our_t", "our_v"))
-        },
-        "cause": cause if row["cause"] is not None else None,
-    }
-
-
-def _mask_values(part: dict[str, Any] | None, types: dict[str, str], hidden: Collection[str]) -> dict[str, Any] | None:
+def _mask_values(
+    part: Mapping[str, ColumnValue] | None, types: Mapping[str, str], hidden: Collection[str]
+) -> JsonObject | None:
     """Return a key or a value without sensitive columns; null stays null."""
     if part is None:
         return None
@@ -162,7 +160,7 @@ def _mask_values(part: dict[str, Any] | None, types: dict[str, str], hidden: Col
     }
 
 
-def _restore_scale(value: Any, kind: str) -> Any:
+def _restore_scale(value: ColumnValue, kind: str) -> ColumnValue:
     """Return a decimal with the digits of its column, or more if more were sent."""
     if not isinstance(value, Decimal):
         return value
@@ -170,8 +168,8 @@ def _restore_scale(value: Any, kind: str) -> Any:
     return value.quantize(Decimal(1).scaleb(-digits), context=_EXACT_CONTEXT)
 
 
-def _format_moment(millis: int | None) -> str | None:
-    return None if millis is None else (_EPOCH + timedelta(milliseconds=millis)).isoformat()
+def _moment_of_millis(millis: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=millis)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import duckdb
 import pyarrow as pa
@@ -236,7 +236,7 @@ def _refuse_malformed(engine: duckdb.DuckDBPyConnection, topic: str, form: Outpu
         0
     ]
     part, _, text = bad.partition(": ")
-    columns: Mapping[str, Any] = form.key if part == "key" else form.value
+    columns = form.key if part == "key" else form.value
     expected = ", ".join(f"{name} {kind.lower()}" for name, kind in columns.items())
     window = f" with a {form.windows} window" if form.windows and part == "key" else ""
     what = "the text of" if part == "key" and form.keyed_as == "string" else "a JSON object of"

@@ -13,11 +13,10 @@ The run ingests no offsets. Later records of the same key are new ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +29,7 @@ from hindcast.contract.load import load_all
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ops.erase import proof, purge, records, row_removal
 from hindcast.ops.erase.lineage import ErasureLineage
+from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import journal, notices, planner
@@ -47,7 +47,7 @@ from hindcast.store.tables import Table
 
 def forget_records(
     spark: SparkSession, contract: Contract, request: ErasureRequest, reason: str | None = None
-) -> dict[str, Any]:
+) -> Proof:
     """Forget what is requested and return the proof, which is also stored with the reports (`forget-RUN.json`).
 
     For what was forgotten before and has not come again, return the proof of that run, if it left nothing. Raises
@@ -67,7 +67,7 @@ def forget_records(
         if same[-1].state == "completed":
             run_steps.finish_run(pipeline, same[-1].number)  # it may have died before its report was written
             proven = _read_proof(pipeline, same[-1].number)
-            if proven["proven"]:
+            if proven.evidence.is_proven:
                 return proven
     if begun is None:
         _refuse_unready(contract, request.topic)
@@ -102,18 +102,19 @@ def preview_erasure(spark: SparkSession, contract: Contract, request: ErasureReq
     return counts
 
 
-def format_proof(pipeline: str, report: Mapping[str, Any]) -> str:
+def format_proof(proof: Proof) -> str:
     """Return a proof as lines for a terminal."""
-    lines = [f"{pipeline}, run {report['run']}: {report['table']}, key of sha256 {report['sha256']}", ""]
-    lines += [f"  {name:<28} {n:>8,} rows" for name, n in report["rows"].items()]
-    lines += ["", f"  searched: {report['files']:,} files, {report['bytes']:,} bytes, {report['texts']:,} texts"]
-    lines += [f"  of the texts other records have {report['shared']:,} too"] if report["shared"] else []
-    if report["proven"]:
+    found = proof.evidence
+    lines = [f"{proof.pipeline}, run {proof.run}: {proof.table}, key of sha256 {proof.sha256}", ""]
+    lines += [f"  {name:<28} {n:>8,} rows" for name, n in proof.rows.items()]
+    lines += ["", f"  searched: {found.files:,} files, {found.size:,} bytes, {found.texts:,} texts"]
+    lines += [f"  of the texts other records have {found.shared:,} too"] if found.shared else []
+    if found.is_proven:
         lines.append("  found: nothing")
-    lines += [f"  left: a text of sha256 {t['sha256'][:12]} in {', '.join(t['files'])}" for t in report["left"]]
-    lines += [f"  left: {report['rowsLeft']:,} rows of it"] if report["rowsLeft"] else []
-    lines += [f"  left: {path} belongs to no table" for path in report["old"]]
-    lines += ["", *(f"  {line}" for line in (*UNREACHED_COPIES, *describe_readers(report["readers"])))]
+    lines += [f"  left: a text of sha256 {text.sha256[:12]} in {', '.join(text.files)}" for text in found.left]
+    lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
+    lines += [f"  left: {path} belongs to no table" for path in found.orphan_files]
+    lines += ["", *(f"  {line}" for line in (*UNREACHED_COPIES, *describe_readers(proof.readers)))]
     return escape_controls("\n".join(lines))
 
 
@@ -325,18 +326,11 @@ class _ErasureStep:
         table_creation.ensure_table(entries, journal.SCHEMA)
         by = ["run", "entry", "at", "sequence"]
         row_removal.rewrite_column(
-            self._spark, entries, by, "detail", run, lambda row: _scrub_json(self.texts, str(row["detail"]))
+            self._spark, entries, by, "detail", run, lambda text, _: _scrub_json(self.texts, text)
         )
         gates = gate_results.results_table(warehouse, pipeline)
         by = ["run", "at", "table", "gate"]
-        row_removal.rewrite_column(
-            self._spark,
-            gates,
-            by,
-            "detail",
-            run,
-            lambda row: self.texts.scrub_detail(row["detail"] or "", row["table"]),
-        )
+        row_removal.rewrite_column(self._spark, gates, by, "detail", run, self.texts.scrub_detail)
         page.remove_unfinished_files(self._reports)
         for path in sorted(self._reports.glob("run-*.json")):
             try:
@@ -344,7 +338,8 @@ class _ErasureStep:
             except ValueError:
                 path.unlink()  # cut off: nobody knows what was in it
                 continue
-            if (scrubbed := self.texts.scrub_json(report)) != report:
+            scrubbed = self.texts.scrub_json(report)
+            if isinstance(scrubbed, dict) and scrubbed != report:
                 page.write_page(read_settings().reports, scrubbed)
 
     @property
@@ -373,7 +368,7 @@ class _ErasureStep:
         adopted = records.find_adopted_records(self._spark, self._contract, request)
         return left + (adopted.count() if adopted is not None else 0)
 
-    def write_proof(self) -> dict[str, Any]:
+    def write_proof(self) -> Proof:
         """Purge what deriving has left, read everything once more, and return the proof; store it with the reports."""
         self.purge_files()
         folder, pipeline = self._folder, self._contract.pipeline
@@ -382,20 +377,20 @@ class _ErasureStep:
         result = proof.search_files(folder, live, self._reports, self.texts.search_terms)
         described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
         vocabulary = " ".join((proof.FORMAT_WORDS, self._contract.model_dump_json(), *paths, described))
-        report = {
-            "pipeline": pipeline,
-            "run": self._plan.run,
-            "knownAt": self._plan.known_at.isoformat(),
-            "table": f"{pipeline}.{self._request.topic}",
-            "sha256": self._digest,
-            "rows": {name: n for name, n in self._rows.items() if n},
-            "readers": self._readers,
-            **proof.build_proof(result, live, self.texts.search_terms, vocabulary, self._count_left()),
-        }
+        proven = Proof(
+            pipeline,
+            self._plan.run,
+            self._plan.known_at,
+            table=f"{pipeline}.{self._request.topic}",
+            sha256=self._digest,
+            rows={name: n for name, n in self._rows.items() if n},
+            readers=tuple(self._readers),
+            evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
+        )
         place = _proof_path(pipeline, self._plan.run)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(report, indent=2), encoding="utf-8")
-        return report
+        place.write_text(json.dumps(proven.as_json(), indent=2), encoding="utf-8")
+        return proven
 
 
 def _proof_path(pipeline: str, run: int) -> Path:
@@ -403,13 +398,12 @@ def _proof_path(pipeline: str, run: int) -> Path:
     return read_settings().reports / pipeline / f"forget-{run}.json"
 
 
-def _read_proof(pipeline: str, run: int) -> dict[str, Any]:
+def _read_proof(pipeline: str, run: int) -> Proof:
     """Return a proof of an earlier run; raise RunError if it is not among the reports any more."""
     place = _proof_path(pipeline, run)
     if not place.is_file():
         raise RunError(f"run {run} has forgotten it, but its proof is gone", where=str(place))
-    report: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    return report
+    return Proof.from_json(json.loads(place.read_text(encoding="utf-8")))
 
 
 def _count_rows(

@@ -27,7 +27,7 @@ from hindcast.bitemporal import derivation, incremental_views
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, View, list_shapes
 from hindcast.contract.expressions import parse_aggregate
-from hindcast.contract.shapes import PERIODS, view_scope
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, view_scope
 from hindcast.plan import inputs
 from hindcast.plan.plans import Plan
 from hindcast.store import row_reader, tables
@@ -42,7 +42,6 @@ NUMERIC_AGGREGATES = frozenset(
 )
 """Aggregate functions whose results no single record said."""
 
-PLACE_COLUMNS = ["_partition", "_offset"]
 _SYSTEM_PERIOD = ("systemFrom", "systemTo")
 
 
@@ -93,7 +92,7 @@ class ErasureLineage:
             return self._find_groups(view, name, rows)
         units = self._find_units(view)
         if self._shapes[name].kind == "events":
-            return rows.join(units.select(*PLACE_COLUMNS).distinct(), PLACE_COLUMNS, "left_semi")
+            return rows.join(units.select(*PLACE_COLUMNS).distinct(), [*PLACE_COLUMNS], "left_semi")
         unit = incremental_views.operator_key(view, name, self._shapes)
         timed = rows.withColumns(
             {
@@ -180,7 +179,7 @@ class ErasureLineage:
 
     def _find_pairs(self, view: View, rows: DataFrame) -> DataFrame:
         """Return the pairs of a join of two streams that have an event that goes."""
-        sides = zip(view.inputs, (PLACE_COLUMNS, ["_rightPartition", "_rightOffset"]), strict=True)
+        sides = zip(view.inputs, ([*PLACE_COLUMNS], ["_rightPartition", "_rightOffset"]), strict=True)
         parts = [
             rows.join(
                 self.find_rows(i)

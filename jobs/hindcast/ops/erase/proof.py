@@ -15,17 +15,19 @@ import io
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hindcast.common.json_values import JsonValue
 from hindcast.ops.erase import purge
 from hindcast.ops.erase.texts import search_pattern
 from hindcast.store.folder import WarehouseFolder
@@ -54,6 +56,91 @@ class SearchResult:
     places: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
 
+class LeftText(NamedTuple):
+    """A text that was to be forgotten, and the names of the files that still have it."""
+
+    sha256: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The outcome of a search without the texts: how much it read, what is `left`, and where.
+
+    `texts`: how many were sought, of which `shared` are said by others too. `rows_left`: the rows of what was to go;
+    `orphan_files`: data files that belong to no table.
+    """
+
+    rows_left: int
+    files: int
+    size: int
+    rows_read: int
+    texts: int
+    shared: int
+    orphan_files: tuple[str, ...]
+    left: tuple[LeftText, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """True if nothing is left."""
+        return not (self.left or self.orphan_files or self.rows_left)
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return its part of a stored proof."""
+        return {
+            "proven": self.is_proven,
+            "rowsLeft": self.rows_left,
+            "files": self.files,
+            "bytes": self.size,
+            "rowsRead": self.rows_read,
+            "texts": self.texts,
+            "shared": self.shared,
+            "old": self.orphan_files,
+            "left": [text._asdict() for text in self.left],
+        }
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The proof that a run has forgotten something: how many `rows` of which tables it removed, and the evidence.
+
+    `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
+    that are made of it (`forget.find_readers`).
+    """
+
+    pipeline: str
+    run: int
+    known_at: datetime
+    table: str
+    sha256: str
+    rows: Mapping[str, int]
+    readers: tuple[str, ...]
+    evidence: Evidence
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """Return the form in which it is stored."""
+        head: dict[str, JsonValue] = {"pipeline": self.pipeline, "run": self.run, "knownAt": self.known_at.isoformat()}
+        head |= {"table": self.table, "sha256": self.sha256, "rows": self.rows, "readers": self.readers}
+        return head | self.evidence.as_json()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Proof:
+        """Return the proof from its stored form."""
+        evidence = Evidence(
+            rows_left=document["rowsLeft"],
+            files=document["files"],
+            size=document["bytes"],
+            rows_read=document["rowsRead"],
+            texts=document["texts"],
+            shared=document["shared"],
+            orphan_files=tuple(document["old"]),
+            left=tuple(LeftText(text["sha256"], tuple(text["files"])) for text in document["left"]),
+        )
+        run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
+        request = document["table"], document["sha256"]
+        return cls(*run, *request, document["rows"], tuple(document["readers"]), evidence)
+
+
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
     """Read every file of a pipeline's folder and of its reports; return where the texts `sought` were found.
 
@@ -71,10 +158,10 @@ def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, 
     return result
 
 
-def build_proof(
+def weigh_evidence(
     result: SearchResult, live: Collection[str], sought: Iterable[str], vocabulary: str, rows: int
-) -> dict[str, Any]:
-    """Return the outcome of a search without the texts: what it read; how many are `shared`; what is `left`, and where.
+) -> Evidence:
+    """Return the outcome of a search.
 
     `live`: as for `search_files`; logs no longer have a forgotten record. `vocabulary`: what files say of themselves.
     `rows`: how many rows are left of what was to go.
@@ -82,20 +169,18 @@ def build_proof(
     others = {p for p in live if p.startswith("logs/")}
     shared = {text for text, places in result.places.items() if text in vocabulary or places & others}
     left = {text: places for text, places in result.places.items() if text not in shared}
-    return {
-        "proven": not (left or result.orphan_files or rows),
-        "rowsLeft": rows,
-        "files": result.files,
-        "bytes": result.size,
-        "rowsRead": result.rows,
-        "texts": len(set(sought)),
-        "shared": len(shared),
-        "old": sorted(result.orphan_files),
-        "left": [
-            {"sha256": sha256(text.encode()).hexdigest(), "files": sorted(places)}
-            for text, places in sorted(left.items())
-        ],
-    }
+    return Evidence(
+        rows_left=rows,
+        files=result.files,
+        size=result.size,
+        rows_read=result.rows,
+        texts=len(set(sought)),
+        shared=len(shared),
+        orphan_files=tuple(sorted(result.orphan_files)),
+        left=tuple(
+            LeftText(sha256(text.encode()).hexdigest(), tuple(sorted(places))) for text, places in sorted(left.items())
+        ),
+    )
 
 
 def _search_file(result: SearchResult, name: str, content: bytes, texts: list[str]) -> None:

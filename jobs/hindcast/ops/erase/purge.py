@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -83,7 +82,7 @@ def scrub_commit(commit: str, live: frozenset[str], scrub: Callable[[str], str])
     """
     lines = []
     for line in filter(None, commit.splitlines()):
-        action: dict[str, Any] = json.loads(line)
+        action = json.loads(line)
         before = json.dumps(action)
         for what in ("add", "remove"):
             if (

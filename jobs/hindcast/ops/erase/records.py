@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import sha256
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import QueryError, RequestError, suggest_nearest
+from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, initial_rows, schemas
-from hindcast.ops.erase.lineage import PLACE_COLUMNS
 from hindcast.ops.erase.texts import ForgottenTexts, json_strings
 from hindcast.plan.inputs import locate_own_table
 from hindcast.query import read
@@ -34,7 +34,7 @@ class ErasureRequest:
 
     topic: str
     text: str
-    key: tuple[Any, ...] = ()
+    key: tuple[JsonValue, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
     def digest(self, spark: SparkSession, contract: Contract) -> str:
@@ -141,7 +141,7 @@ def _key_condition(contract: Contract, request: ErasureRequest, struct: str = ""
     )
 
 
-def _typed_literal(kind: str, value: Any) -> Column:
+def _typed_literal(kind: str, value: JsonValue) -> Column:
     return F.lit(value).try_cast(kind)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +19,8 @@ from hindcast.ingest import erasure_marks, topic_log
 from hindcast.store import commit_once, row_reader, table_creation, tables
 from hindcast.store.tables import Table
 
-Rewriter = Callable[[Mapping[str, Any]], str | None]
-"""Returns the new text of a row."""
+Rewriter = Callable[[str, str | None], str]
+"""Returns the new text of a row from its text, and the table that it is about, if the rows have that as a column."""
 
 
 def remove_rows(rows: DataFrame, table: Table, by: Sequence[str], run: int) -> int:
@@ -89,7 +88,8 @@ def rewrite_column(
     rows = row_reader.open_dataset(delta_table).to_table(
         columns=[*by, *({column, "table"} & {f.name for f in delta_table.schema().fields} - set(by))]
     )
-    changed = [{**row, column: new} for row in rows.to_pylist() if (new := rewrite(row)) != row[column]]
+    texts = ((row, rewrite(row[column] or "", row.get("table"))) for row in rows.to_pylist())
+    changed = [{**row, column: new} for row, new in texts if new != row[column]]
     if changed:
         types = tables.column_types(delta_table)
         columns = [*by, column]

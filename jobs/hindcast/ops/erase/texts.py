@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from hindcast.common.json_values import JsonValue
 from hindcast.ingest.erasure_marks import REPLACEMENT_TEXT
 
 MIN_LENGTH, MIN_DIGITS = 4, 8
@@ -58,7 +58,7 @@ class ForgottenTexts:
             return REPLACEMENT_TEXT
         return json.dumps(self.scrub_json(value)) if isinstance(value, dict) else REPLACEMENT_TEXT
 
-    def scrub_json(self, value: Any, table: str | None = None, field: str | None = None) -> Any:
+    def scrub_json(self, value: JsonValue, table: str | None = None, field: str | None = None) -> JsonValue:
         """Return what may stay of a plan, a note or a report: all but the affected free texts and released keys."""
         if isinstance(value, dict):
             return {n: self.scrub_json(item, n if field == "tables" else table, n) for n, item in value.items()}
@@ -123,8 +123,8 @@ def json_strings(text: str) -> Iterator[str]:
     yield from _walk_leaves(value, numbers=False)
 
 
-def _walk_leaves(value: Any, *, numbers: bool = True) -> Iterator[str]:
-    parts: Iterable[Any] = ()
+def _walk_leaves(value: JsonValue, *, numbers: bool = True) -> Iterator[str]:
+    parts: Iterable[JsonValue] = ()
     match value:
         case dict():
             parts = value.values()

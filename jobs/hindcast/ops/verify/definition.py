@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
@@ -101,13 +101,13 @@ def _find_differences(
         counts = {row["change"]: row["count"] for row in change.groupBy("change").count().collect()}
         if not counts:
             return
-        sides = _describe_sides(change, table, find_sensitive_columns(contract)[name])
+        first = _describe_first_row(change, table, find_sensitive_columns(contract)[name])
         fix = "; or ".join(
             filter(None, [restore_command(table, delta_table), rederive_command(contract.pipeline, name)])
         )
         more, less = format_count(counts.get("close", 0), "row"), counts.get("open", 0)
-        text = f"{more} that the log does not have, {less:,} that it has and the table lacks; {sides[0]}"
-        yield Finding("definition", name, text, fix, *sides[1:])
+        text = f"{more} that the log does not have, {less:,} that it has and the table lacks; {first.sides}"
+        yield Finding("definition", name, text, fix, first.key, first.partition, first.offset)
 
 
 def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table: Table) -> DataFrame:
@@ -140,22 +140,28 @@ def _derive_rows(spark: SparkSession, contract: Contract, plan: Plan, name: str)
     return derive_whole.derive_view_rows(contract, name, inputs, None)
 
 
-def _describe_sides(change: DataFrame, table: Table, hidden: Collection[str]) -> tuple[Any, ...]:
-    """Return in words what table and log have for the first row that differs; then its key, partition and offset."""
+class _DifferingRow(NamedTuple):
+    """What table and log have for a row, in words; its key (JSON), and the place of its record."""
+
+    sides: str
+    key: str
+    partition: int | None
+    offset: int | None
+
+
+def _describe_first_row(change: DataFrame, table: Table, hidden: Collection[str]) -> _DifferingRow:
+    """Return the first row that differs."""
     identity = [c for c in table.identity if c in change.columns]
     first = change.select(*map(_quoted_column, identity)).sort(*map(_quoted_column, identity)).limit(1)
     rows = [row.asDict(recursive=True) for row in plane.keep_matching_rows(change, first, identity).collect()]
-    by_change: dict[Literal["close", "open"], Any] = {row["change"]: row for row in rows}
-
-    def format_row(row: dict[str, Any]) -> str:
+    sides = {"close": "nothing", "open": "nothing"}
+    for row in rows:
         shown = {c: "***" if c in hidden else v for c, v in row.items() if not c.startswith("_") and c != "change"}
-        return json.dumps(shown, default=str)
-
-    text = f"the table: {format_row(by_change['close']) if 'close' in by_change else 'nothing'}"
-    text += f"; the log: {format_row(by_change['open']) if 'open' in by_change else 'nothing'}"
+        sides[row["change"]] = json.dumps(shown, default=str)
     key = {c: rows[0][c] for c in table.key}
     key_text = "***" if any(c in hidden for c in table.key) else json.dumps(key, default=str)
-    return text, key_text, rows[0].get("_partition"), rows[0].get("_offset")
+    text = f"the table: {sides['close']}; the log: {sides['open']}"
+    return _DifferingRow(text, key_text, rows[0].get("_partition"), rows[0].get("_offset"))
 
 
 def _quoted_column(name: str) -> Column:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -46,7 +45,7 @@ def check_files(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     wrong: dict[str, list[tuple[str, str]]] = {}
     for file in pa.table(delta_table.get_add_actions(flatten=True)).to_pylist():
         path = unquote(file["path"])
-        if (how := _describe_damage(place, path, file)) is not None:
+        if (how := _describe_damage(place, path, file["size_bytes"], file["num_records"])) is not None:
             wrong.setdefault(how[0], []).append((path, how[1]))
     for what, some in wrong.items():
         path, detail = some[0]
@@ -56,20 +55,20 @@ def check_files(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
         yield from _check_deletion_vectors(table, delta_table)
 
 
-def _describe_damage(place: FileSystem, path: str, file: dict[str, Any]) -> tuple[str, str] | None:
-    """Return how a file is damaged and what shows it; None if it is not."""
+def _describe_damage(place: FileSystem, path: str, size: int, rows: int | None) -> tuple[str, str] | None:
+    """Return how a file that has so many bytes and `rows` is damaged, and what shows it; None if it is not."""
     (info,) = place.get_file_info([path])
     if info.type == FileType.NotFound:
-        return "missing", f"it has {file['num_records']} rows"
-    if info.size != file["size_bytes"]:
-        return "cut or overwritten", f"it has {info.size:,} bytes, not {file['size_bytes']:,}"
+        return "missing", f"it has {rows} rows"
+    if info.size != size:
+        return "cut or overwritten", f"it has {info.size:,} bytes, not {size:,}"
     try:
         with place.open_input_file(path) as opened:
-            rows = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches())
+            stored = sum(batch.num_rows for batch in pq.ParquetFile(opened).iter_batches())
     except (OSError, pa.ArrowException) as error:
         return "unreadable", str(error).splitlines()[0]
-    if file["num_records"] is not None and rows != file["num_records"]:
-        return "another one", f"it has {rows:,} rows, not {file['num_records']:,}"
+    if rows is not None and stored != rows:
+        return "another one", f"it has {stored:,} rows, not {rows:,}"
     return None
 
 

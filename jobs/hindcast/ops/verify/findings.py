@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from deltalake import DeltaTable
 
+from hindcast.common.json_values import JsonValue
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -36,7 +36,7 @@ class Finding:
         places = (f"{name} {value}" for name in names if (value := getattr(self, name)) is not None)
         return ", ".join([self.table, *places])
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, JsonValue]:
         """Return all fields as data; the key of the fix is `mend`, and what does not apply is null."""
         return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
@@ -53,7 +53,7 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
     """
     foreign_version = None
     for commit in delta_table.history():
-        if _has_note(commit):
+        if _is_note(commit.get("userMetadata")):
             break
         if commit["operation"] in _ROW_OPERATIONS:
             foreign_version = commit["version"]
@@ -68,9 +68,9 @@ def restore_command(table: Table, delta_table: DeltaTable) -> str | None:
 _ROW_OPERATIONS = ("WRITE", "UPDATE", "DELETE", "MERGE", "RESTORE", "STREAMING UPDATE", "REPLACE TABLE")
 
 
-def _has_note(commit: dict[str, Any]) -> bool:
+def _is_note(metadata: str | None) -> bool:
     try:
-        note = json.loads(commit.get("userMetadata") or "{}")
+        note = json.loads(metadata or "{}")
     except ValueError:
         return False
     return isinstance(note, dict) and bool(note)

@@ -7,8 +7,7 @@ were not removed must be there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -143,7 +142,7 @@ def _build_finding(
     check: str,
     text: str,
     members: MemberPartitions,
-    place: Any,
+    place: Sequence[int],
 ) -> Finding:
     partition, offset = place[:2]
     text = f"{text}, in {topic_patterns.describe_partition(contract.kafka_topic(name), members, partition)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import duckdb
@@ -37,6 +37,8 @@ class Rectangle(NamedTuple):
 
 
 FOREVER = 2**63 - 1
+RowPlace: TypeAlias = tuple[str | None, int | None, int | None]
+"""The key (JSON) of a row, and the partition and offset of its record, as far as a row has them."""
 
 
 def check_rows(
@@ -211,7 +213,7 @@ class _RowChecker:
                     rows = plurals.format_count(reported, "row")
                     wrong.append(f"run {run.number} {what} {rows}, but {count:,} are there")
         if wrong:
-            yield self._build_finding("published", "; ".join(wrong), (None, None, None), closed=True)
+            yield self._build_finding("published", "; ".join(wrong), closed=True)
 
     def _check_noted_counts(self, noted: RowCounts) -> Iterator[Finding]:
         """Yield a finding if there are not as many rows of runs up to a known-at as the table has noted."""
@@ -226,7 +228,7 @@ class _RowChecker:
                 wrong.append(f"{rows} {what} at {noted.known_at.isoformat()}, but {count:,} are there")
         if wrong:
             text = f"had {'; '.join(wrong)}, counting only rows that are kept"
-            yield self._build_finding("published", text, (None, None, None), closed=True)
+            yield self._build_finding("published", text, closed=True)
 
     def _check_condition(self, check: str, what: str, condition: str, *, closed: bool = False) -> Iterator[Finding]:
         """Yield one finding for all rows that meet a condition. `closed`: no later run may look at these rows again."""
@@ -234,14 +236,18 @@ class _RowChecker:
         text = f"SELECT {self._first}, count(*) OVER () FROM held WHERE {condition} ORDER BY {order} LIMIT 1"  # noqa: S608
         row = self._engine.execute(text).fetchone()
         if row:
-            yield self._build_finding(check, f"{plurals.format_count(row[3], 'row')} with {what}", row, closed=closed)
+            key, partition, offset, count = row
+            text = f"{plurals.format_count(count, 'row')} with {what}"
+            yield self._build_finding(check, text, (key, partition, offset), closed=closed)
 
-    def _build_finding(self, check: str, found: str, row: tuple[Any, ...], *, closed: bool = False) -> Finding:
+    def _build_finding(
+        self, check: str, found: str, place: RowPlace = (None, None, None), *, closed: bool = False
+    ) -> Finding:
         table = self._table
         fix = restore_command(table, self._delta_table)
         if fix is None:
             fix = backup_advice(table) if closed else rederive_command(table.pipeline, table.name)
-        return Finding(check, table.name, found, fix, *row[:3])
+        return Finding(check, table.name, found, fix, *place)
 
 
 _NONEMPTY_PERIOD = "systemFrom < coalesce(systemTo, 'infinity')"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from hindcast.common.errors import HindcastError, TableError, UnknownError, escape_controls, suggest_nearest
+from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
@@ -50,11 +50,11 @@ class VerifyReport:
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, JsonValue]:
         """Return the report as data."""
-        counts = {"pipeline": self.pipeline, "tables": self.tables, "files": self.files}
         findings = [finding.as_json() for finding in self.findings]
-        return {**counts, "findings": findings, "notChecked": self.not_checked}
+        counts: dict[str, JsonValue] = {"pipeline": self.pipeline, "tables": self.tables, "files": self.files}
+        return counts | {"findings": findings, "notChecked": self.not_checked}
 
 
 def verify_tables(

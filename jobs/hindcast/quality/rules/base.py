@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias, TypeGuard, TypeVar
 
 from great_expectations.compatibility import pydantic
+from great_expectations.core import ExpectationValidationResult
+from great_expectations.execution_engine.execution_engine import ExecutionEngine
 from great_expectations.expectations.core.unexpected_rows_expectation import UnexpectedRowsExpectation
 from great_expectations.expectations.expectation import BatchExpectation
+from great_expectations.validator.computed_metric import MetricValue
 from great_expectations.validator.metric_configuration import MetricConfiguration
+from great_expectations.validator.validator import ValidationDependencies
 
 from hindcast.common.errors import suggest_nearest
+from hindcast.common.json_values import JsonValue
 from hindcast.contract.types import parse_duration
 from hindcast.quality.metrics import RowsWhereCount
 
@@ -26,6 +31,10 @@ RECORD_CONDITIONS = {
 """SQL conditions of the records that `ExpectShareOfRecordsToBeAtMost` can count, by the value of `which`."""
 
 
+Configuration: TypeAlias = dict[str, JsonValue]
+Value = TypeVar("Value")
+
+
 class GateRule(BatchExpectation):
     """A rule whose query is built from its other parameters, which are checked when it is constructed."""
 
@@ -34,7 +43,7 @@ class GateRule(BatchExpectation):
 
     @pydantic.root_validator(pre=True)
     @classmethod
-    def _refuse_unknown(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_unknown(cls, values: dict[str, Value]) -> dict[str, Value]:
         own = cls.__fields__.keys() - BatchExpectation.__fields__.keys() - set(cls.success_keys)
         for name in sorted(values.keys() - cls.__fields__.keys()):
             raise ValueError(f"no parameter '{name}'; {suggest_nearest(name, own)}")
@@ -42,7 +51,7 @@ class GateRule(BatchExpectation):
 
     @pydantic.validator("*", pre=True)
     @classmethod
-    def _refuse_misfit(cls, value: Any, field: pydantic.fields.ModelField) -> Any:
+    def _refuse_misfit(cls, value: JsonValue, field: pydantic.fields.ModelField) -> JsonValue:
         if field.name in _PARAMETERS and not (value is None and field.allow_none):
             fits, remedy = _PARAMETERS[field.name]
             if not fits(value):
@@ -51,9 +60,9 @@ class GateRule(BatchExpectation):
 
     @pydantic.root_validator(skip_on_failure=True)
     @classmethod
-    def _fill_query(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _fill_query(cls, values: dict[str, Value]) -> dict[str, Value | str]:
         [query] = cls.success_keys
-        built = cls.construct(**values).build_query()
+        built = cls.construct(None, **values).build_query()
         if values[query] not in ("", built):
             raise ValueError(f"{query} does not match the other parameters; leave it out")
         return {**values, query: built}
@@ -69,14 +78,22 @@ class RowRule(GateRule, UnexpectedRowsExpectation):
     unexpected_rows_query: str = ""
     row_level = True
 
-    def get_validation_dependencies(self, *args: Any, **kwargs: Any) -> Any:
-        needed = super().get_validation_dependencies(*args, **kwargs)
+    def get_validation_dependencies(
+        self, execution_engine: ExecutionEngine[str] | None = None, runtime_configuration: Configuration | None = None
+    ) -> ValidationDependencies:
+        needed = super().get_validation_dependencies(execution_engine, runtime_configuration)
         if needed.result_format["result_format"] != "COMPLETE":
             needed.remove_metric_configuration("unexpected_rows_query.table")
         return needed
 
-    def _validate(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return super()._validate({"unexpected_rows_query.table": None, **metrics}, *args, **kwargs)
+    def _validate(
+        self,
+        metrics: dict[str, MetricValue],
+        runtime_configuration: Configuration | None = None,
+        execution_engine: ExecutionEngine[str] | None = None,
+    ) -> ExpectationValidationResult | dict[str, JsonValue]:
+        metrics = {"unexpected_rows_query.table": None, **metrics}
+        return super()._validate(metrics, runtime_configuration, execution_engine)
 
 
 class ConditionRule(RowRule):
@@ -89,8 +106,10 @@ class ConditionRule(RowRule):
     def failing_condition(self) -> str:
         """Return the SQL condition of a row that fails, with its braces doubled."""
 
-    def get_validation_dependencies(self, *args: Any, **kwargs: Any) -> Any:
-        needed = super().get_validation_dependencies(*args, **kwargs)
+    def get_validation_dependencies(
+        self, execution_engine: ExecutionEngine[str] | None = None, runtime_configuration: Configuration | None = None
+    ) -> ValidationDependencies:
+        needed = super().get_validation_dependencies(execution_engine, runtime_configuration)
         count = "unexpected_rows_query.row_count"
         rows = needed.metric_configurations[count].metric_domain_kwargs
         condition = {"condition": self.failing_condition().format()}
@@ -106,7 +125,12 @@ class ShareRule(GateRule):
     metric_dependencies = ("query.table",)
     success_keys = ("query",)
 
-    def _validate(self, metrics: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    def _validate(
+        self,
+        metrics: dict[str, MetricValue],
+        runtime_configuration: Configuration | None = None,  # noqa: ARG002  # as GX wants it
+        execution_engine: ExecutionEngine[str] | None = None,  # noqa: ARG002  # as GX wants it
+    ) -> dict[str, JsonValue]:
         [answer] = metrics["query.table"]
         success = answer["fine"] is True and answer["checked"] > 0
         return {"success": success, "result": {"observed_value": answer["observed"], "checked": answer["checked"]}}
@@ -138,8 +162,8 @@ def parse_length(text: str) -> int:
     return parse_duration(text) // timedelta(microseconds=1)
 
 
-def _is_parsed_above(parse: Callable[[str], int], above: float) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
+def _is_parsed_above(parse: Callable[[str], int], above: float) -> Callable[[JsonValue], bool]:
+    def fits(value: JsonValue) -> bool:
         try:
             return isinstance(value, str) and parse(value) > above
         except ValueError:
@@ -148,31 +172,38 @@ def _is_parsed_above(parse: Callable[[str], int], above: float) -> Callable[[Any
     return fits
 
 
-def _is_list_of(fits: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
+def _is_list_of(fits: Callable[[JsonValue], bool], least: int = 0) -> Callable[[JsonValue], bool]:
     return lambda value: isinstance(value, list) and len(value) >= least and all(map(fits, value))
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: JsonValue) -> bool:
     return isinstance(value, str) and value != "" and "${" not in value  # Spark would replace it by a setting
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: JsonValue) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
-def _is_range(value: Any) -> bool:
-    whole = isinstance(value, list | tuple) and all(_is_number(at) and isinstance(at, int) for at in value)
-    return whole and len(value) == 2 and value[0] <= value[1]
+def _is_range(value: JsonValue) -> TypeGuard[Sequence[int]]:
+    if not isinstance(value, list | tuple):
+        return False
+    whole = [at for at in value if isinstance(at, int) and _is_number(at)]
+    return len(whole) == len(value) == 2 and whole[0] <= whole[1]
 
 
-def _is_plan(value: Any) -> bool:
+def _is_plan(value: JsonValue) -> bool:
     """Return whether a value maps partitions (strings in JSON) to ascending ranges of whole numbers."""
-    partitions = isinstance(value, dict) and all(isinstance(p, int | str) and str(p).isdecimal() for p in value)
-    ranges = partitions and len(set(map(int, value))) == len(value) and all(map(_is_list_of(_is_range), value.values()))
-    return ranges and all(a[1] <= b[0] for spans in value.values() for a, b in pairwise(spans))
+    if not isinstance(value, dict) or not all(isinstance(p, int | str) and str(p).isdecimal() for p in value):
+        return False
+    return len(set(map(int, value))) == len(value) and all(map(_is_ascending, value.values()))
 
 
-_PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+def _is_ascending(value: JsonValue) -> bool:
+    ranges = [span for span in value if _is_range(span)] if isinstance(value, list) else []
+    return isinstance(value, list) and len(ranges) == len(value) and all(a[1] <= b[0] for a, b in pairwise(ranges))
+
+
+_PARAMETERS: dict[str, tuple[Callable[[JsonValue], bool], str]] = {
     **dict.fromkeys(("start", "end", "finish", "column", "table", "found_in"), (_is_name, "a name, without ${")),
     **dict.fromkeys(("key", "column_list", "found_key"), (_is_list_of(_is_name, 1), "a list of names, without ${")),
     **dict.fromkeys(

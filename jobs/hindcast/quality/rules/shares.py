@@ -7,12 +7,8 @@ from datetime import timedelta
 from fractions import Fraction
 from statistics import median
 
+from hindcast.ingest.ledger import FATES
 from hindcast.quality.rules.base import RECORD_CONDITIONS, ShareRule, parse_length, parse_micros, quote_name
-
-FATES = (
-    *("accepted", "expired", "malformed", "null_key", "no_timestamp", "time_skew"),
-    *("no_change", "gone", "no_record"),
-)
 
 
 class ExpectTableToBeFresh(ShareRule):
