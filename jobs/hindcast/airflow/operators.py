@@ -6,6 +6,7 @@ A failure has our message, and what is stopped in Airflow stops in Spark.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from hindcast.airflow import connections, step_metrics
 from hindcast.common import session, spark_connect, step_events
 from hindcast.common.errors import SettingsError
+from hindcast.common.json_values import JsonObject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk.types import TaskInstance
-
-    from hindcast.common.json_values import JsonObject
 
 FAILURE_VARIABLE = "HINDCAST_FAILURE"
 """The variable that names the file to which a step under spark-submit writes its error."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from threading import Lock
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow as pa
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
@@ -34,11 +36,22 @@ _CACHE_SIZE = 32
 _MAX_CACHED_ROWS = 200_000
 
 
+CellValue: TypeAlias = (
+    bool | int | float | str | bytes | date | Decimal | list["CellValue"] | dict[str, "CellValue"] | None
+)
+"""A value in a table, as DuckDB and Arrow give it to Python."""
+
+Row: TypeAlias = dict[str, CellValue]
+"""A row of a table, by column."""
+
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class RowSample:
     """The first rows of `total`."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     total: int
 
 
@@ -103,7 +116,7 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
     return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
 
 
-def read_history(table: Table, key: Sequence[Any]) -> KeyHistory:
+def read_history(table: Table, key: Sequence[CellValue]) -> KeyHistory:
     """Return every row of a key that was ever believed; UnknownError if there is none."""
     delta_table = tables.open_table(table)
     if delta_table is None:
@@ -147,7 +160,21 @@ def list_sensitive_columns(contract: Contract, name: str) -> frozenset[str]:
     return marked
 
 
-def mask_row(row: dict[str, Any], marked: frozenset[str]) -> dict[str, Any]:
+def find_cell(row: Row, name: str, kind: type[T]) -> T | None:
+    """Return the value of a column; None if the row has no value of this type there."""
+    value = row.get(name)
+    return value if isinstance(value, kind) else None
+
+
+def read_moment(row: Row, name: str) -> datetime:
+    """Return the moment in a column that has one in every row; TypeError if it has none."""
+    moment = row[name]
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{name} is {moment!r}")
+    return moment
+
+
+def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     """Return a row as JSON, with sensitive values masked."""
     return {name: MASK if name in marked else plain_value(value) for name, value in row.items()}
 
