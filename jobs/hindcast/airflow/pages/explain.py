@@ -38,8 +38,8 @@ def explain_row(
     """
     if name in contract.topics:
         (record,) = find_records(warehouse, contract, name, row)
-        text = f"It is the record of {record['topic']}, partition {record['partition']}, offset {record['offset']}."
-        return {"text": text, "parts": []}
+        place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
+        return {"text": f"It comes from the record in {place}.", "parts": []}
     reader = InputReader(warehouse, contract, known, frozenset(readable))
     view, shape = contract.views[name], list_shapes(contract)[name]
     if view.semantics == "kafka":
@@ -49,13 +49,13 @@ def explain_row(
             return {"text": text, "parts": [part.as_json(warehouse, contract)]}
     frozen = horizon.find_frozen_until(warehouse, contract, name)
     if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
-        text = f"What it was made of is no longer kept: its inputs were trimmed up to {format_moment(frozen)}."
+        text = f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}."
         return {"text": text, "parts": []}
     try:
         text, parts = _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
     except (SqlglotError, duckdb.Error) as error:
         # DuckDB does not support all of Spark's SQL.
-        text, parts = f"This page cannot tell: {redact_message(contract, name, describe_cause(error))}", []
+        text, parts = f"This page cannot explain the row: {redact_message(contract, name, describe_cause(error))}", []
     return {"text": text[:1].upper() + text[1:], "parts": [part.as_json(warehouse, contract) for part in parts]}
 
 
@@ -98,7 +98,7 @@ class _RowExplainer:
             return self._explain_aggregate()
         first, join = self._read_first(), self.view.join
         if join is None:
-            return f"it is made of {_describe_rows(first)}.", [first]
+            return f"it comes from {_describe_rows(first)}.", [first]
         if join.stream:
             return self._explain_stream_join(first)
         return self._explain_lookup(first, join)
@@ -128,7 +128,7 @@ class _RowExplainer:
         """Explain a pair of events of two streams."""
         place = self._find_place("_rightPartition", "_rightOffset")
         second = self.reader.read_event(self.view.second_input or "", place, self._span)
-        return f"{_describe_rows(first)} met {_describe_rows(second)} within the window.", [first, second]
+        return f"{_describe_rows(first)} was joined with {_describe_rows(second)} within the window.", [first, second]
 
     def _explain_lookup(self, first: InputRows, join: Join) -> tuple[str, list[InputRows]]:
         """Explain a lookup in a table: the version of the key that was valid then."""
@@ -188,10 +188,10 @@ class _RowExplainer:
         part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
         hidden = any(column in text for text in groups.values() for column in part.marked)
         group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
-        return f"it sums up {_describe_rows(part)} with {group}, {when}.", [part]
+        return f"it aggregates {_describe_rows(part)} with {group}, {when}.", [part]
 
 
-_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "begun by"}
+_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "started by"}
 
 
 def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:
@@ -207,7 +207,7 @@ def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> boo
 def _describe_rows(part: InputRows) -> str:
     """Return how many rows an input had, in words."""
     if not part.open:
-        return f"what the table {part.source.pipeline}.{part.source.name} had (you may not read that pipeline)"
+        return f"what {part.source.pipeline}.{part.source.name} had at that time (you may not read that pipeline)"
     noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
     count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
     return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"

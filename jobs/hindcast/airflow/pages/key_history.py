@@ -1,4 +1,4 @@
-"""The history of one key in one table: every row that was ever believed, and which of them answer a question.
+"""The history of one key in one table: every row that was ever current, and which of them answer a question.
 
 A key's history is read once for each version of its table: moving a cursor reads nothing.
 """
@@ -57,7 +57,7 @@ class RowSample:
 
 @dataclass(frozen=True)
 class KeyHistory:
-    """Every row of a key that was ever believed, with lineage."""
+    """Every row of a key that was ever current, with lineage."""
 
     table: Table
     rows: pa.Table
@@ -78,7 +78,7 @@ class KeyHistory:
         return self._sample_rows(condition, f'"{self.start_column}" DESC', limit)
 
     def find_changes(self, known: datetime, other: datetime, limit: int) -> RowSample:
-        """Return the rows believed at `known` and not at `other`, by valid time."""
+        """Return the rows current at `known` and not at `other`, by valid time."""
         here, there = (f"({predicates.known_at_condition(sql_literal(moment))})" for moment in (known, other))
         return self._sample_rows(f"{here} AND NOT coalesce{there}", f'"{self.start_column}"', limit)
 
@@ -117,7 +117,7 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
 
 
 def read_history(table: Table, key: Sequence[CellValue]) -> KeyHistory:
-    """Return every row of a key that was ever believed; UnknownError if there is none."""
+    """Return every row of a key that was ever current; UnknownError if there is none."""
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
@@ -156,7 +156,11 @@ def list_sensitive_columns(contract: Contract, name: str) -> frozenset[str]:
     """Return the sensitive columns of a table; QueryError if its key is sensitive, as the pages ask by key."""
     marked = find_sensitive_columns(contract)[name]
     if marked & set(tables.locate_table("", contract, name).key):
-        raise QueryError(f"the key of {name} is sensitive", where=contract.pipeline, fix="no page shows its rows")
+        raise QueryError(
+            f"the key of {name} is sensitive",
+            where=contract.pipeline,
+            fix="choose another table; the pages show no rows of this one",
+        )
     return marked
 
 

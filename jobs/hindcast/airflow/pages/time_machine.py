@@ -193,7 +193,7 @@ def _format_axis(axis: Axis, runs: dict[datetime, int]) -> JsonObject:
 
 
 def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> JsonObject:
-    """Return the rows believed at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
+    """Return the rows current at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
     earlier, later = sorted((known, other))
     if earlier == later:
         raise QueryError("known at and compared with are the same moment", fix="compare with another run or moment")
