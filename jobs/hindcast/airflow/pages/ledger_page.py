@@ -58,7 +58,7 @@ def _format_run(run: Run) -> JsonObject:
         "runId": run.run_id,
         "state": run.state,
         "knownAt": run.known_at.isoformat(),
-        "intervalEnd": run.plan.interval_end and run.plan.interval_end.isoformat(),
+        "intervalEnd": end.isoformat() if (end := run.plan.interval_end) else None,
         "release": bool(run.plan.released),
     }
 

@@ -54,7 +54,7 @@ class RunEntry:
             "ended": self.run.has_report,
             "found": self.run.stopped,
             "knownAt": self.run.known_at.isoformat(),
-            "intervalEnd": self.run.plan.interval_end and self.run.plan.interval_end.isoformat(),
+            "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),
             "report": self.report,
             "dataDocs": self.data_docs,
