@@ -234,7 +234,7 @@ def test_the_verdict_is_a_sentence(report: dict[str, Any], kind: str, sentence: 
 
 def test_offsets_are_the_sum_of_their_fates() -> None:
     told = text(page.render_page(made()))
-    assert "Every offset read has exactly one fate. ✓ All 52 add up." in told
+    assert "Every offset read has exactly one fate. ✓ All 52 are accounted for." in told
     assert "100 to 111 ✓ 12 = 10 accepted + 2 expired" in told
     assert "0 to 39 ✓ 40 = 40 accepted" in told
     for note in (
@@ -252,7 +252,7 @@ def test_offsets_that_do_not_add_up_are_told_at_the_top_and_at_their_partition()
     told = text(page.render_page(report))
     assert page.summarize_outcome(report).kind == "attention"
     assert "it has no gates; the offsets and fates of orders do not add up." in told
-    assert "✗ They do not add up for orders." in told
+    assert "✗ The counts do not add up for orders." in told
     assert "✗ 40 ≠ 39 = 38 accepted + 1 malformed: does not add up" in told
 
     report = made()
@@ -281,7 +281,7 @@ def test_past_answers_by_table_and_age() -> None:
     assert (
         "bills held back: 2 keys with 3 rows, 1 key newly left out: 2 too late "
         "windows closed up to 2026-01-01 00:59:00 UTC 45 5 5 3 1 0 0 1 "
-        "Only opened or closed rows: orders (4,000 opened, 0 closed). Unchanged: menu." in told
+        "Rows opened or closed, but no past answer changed: orders (4,000 opened, 0 closed). Unchanged: menu." in told
     )
 
 
@@ -296,7 +296,7 @@ def test_gates_that_failed_are_in_the_html_worst_first() -> None:
 
 def test_of_a_run_that_was_stopped_the_page_says_what_stopped_it() -> None:
     told = text(page.render_page(stopped()))
-    assert "What stopped it restaurant.bills: 1 of 2 gates stopped it" in told
+    assert "Why it was stopped restaurant.bills: 1 of 2 gates stopped it" in told
     assert "hindcast run restaurant" in told
 
 

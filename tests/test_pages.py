@@ -250,15 +250,20 @@ def test_why_a_join_gave_this_as_known_then(web: TestClient, run: int, price: st
 @pytest.mark.parametrize(
     ("table", "key", "words", "parts"),
     [
-        ("met", "dave", "One event of orders met one event of visits within the window.", {"orders": 1, "visits": 1}),
+        (
+            "met",
+            "dave",
+            "One event of orders was joined with one event of visits within the window.",
+            {"orders": 1, "visits": 1},
+        ),
         (
             "daily",
             "dave",
-            "It sums up one event of orders with customer = dave, from 2026-01-01 to 2026-01-02.",
+            "It aggregates one event of orders with customer = dave, from 2026-01-01 to 2026-01-02.",
             {"orders": 1},
         ),
-        ("cities", "Rome", "It sums up one version of people with city = Rome, valid at 2026-01-01.", {"people": 1}),
-        ("prices", "naan", "It is the record of shop.prices, partition 0, offset 2.", {}),
+        ("cities", "Rome", "It aggregates one version of people with city = Rome, valid at 2026-01-01.", {"people": 1}),
+        ("prices", "naan", "It comes from the record in shop.prices, partition 0, offset 2.", {}),
     ],
 )
 def test_why_of_every_kind_of_table(web: TestClient, table: str, key: str, words: str, parts: dict[str, int]) -> None:
@@ -304,7 +309,7 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Se
     [
         ("upper(lower(orders.item))", "item = NAAN"),
         ("substring(orders.item, 1, 4)", "item = naan"),
-        ("soundex(orders.item)", "This page cannot tell"),
+        ("soundex(orders.item)", "This page cannot explain the row"),
     ],
 )
 def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(settings: Settings, on: str, words: str) -> None:

@@ -146,7 +146,7 @@ def the_place_in_kafka_is_told(p: Pipeline, asia: str) -> None:
     (row,) = (row for row in p.raw("sales") if row["sale"] == "us1")
     known = journal.read_completed_runs(p.warehouse, p.name)[-1].known_at
     told = explain_row(p.warehouse, p.contract, "sales", row, known, ["sales"])["text"]
-    assert told == f"It is the record of {p.kafka('sales-us')}, partition 0, offset 2."
+    assert told == f"It comes from the record in {p.kafka('sales-us')}, partition 0, offset 2."
 
 
 def a_lost_journal_is_made_again(p: Pipeline) -> None:

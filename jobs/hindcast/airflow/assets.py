@@ -6,16 +6,26 @@ find all of it. `extra` of the event has pipeline, run, knownAt, opened, closed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import Asset, AssetAlias
 
 from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
-    from airflow.sdk.execution_time.context import OutletEventAccessors
+    from airflow.sdk.types import OutletEventAccessorsProtocol
+
+    from hindcast.common.json_values import JsonValue
+
+
+class TriggeringEvent(Protocol):
+    """What this module reads from an event that started a DAG run; Airflow's class of these events is private."""
+
+    @property
+    def extra(self) -> Mapping[str, JsonValue] | None:
+        """The fields that the sender added."""
 
 
 def table_asset(table: str) -> Asset:
@@ -30,7 +40,7 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
     return AssetAlias(pipeline, group="hindcast")
 
 
-def send_asset_events(events: OutletEventAccessors, report: dict[str, Any]) -> list[str]:
+def send_asset_events(events: OutletEventAccessorsProtocol, report: dict[str, Any]) -> list[str]:
     """Send the events of a completed run, given its report, and return the tables that they are for."""
     pipeline, published = report["pipeline"], []
     for name, table in report["tables"].items():
@@ -42,7 +52,8 @@ def send_asset_events(events: OutletEventAccessors, report: dict[str, Any]) -> l
     return published
 
 
-def describe_trigger(triggering: Iterable[Any]) -> str | None:
+def describe_trigger(triggering: Iterable[TriggeringEvent]) -> str | None:
     """Return the reason of a run that these events started; None if none of them is of a run."""
-    runs = {f"{e.extra['pipeline']}, run {e.extra['run']}" for e in triggering if "run" in (e.extra or {})}
+    extras = [event.extra or {} for event in triggering]
+    runs = {f"{extra['pipeline']}, run {extra['run']}" for extra in extras if "run" in extra}
     return f"published by {'; '.join(sorted(runs))}" if runs else None

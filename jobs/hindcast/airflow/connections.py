@@ -20,11 +20,14 @@ Other options of security are refused, and options of anything else are ignored.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hindcast.common.errors import SettingsError, suggest_nearest
 from hindcast.common.settings import read_settings
 from hindcast.kafka.security import CONNECTION_USED, PREFIX, VARIABLES, parse_addresses, read_security
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 CONN_ID = f"{PREFIX}CONN_ID"
 
@@ -49,7 +52,7 @@ def apply_connection() -> None:
     _mask_secrets()
 
 
-def connection_variables(connection: Any, conn_id: str) -> dict[str, str]:
+def connection_variables(connection: Connection, conn_id: str) -> dict[str, str]:
     """Return a connection as the variables of security.py (and HINDCAST_KAFKA); SettingsError if it is invalid.
 
     >>> connection_variables(Connection(host="b1", port=9093, login="ann", extra='{"security.protocol": ...'), "k")
@@ -79,17 +82,18 @@ def connection_variables(connection: Any, conn_id: str) -> dict[str, str]:
     return {(f"{PREFIX}{suffix}" if suffix else PREFIX.rstrip("_")): text for suffix, text in values.items() if text}
 
 
-def _read_connection(conn_id: str) -> Any:
+def _read_connection(conn_id: str) -> Connection:
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
     try:
-        return Connection.get(conn_id)
+        connection: Connection = Connection.get(conn_id)
     except (AirflowNotFoundException, AirflowException):
         raise SettingsError(
             f"{CONN_ID} is '{conn_id}', but Airflow has no such connection",
             fix=f"create it (airflow connections add, or AIRFLOW_CONN_{conn_id.upper()}), or unset {CONN_ID}",
         ) from None
+    return connection
 
 
 def _mask_secrets() -> None:

@@ -12,7 +12,7 @@ OpenLineage's provider for Airflow asks operators.py for `build_step_facets` whe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from hindcast.contract import Contract, View, list_shapes
@@ -21,6 +21,12 @@ from hindcast.contract.parsing import find_columns
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS, Shape, column_expressions, resolve_all, view_scope
 from hindcast.plan import journal
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.facet_v2 import DatasetFacet
+    from openlineage.client.facet_v2.column_lineage_dataset import InputField
 
 Subtype = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION", "JOIN", "FILTER", "GROUP_BY", "WINDOW"]
 
@@ -113,7 +119,7 @@ def _list_time_sources(
             yield column, [ColumnSource(*source, "TRANSFORMATION") for source in times]
 
 
-def build_step_facets(step: str, pipeline: str, table: str) -> Any:
+def build_step_facets(step: str, pipeline: str, table: str) -> OperatorLineage | None:
     """Return the OperatorLineage of a step `replay` or `build` of a table; None for another step."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
@@ -127,7 +133,7 @@ def build_step_facets(step: str, pipeline: str, table: str) -> Any:
     return OperatorLineage(inputs=inputs, outputs=[output])
 
 
-def build_datasets(contract: Contract, name: str) -> tuple[list[Any], Any]:
+def build_datasets(contract: Contract, name: str) -> tuple[list[InputDataset], OutputDataset]:
     """Return the inputs and the table of a step as OpenLineage's datasets, with schemas and column lineage."""
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import column_lineage_dataset as c
@@ -140,7 +146,7 @@ def build_datasets(contract: Contract, name: str) -> tuple[list[Any], Any]:
     )
     lineage = topic_lineage(known[name], name) if name in contract.topics else view_lineage(contract, name)
 
-    def fields(sources: list[ColumnSource], kind: str) -> list[Any]:
+    def fields(sources: list[ColumnSource], kind: str) -> list[InputField]:
         return [
             c.InputField(*dataset, source.column, [c.Transformation(kind, source.subtype, source.expression)])
             for source in sources
@@ -160,14 +166,16 @@ def build_datasets(contract: Contract, name: str) -> tuple[list[Any], Any]:
     ], output
 
 
-def _build_dataset_facets(contract: Contract, name: str, shape: Shape, *, record: bool = False) -> dict[str, Any]:
+def _build_dataset_facets(
+    contract: Contract, name: str, shape: Shape, *, record: bool = False
+) -> dict[str, DatasetFacet]:
     """Return the schema of a table, or of a topic's records (`record`); for a table also its name, PIPELINE.TABLE."""
     from openlineage.client.facet_v2 import schema_dataset, symlinks_dataset
 
     times = () if record else (*PERIODS[shape.kind], "systemFrom", "systemTo")
     types = {**shape.columns, **dict.fromkeys(times, "timestamp")}
     fields = [schema_dataset.SchemaDatasetFacetFields(column, kind) for column, kind in types.items()]
-    facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields)}
+    facets = {"schema": schema_dataset.SchemaDatasetFacet(fields)}
     if not record:
         identifier = symlinks_dataset.Identifier("hindcast", _table_address(contract, name), "TABLE")
         facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet([identifier])

@@ -6,9 +6,10 @@ A failure has our message, and what is stopped in Airflow stops in Spark.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -21,6 +22,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from hindcast.airflow import connections, step_metrics
 from hindcast.common import session, spark_connect, step_events
 from hindcast.common.errors import SettingsError
+from hindcast.common.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk.types import TaskInstance
 
 FAILURE_VARIABLE = "HINDCAST_FAILURE"
 """The variable that names the file to which a step under spark-submit writes its error."""
@@ -50,7 +56,7 @@ class SharedSpark(PySparkOperator):
         finally:
             spark.stop()
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  # OpenLineage's own form
+    def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
         return _build_step_facets(self.python_callable.__name__, list(self.op_args))
 
@@ -65,7 +71,7 @@ class SharedSpark(PySparkOperator):
 class SubmittedSpark(SparkSubmitOperator):
     """A step in a JVM of its own."""
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  # OpenLineage's own form
+    def get_openlineage_facets_on_complete(self, task_instance: TaskInstance) -> OperatorLineage | None:  # noqa: ARG002  # OpenLineage's own form
         """Return what the step read and wrote, for OpenLineage."""
         return _build_step_facets(Path(self.application).stem, list(self.application_args or ()))
 
@@ -109,7 +115,7 @@ def _read_token(path: str | None) -> str:
     return token
 
 
-def _build_step_facets(step: str, arguments: list[Any]) -> Any:
+def _build_step_facets(step: str, arguments: Sequence[str]) -> OperatorLineage | None:
     """Return what the step read and wrote, for OpenLineage, given the arguments of its task."""
     from hindcast.airflow import lineage
 
@@ -120,5 +126,5 @@ def _read_failure(failure: Path) -> AirflowException:
     """Return the exception for the error that a step wrote to a file before it ended."""
     if not failure.exists():
         return AirflowException("spark-submit failed without an error from Hindcast\n  what to do: see the log above")
-    error: dict[str, Any] = json.loads(failure.read_text(encoding="utf-8"))
-    return (AirflowFailException if error["final"] else AirflowException)(error["text"])
+    error: JsonObject = json.loads(failure.read_text(encoding="utf-8"))
+    return (AirflowFailException if error["final"] else AirflowException)(str(error["text"]))

@@ -6,7 +6,7 @@ Names begin with `hindcast.`. Tags are names of the contract, never a run, which
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hindcast.common.step_events import Event
 
@@ -66,18 +66,19 @@ def send_event(event: Event) -> None:
     """
     import structlog
     from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
 
     fields = {name: value for name, value in event.items() if name not in ("event", "level")}
     getattr(structlog.get_logger(logger_name="hindcast.steps"), event["level"])(event["event"], **fields)
     legacy_names = conf.getboolean("metrics", "legacy_names_on", fallback=True)
     for metric in list_metrics(event):
-        _send_metric(stats, f"hindcast.{metric.name}", metric, metric.tags)
+        _send_metric(f"hindcast.{metric.name}", metric, metric.tags)
         if legacy_names:
-            _send_metric(stats, f"hindcast.{metric.dotted_name}", metric, None)
+            _send_metric(f"hindcast.{metric.dotted_name}", metric, None)
 
 
-def _send_metric(stats: Any, name: str, metric: Metric, tags: dict[str, str] | None) -> None:
+def _send_metric(name: str, metric: Metric, tags: dict[str, str] | None) -> None:
+    from airflow.sdk.observability import stats
+
     match metric.kind:
         case "counter":
             stats.incr(name, int(metric.value), tags=tags)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from hindcast.airflow import run_requests, step_metrics
 from hindcast.common import step_events
@@ -19,8 +19,13 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from airflow.sdk import Context, PokeReturnValue
+    from airflow.sdk.types import OutletEventAccessorsProtocol, RuntimeTaskInstanceProtocol
     from pyspark.sql import SparkSession
+
+    from hindcast.common.json_values import JsonObject
 
 
 def check_preview(context: Context) -> None:
@@ -29,7 +34,7 @@ def check_preview(context: Context) -> None:
         run_requests.refuse_invalid_preview(context, datetime.now(UTC))
 
 
-def plan(pipeline: str, **context: Any) -> PokeReturnValue:
+def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
     """Store the run's plan, as a sensor, and return the run's number once that is done.
 
     If only a preview was asked for, the task and all that follow it are skipped. Not done while another run of the
@@ -48,7 +53,7 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
     ti, dag_run, run_id = context["ti"], context["dag_run"], context["run_id"]
     with _raise_airflow_errors():
         connections.apply_connection()
-        request = run_requests.read_run_request(context, datetime.now(UTC))  # type: ignore[arg-type]  # a plain dict
+        request = run_requests.read_run_request(context, datetime.now(UTC))
         ti.xcom_push("only", request.only or "")
         if context["params"]["preview"]:
             ti.xcom_push("until", request.until.isoformat() if request.until else "")
@@ -68,7 +73,7 @@ def plan(pipeline: str, **context: Any) -> PokeReturnValue:
         return PokeReturnValue(is_done=True, xcom_value=number)
 
 
-def _describe_predecessor(ti: Any, run_type: str, run_id: str, *, can_hold: bool) -> str | None:
+def _describe_predecessor(ti: RuntimeTaskInstanceProtocol, run_type: str, run_id: str, *, can_hold: bool) -> str | None:
     """Return which waiting run goes before one that is not planned yet, in a sentence; None if there is none.
 
     `can_hold` says whether a gate can hold changes back. If none can, Airflow has no DAG of approvals: one that still
@@ -183,7 +188,7 @@ def maintain(pipeline: str, spark: SparkSession) -> None:
         print(maintenance.format_report(report))
 
 
-def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
+def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol | None = None) -> bool:
     """Write the run's report, complete the run and send the events of what it published (assets.py).
 
     Return whether keys are newly held back, or hold more than before: then a person has to be asked.
@@ -195,12 +200,13 @@ def finish(pipeline: str, run: int, outlet_events: Any = None) -> bool:
 
         fields = run_steps.finish_run(pipeline, run)
         print(report.format_report(fields))
+        assert outlet_events is not None  # noqa: S101  # Airflow passes it
         assets.send_asset_events(outlet_events, fields)
         held = [table.get("held", {}) for table in fields["tables"].values()]
         return any(counts.get("newly") or counts.get("grown") for counts in held)
 
 
-def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
+def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessorsProtocol | None = None) -> None:
     """Finish the run of the release `name`: its report, and the events of what it published."""
     from hindcast.common.settings import read_settings
     from hindcast.plan import journal
@@ -209,8 +215,16 @@ def finish_release(pipeline: str, name: str, outlet_events: Any = None) -> None:
     finish(pipeline, runs[-1].number, outlet_events)  # earlier ones of this name were abandoned
 
 
-def held(pipeline: str) -> dict[str, Any]:
-    """Return what is held back: `text` for the person who decides, the `keys` to choose from, `until` when it was read.
+class HeldChanges(TypedDict):
+    """What is held back: `text` for the person who decides, the `keys` to choose from, `until` when it was read."""
+
+    text: str
+    keys: list[str]
+    until: str
+
+
+def held(pipeline: str) -> HeldChanges:
+    """Return what is held back.
 
     The task is skipped if nothing is held.
     """

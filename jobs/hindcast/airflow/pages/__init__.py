@@ -5,10 +5,12 @@ Every process of Airflow loads its plugins, but only one serves pages: what they
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "/hindcast"
 """The path at which Airflow's API server serves the pages."""
@@ -27,10 +29,6 @@ VIEWS = [
 ]
 """The pages as Airflow's UI lists them (external_views); it fills in the ids of DAG and run."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve the pages behind Airflow's login, as an ASGI application."""
@@ -39,13 +37,13 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await (await run_in_threadpool(_load_app))(scope, receive, send)
 
 
-def _load_app() -> Any:
+def _load_app() -> ASGIApp:
     with _BUILD_LOCK:
         return _build_app()
 
 
 @cache
-def _build_app() -> Any:
+def _build_app() -> ASGIApp:
     from hindcast.airflow.pages import access
     from hindcast.airflow.pages.routes import build_app
 

@@ -15,9 +15,9 @@ class PageAccess:
     `dag_id`; both refuse with 401 or 403. `readable` returns the ids of all DAGs that the user may read.
     """
 
-    website: Callable[..., Any]
-    pipeline: Callable[..., Any]
-    readable: Callable[..., Any]
+    website: Callable[..., None]
+    pipeline: Callable[..., None]
+    readable: Callable[..., frozenset[str]]
 
 
 def airflow_access() -> PageAccess:
@@ -27,7 +27,7 @@ def airflow_access() -> PageAccess:
     from airflow.api_fastapi.core_api.security import get_user, requires_access_dag, requires_access_view
     from fastapi import Depends
 
-    def readable(user: Any = Depends(get_user)) -> frozenset[str]:  # noqa: B008  # FastAPI's way
+    def readable(user: Any = Depends(get_user)) -> frozenset[str]:  # noqa: B008  # FastAPI's way; it reads the type
         return frozenset(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
     return PageAccess(requires_access_view(AccessView.WEBSITE), requires_access_dag("GET"), readable)

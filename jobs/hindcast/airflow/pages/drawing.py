@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 from hindcast.store.store_formats import UNKNOWN_TIME
 
@@ -14,7 +13,7 @@ WIDTH, HEIGHT, MARGIN = 120, 26, 4
 """The size of a sparkline, in pixels."""
 
 
-def sparkline(values: Sequence[float]) -> dict[str, Any]:
+def sparkline(values: Sequence[float]) -> dict[str, str | float | None]:
     """Return a sparkline: the SVG path of its line, the position of the last value, and that value.
 
     Equal values are a line in the middle; the last value is on the right.

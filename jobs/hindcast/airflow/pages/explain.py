@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import duckdb
 import sqlglot
@@ -14,10 +13,12 @@ from sqlglot.errors import SqlglotError
 
 from hindcast.airflow.pages import key_history
 from hindcast.airflow.pages.drawing import format_moment
-from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, Row, find_records
+from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
+from hindcast.airflow.pages.key_history import CellValue, Row, find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.errors import describe_cause
+from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
@@ -30,15 +31,15 @@ from hindcast.store.emitted_log import EmitCause
 
 def explain_row(
     warehouse: str, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows.
 
     Rows of other pipelines are included only if those are `readable`.
     """
     if name in contract.topics:
         (record,) = find_records(warehouse, contract, name, row)
-        text = f"It is the record of {record['topic']}, partition {record['partition']}, offset {record['offset']}."
-        return {"text": text, "parts": []}
+        place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
+        return {"text": f"It comes from the record in {place}.", "parts": []}
     reader = InputReader(warehouse, contract, known, frozenset(readable))
     view, shape = contract.views[name], list_shapes(contract)[name]
     if view.semantics == "kafka":
@@ -48,13 +49,13 @@ def explain_row(
             return {"text": text, "parts": [part.as_json(warehouse, contract)]}
     frozen = horizon.find_frozen_until(warehouse, contract, name)
     if frozen is not None and not _is_derivable(shape.kind, row, known, frozen):
-        text = f"What it was made of is no longer kept: its inputs were trimmed up to {format_moment(frozen)}."
+        text = f"Its input rows are no longer kept: the inputs were trimmed up to {format_moment(frozen)}."
         return {"text": text, "parts": []}
     try:
         text, parts = _RowExplainer(view, list_shapes(contract), row, reader, frozen).explain()
     except (SqlglotError, duckdb.Error) as error:
         # DuckDB does not support all of Spark's SQL.
-        text, parts = f"This page cannot tell: {redact_message(contract, name, describe_cause(error))}", []
+        text, parts = f"This page cannot explain the row: {redact_message(contract, name, describe_cause(error))}", []
     return {"text": text[:1].upper() + text[1:], "parts": [part.as_json(warehouse, contract) for part in parts]}
 
 
@@ -66,11 +67,12 @@ def _explain_emission(contract: Contract, reader: InputReader, cause: EmitCause)
     text = f"It was emitted in run {cause.run}, as {output}, when {place}"
     if record is None:
         return f"{text} was processed.", part
-    is_late = record["streamTime"] is not None and record["timestamp"] < record["streamTime"]
-    fate = "; it was late" if is_late else ""
+    moment, stream_time = read_moment(record, "timestamp"), find_cell(record, "streamTime", datetime)
+    is_late = stream_time is not None and moment < stream_time
+    note = "; it was late" if is_late else ""
     if record["fate"] != "accepted" and not part.total:  # another history retention may have accepted it since
-        fate = f"; it is {record['fate']}, so {cause.topic} does not have it"
-    return f"{text}, dated {format_moment(record['timestamp'])}, was processed{fate}.", part
+        note = f"; it is {record['fate']!s}, so {cause.topic} does not have it"
+    return f"{text}, dated {format_moment(moment)}, was processed{note}.", part
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class _RowExplainer:
     @property
     def moment(self) -> datetime:
         """The moment at which the row begins to be true, but not before its inputs are kept."""
-        start: datetime = next(self.row[name] for name in ("timestamp", "windowStart", "validFrom") if name in self.row)
+        starts = ("timestamp", "windowStart", "validFrom")
+        start = read_moment(self.row, next(name for name in starts if name in self.row))
         return start if self.horizon is None else max(start, self.horizon)
 
     def explain(self) -> tuple[str, list[InputRows]]:
@@ -95,7 +98,7 @@ class _RowExplainer:
             return self._explain_aggregate()
         first, join = self._read_first(), self.view.join
         if join is None:
-            return f"it is made of {_describe_rows(first)}.", [first]
+            return f"it comes from {_describe_rows(first)}.", [first]
         if join.stream:
             return self._explain_stream_join(first)
         return self._explain_lookup(first, join)
@@ -104,11 +107,15 @@ class _RowExplainer:
         """Return the row of the first input."""
         name = self.view.first_input
         if self.known[name].kind != "versions":
-            return self.reader.read_event(name, (self.row.get("_partition"), self.row.get("_offset")), self._span)
+            return self.reader.read_event(name, self._find_place("_partition", "_offset"), self._span)
         keys = resolve_all(self.view.key, self.view, self.known)
         by_text = {text: self.row.get(column) for column, text in keys.items()}
         key = [by_text.get(f"{name}.{column}", self.row.get(column)) for column in self.known[name].key]
         return self.reader.read_version(name, key, self.moment)
+
+    def _find_place(self, partition: str, offset: str) -> tuple[int | None, int | None]:
+        """Return the partition and offset in these columns of the row."""
+        return find_cell(self.row, partition, int), find_cell(self.row, offset, int)
 
     @property
     def _span(self) -> tuple[datetime, datetime]:
@@ -119,15 +126,15 @@ class _RowExplainer:
 
     def _explain_stream_join(self, first: InputRows) -> tuple[str, list[InputRows]]:
         """Explain a pair of events of two streams."""
-        place = (self.row.get("_rightPartition"), self.row.get("_rightOffset"))
+        place = self._find_place("_rightPartition", "_rightOffset")
         second = self.reader.read_event(self.view.second_input or "", place, self._span)
-        return f"{_describe_rows(first)} met {_describe_rows(second)} within the window.", [first, second]
+        return f"{_describe_rows(first)} was joined with {_describe_rows(second)} within the window.", [first, second]
 
     def _explain_lookup(self, first: InputRows, join: Join) -> tuple[str, list[InputRows]]:
         """Explain a lookup in a table: the version of the key that was valid then."""
         name, by = self.view.second_input or "", ""
         row = first.rows[0] if first.rows else self.row
-        key: Sequence[Any] = [row.get(column) for column in self.known[self.view.first_input].key]
+        key: Sequence[CellValue] = [row.get(column) for column in self.known[self.view.first_input].key]
         if join.keys:
             key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
         second = self.reader.read_version(name, key or [None], self.moment)
@@ -142,7 +149,7 @@ class _RowExplainer:
             second,
         ]
 
-    def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[Any]:
+    def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[CellValue]:
         """Return the values of the expressions of `on` over the first input's row; none without a row."""
         if not first.rows:
             return []
@@ -169,7 +176,7 @@ class _RowExplainer:
             where = resolve_all({"": self.view.where}, self.view, self.known)
             conditions += [f"({_duckdb_expression(text)})" for text in where.values()]
         if window is not None:
-            start, end = self.row["windowStart"], self.row["windowEnd"]
+            start, end = read_moment(self.row, "windowStart"), read_moment(self.row, "windowEnd")
             sign = "<" if window.tumbling or window.hopping else "<="
             conditions.append(f'"timestamp" >= {sql_literal(start)} AND "timestamp" {sign} {sql_literal(end)}')
             bounds = [ColumnBound("timestamp", start, end)]
@@ -181,10 +188,10 @@ class _RowExplainer:
         part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
         hidden = any(column in text for text in groups.values() for column in part.marked)
         group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
-        return f"it sums up {_describe_rows(part)} with {group}, {when}.", [part]
+        return f"it aggregates {_describe_rows(part)} with {group}, {when}.", [part]
 
 
-_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "begun by"}
+_MOMENT_WORDS = {"versions": "valid at", "events": "up to", "pairs": "up to", "windows": "started by"}
 
 
 def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> bool:
@@ -192,20 +199,21 @@ def _is_derivable(kind: str, row: Row, known: datetime, frozen: datetime) -> boo
     if known < frozen:
         return False
     if kind == "versions":
-        return row["validTo"] is None or row["validTo"] > frozen
-    return bool(row[PERIODS[kind][0]] >= frozen)
+        end = find_cell(row, "validTo", datetime)
+        return end is None or end > frozen
+    return read_moment(row, PERIODS[kind][0]) >= frozen
 
 
 def _describe_rows(part: InputRows) -> str:
     """Return how many rows an input had, in words."""
     if not part.open:
-        return f"what the table {part.source.pipeline}.{part.source.name} had (you may not read that pipeline)"
+        return f"what {part.source.pipeline}.{part.source.name} had at that time (you may not read that pipeline)"
     noun = "version" if part.source.kind == "versions" else "event" if part.source.kind == "events" else "row"
     count = {0: "no", 1: "one"}.get(part.total, f"{part.total:,}")
     return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"
 
 
-def _format_literal(value: Any) -> str:
+def _format_literal(value: CellValue) -> str:
     return "NULL" if value is None else sql_literal(value)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from hindcast.airflow.pages import catalog
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract, list_shapes
 
 BOX_WIDTH, BOX_HEIGHT, COLUMN_STEP, ROW_STEP = 170, 44, 230, 62
@@ -30,7 +30,7 @@ class GraphNode:
     reading: str | None = None
 
 
-def build_graph(contract: Contract, readable: Collection[str]) -> dict[str, Any]:
+def build_graph(contract: Contract, readable: Collection[str]) -> JsonObject:
     """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels."""
     nodes = _list_nodes(contract, readable)
     rows: dict[int, int] = {}
@@ -38,7 +38,7 @@ def build_graph(contract: Contract, readable: Collection[str]) -> dict[str, Any]
     for node in nodes:
         places[node.id] = (node.column * COLUMN_STEP, rows.get(node.column, 0) * ROW_STEP)
         rows[node.column] = rows.get(node.column, 0) + 1
-    boxes = [
+    boxes: list[JsonValue] = [
         {
             "name": node.name,
             "kind": node.kind,
@@ -51,7 +51,7 @@ def build_graph(contract: Contract, readable: Collection[str]) -> dict[str, Any]
         }
         for node in nodes
     ]
-    arrows = [
+    arrows: list[JsonValue] = [
         {
             "from": [places[i][0] + BOX_WIDTH, places[i][1] + BOX_HEIGHT // 2],
             "to": [places[n.id][0], places[n.id][1] + BOX_HEIGHT // 2],

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TypeAlias
 
 from hindcast.airflow.pages import catalog, key_history
+from hindcast.airflow.pages.key_history import CellValue, Row, find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
@@ -22,7 +24,9 @@ from hindcast.store.tables import Table
 MAX_ROWS = 20
 """How many rows of an input are shown; if there are more, their number is shown."""
 
-Row = dict[str, Any]
+
+RecordPlace: TypeAlias = dict[str, str | int | None]
+"""The `topic` of a record in Kafka (or another pipeline's table), its `partition` and its `offset`."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,13 @@ class InputRows:
         """True if a column of the key is sensitive."""
         return bool(self.marked & set(self.source.key))
 
-    def as_json(self, warehouse: str, contract: Contract) -> dict[str, Any]:
+    def as_json(self, warehouse: str, contract: Contract) -> JsonObject:
         """Return the part as JSON; `rows` is None if they may not be shown."""
         start = PERIODS[self.source.kind][0]
-        rows = [
+        rows: list[JsonValue] = [
             {
                 "key": None if self.has_sensitive_key else self._format_key(row),
-                "from": row[start].isoformat(),
+                "from": read_moment(row, start).isoformat(),
                 "values": key_history.mask_row({c: v for c, v in row.items() if not c.startswith("_")}, self.marked),
                 "records": find_records(warehouse, contract, self.name, row),
             }
@@ -69,18 +73,19 @@ class InputRows:
         return None if None in key else read.format_key(self.source, key)
 
 
-def find_records(warehouse: str, contract: Contract, name: str, row: Row) -> list[dict[str, Any]]:
-    """Return the records that a row comes from: topic in Kafka (or another pipeline's table), partition, offset.
+def find_records(warehouse: str, contract: Contract, name: str, row: Row) -> list[RecordPlace]:
+    """Return the places of the records that a row comes from.
 
     For a version of a kafka view it is the record that the view emitted. A row made of several rows has none.
     """
     view = contract.views.get(name)
     emits = view and view.semantics == "kafka" and not (view.stream and view.aggregate is None)
-    places = [(name, row.get("_partition"), row.get("_offset"))]
+    places = [(name, "_partition", "_offset")]
     if view and view.second_input:
-        places.append((view.second_input, row.get("_rightPartition"), row.get("_rightOffset")))
-    records = []
-    for source, partition, offset in places:
+        places.append((view.second_input, "_rightPartition", "_rightOffset"))
+    records: list[RecordPlace] = []
+    for source, *columns in places:
+        partition, offset = (find_cell(row, column, int) for column in columns)
         if partition is not None:
             topic, number = f"emitted/{name}", partition
             if not (emits and source == name):
@@ -108,7 +113,7 @@ class InputReader:
     known_at: datetime
     readable: frozenset[str]
 
-    def read_event(self, name: str, place: tuple[Any, Any], span: tuple[datetime, datetime]) -> InputRows:
+    def read_event(self, name: str, place: tuple[int | None, int | None], span: tuple[datetime, datetime]) -> InputRows:
         """Return the event of a place (partition, offset), whose timestamp lies within the span."""
         if None in place:
             return self._build_part(name)
@@ -126,14 +131,14 @@ class InputReader:
                 condition = f'"partition" = {partition} AND "offset" = {offset}'
                 record = next(iter(key_history.sample_rows(engine, condition, "run", 1).rows), None)
         if record is not None:
-            start, moment = PERIODS[part.source.kind][0], record["timestamp"]
+            start, moment = PERIODS[part.source.kind][0], read_moment(record, "timestamp")
             condition = f'"_partition" = {partition} AND "_offset" = {offset}'
             # With valid_time the row's timestamp may differ from the log's.
             is_same = self.contract.topics[name].valid_time is None and record.get("recordTimestamp") is None
             part = self.read_rows(name, condition, [ColumnBound(start, moment, moment)] if is_same else [])
         return record, part
 
-    def read_version(self, name: str, key: Sequence[Any], moment: datetime) -> InputRows:
+    def read_version(self, name: str, key: Sequence[CellValue], moment: datetime) -> InputRows:
         """Return the version of a key that was valid at a moment."""
         part = self._build_part(name)
         if None in key:
@@ -172,10 +177,9 @@ class InputReader:
         past = [
             run for run in journal.read_runs(self.warehouse, self.contract.pipeline) if run.known_at <= self.known_at
         ]
-        pin = past[-1].plan.as_of_system_times.get(name) if past else None
         source = inputs.locate_input_table(self.warehouse, self.contract, name)
         contracts, _ = catalog.load_contracts()
         if source.pipeline in contracts:  # the other pipeline may mark more columns
             marked |= find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
-        moment = pin or self.known_at
+        moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at
         return InputRows(name, source, moment, source.pipeline in self.readable, marked)

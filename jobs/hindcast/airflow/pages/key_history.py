@@ -1,4 +1,4 @@
-"""The history of one key in one table: every row that was ever believed, and which of them answer a question.
+"""The history of one key in one table: every row that was ever current, and which of them answer a question.
 
 A key's history is read once for each version of its table: moving a cursor reads nothing.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from threading import Lock
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow as pa
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import sql_literal
 from hindcast.common.errors import QueryError, UnknownError
+from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
@@ -34,17 +36,28 @@ _CACHE_SIZE = 32
 _MAX_CACHED_ROWS = 200_000
 
 
+CellValue: TypeAlias = (
+    bool | int | float | str | bytes | date | Decimal | list["CellValue"] | dict[str, "CellValue"] | None
+)
+"""A value in a table, as DuckDB and Arrow give it to Python."""
+
+Row: TypeAlias = dict[str, CellValue]
+"""A row of a table, by column."""
+
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class RowSample:
     """The first rows of `total`."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     total: int
 
 
 @dataclass(frozen=True)
 class KeyHistory:
-    """Every row of a key that was ever believed, with lineage."""
+    """Every row of a key that was ever current, with lineage."""
 
     table: Table
     rows: pa.Table
@@ -65,7 +78,7 @@ class KeyHistory:
         return self._sample_rows(condition, f'"{self.start_column}" DESC', limit)
 
     def find_changes(self, known: datetime, other: datetime, limit: int) -> RowSample:
-        """Return the rows believed at `known` and not at `other`, by valid time."""
+        """Return the rows current at `known` and not at `other`, by valid time."""
         here, there = (f"({predicates.known_at_condition(sql_literal(moment))})" for moment in (known, other))
         return self._sample_rows(f"{here} AND NOT coalesce{there}", f'"{self.start_column}"', limit)
 
@@ -103,8 +116,8 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
     return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
 
 
-def read_history(table: Table, key: Sequence[Any]) -> KeyHistory:
-    """Return every row of a key that was ever believed; UnknownError if there is none."""
+def read_history(table: Table, key: Sequence[CellValue]) -> KeyHistory:
+    """Return every row of a key that was ever current; UnknownError if there is none."""
     delta_table = tables.open_table(table)
     if delta_table is None:
         raise UnknownError("the table has not been published yet", where=table.path, fix="run the pipeline first")
@@ -143,11 +156,29 @@ def list_sensitive_columns(contract: Contract, name: str) -> frozenset[str]:
     """Return the sensitive columns of a table; QueryError if its key is sensitive, as the pages ask by key."""
     marked = find_sensitive_columns(contract)[name]
     if marked & set(tables.locate_table("", contract, name).key):
-        raise QueryError(f"the key of {name} is sensitive", where=contract.pipeline, fix="no page shows its rows")
+        raise QueryError(
+            f"the key of {name} is sensitive",
+            where=contract.pipeline,
+            fix="choose another table; the pages show no rows of this one",
+        )
     return marked
 
 
-def mask_row(row: dict[str, Any], marked: frozenset[str]) -> dict[str, Any]:
+def find_cell(row: Row, name: str, kind: type[T]) -> T | None:
+    """Return the value of a column; None if the row has no value of this type there."""
+    value = row.get(name)
+    return value if isinstance(value, kind) else None
+
+
+def read_moment(row: Row, name: str) -> datetime:
+    """Return the moment in a column that has one in every row; TypeError if it has none."""
+    moment = row[name]
+    if not isinstance(moment, datetime):
+        raise TypeError(f"{name} is {moment!r}")
+    return moment
+
+
+def mask_row(row: Row, marked: frozenset[str]) -> dict[str, JsonValue]:
     """Return a row as JSON, with sensitive values masked."""
     return {name: MASK if name in marked else plain_value(value) for name, value in row.items()}
 

@@ -5,10 +5,12 @@ A column is a run, a row a partition. A completed run's offsets come from its re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hindcast.airflow.pages import graph
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
@@ -33,22 +35,49 @@ class RunOffsets(NamedTuple):
     fates: dict[str, int]
 
 
+@dataclass(frozen=True)
+class _TopicReport:
+    """What the report of a completed run says of a topic: the offsets replayed, and how many records were late."""
+
+    offsets: list[RunOffsets]
+    late: int
+
+
+def _read_report(run: Run, name: str) -> _TopicReport | None:
+    """Return what a run's report says of a topic; None without a report, or if it says nothing."""
+    topics: Any = run.outcome.report.get("topics") if isinstance(run.outcome, Completed) else None
+    if (topic := (topics or {}).get(name)) is None:
+        return None
+    parts = (RunOffsets(p["partition"], p["start"], p["end"], p["fates"]) for p in topic["partitions"])
+    return _TopicReport([part for part in parts if part.end > part.start], topic.get("late") or 0)
+
+
+def _format_run(run: Run) -> JsonObject:
+    return {
+        "run": run.number,
+        "runId": run.run_id,
+        "state": run.state,
+        "knownAt": run.known_at.isoformat(),
+        "intervalEnd": end.isoformat() if (end := run.plan.interval_end) else None,
+        "release": bool(run.plan.released),
+    }
+
+
 def build_page(
     settings: Settings, contract: Contract, readable: Collection[str], before: int | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the fields of a pipeline's page: its last runs (those `before` a number), and the graph of its tables."""
     past = [
         run for run in journal.read_runs(settings.warehouse, contract.pipeline) if before is None or run.number < before
     ]
     shown = past[-MAX_RUNS:]
-    topics = [_build_topic(settings.warehouse, contract, name, shown) for name in contract.topics]
-    fates = {fate for topic in topics for fate in topic["fates"]}
+    offsets = {name: [list_run_offsets(settings.warehouse, run, name) for run in shown] for name in contract.topics}
     return {
         "pipeline": contract.pipeline,
         "before": before,
         "runs": [_format_run(run) for run in shown],
-        "topics": topics,
-        "fates": [fate for fate in ledger.FATES if fate in fates],
+        "topics": [_build_topic(settings.warehouse, contract, name, shown, by_run) for name, by_run in offsets.items()],
+        "fates": _list_fates(pieces for by_run in offsets.values() for pieces in by_run),
         "earlier": shown[0].number if len(past) > MAX_RUNS else None,
         "graph": graph.build_graph(contract, readable),
     }
@@ -56,21 +85,15 @@ def build_page(
 
 def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
     """Return what a run replayed of a topic; for an unfinished or abandoned run also what it planned."""
-    report = _read_topic_report(run, name)
-    if report is not None:
-        return [
-            RunOffsets(p["partition"], p["start"], p["end"], p["fates"])
-            for p in report["partitions"]
-            if p["end"] > p["start"]
-        ]
-    if name not in run.plan.topics:
+    if (report := _read_report(run, name)) is not None:
+        return report.offsets
+    if (plan := run.plan.topics.get(name)) is None:
         return []
     log = tables.log_table(warehouse, run.plan.pipeline, name)
     ingested = {
         (p.partition, p.start): RunOffsets(p.partition, p.start, p.end, p.fates)
         for p in ledger.read_ingested_ranges(log, run.number)
     }
-    plan = run.plan.topics[name]
     planned = [RunOffsets(p, offsets.start, offsets.end, {}) for part in plan.parts for p, offsets in part.items()]
     done = [ingested.pop((piece.partition, piece.start), piece) for piece in planned]
     left = [
@@ -79,12 +102,6 @@ def list_run_offsets(warehouse: str, run: Run, name: str) -> list[RunOffsets]:
         if own.end < piece.end
     ]
     return [*done, *left, *ingested.values()]
-
-
-def _read_topic_report(run: Run, name: str) -> Mapping[str, Any] | None:
-    """Return what the report of a completed run says about a topic; None without a report."""
-    topics: Any = run.outcome.report.get("topics") if isinstance(run.outcome, Completed) else None
-    return (topics or {}).get(name)
 
 
 def find_gaps(by_run: list[list[RunOffsets]]) -> list[dict[int, tuple[int, int]]]:
@@ -107,48 +124,43 @@ def find_gaps(by_run: list[list[RunOffsets]]) -> list[dict[int, tuple[int, int]]
     return gaps
 
 
-def _format_run(run: Run) -> dict[str, Any]:
-    return {
-        "run": run.number,
-        "runId": run.run_id,
-        "state": run.state,
-        "knownAt": run.known_at.isoformat(),
-        "intervalEnd": run.plan.interval_end and run.plan.interval_end.isoformat(),
-        "release": bool(run.plan.released),
-    }
+def _list_fates(by_run: Iterable[Sequence[RunOffsets]]) -> list[str]:
+    """Return the fates that occur, in their usual order."""
+    found = {fate for pieces in by_run for piece in pieces for fate, n in piece.fates.items() if n}
+    return [fate for fate in ledger.FATES if fate in found]
 
 
-def _build_topic(warehouse: str, contract: Contract, name: str, runs: list[Run]) -> dict[str, Any]:
+def _build_topic(
+    warehouse: str, contract: Contract, name: str, runs: list[Run], by_run: list[list[RunOffsets]]
+) -> JsonObject:
     """Return the partitions of a topic, each with a cell for every run, and how many records of each run were late.
 
     `topic` and `number` of a partition are Kafka's (topic_patterns.py).
     """
-    by_run = [list_run_offsets(warehouse, run, name) for run in runs]
     gaps = find_gaps(by_run)
     partitions = sorted({piece.partition for pieces in by_run for piece in pieces})
     kafka_topic, members = contract.kafka_topic(name), journal.read_members(warehouse, contract, name)
-    rows = []
+    rows: list[JsonValue] = []
     for p in partitions[:MAX_PARTITIONS]:
         topic, number = topic_patterns.kafka_partition(kafka_topic, members, p)
         cells = [_build_cell(p, pieces, gap) for pieces, gap in zip(by_run, gaps, strict=True)]
         rows.append({"partition": p, "topic": topic, "number": number, "cells": cells})
-    reports = [_read_topic_report(run, name) or {} for run in runs]
-    late = [
-        (report.get("late") or 0, sum(piece.end - piece.start for piece in pieces))
-        for report, pieces in zip(reports, by_run, strict=True)
-    ]
-    fates = {fate for pieces in by_run for piece in pieces for fate, n in piece.fates.items() if n}
+    late = [report.late if (report := _read_report(run, name)) else 0 for run in runs]
+    totals = [sum(piece.end - piece.start for piece in pieces) for pieces in by_run]
     return {
         "name": name,
         "topic": kafka_topic,
         "rows": rows,
         "partitions": len(partitions),
-        "late": [{"late": n, "records": total, "share": n / total if total else 0.0} for n, total in late],
-        "fates": [fate for fate in ledger.FATES if fate in fates],
+        "late": [
+            {"late": n, "records": total, "share": n / total if total else 0.0}
+            for n, total in zip(late, totals, strict=True)
+        ],
+        "fates": _list_fates(by_run),
     }
 
 
-def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[int, int]]) -> dict[str, Any] | None:
+def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[int, int]]) -> JsonObject | None:
     """Return a run's cell of a partition: its ranges, the share of each fate, a gap before it; None if it is empty."""
     own = [piece for piece in pieces if piece.partition == partition]
     if not own:
@@ -158,7 +170,8 @@ def _build_cell(partition: int, pieces: list[RunOffsets], gap: dict[int, tuple[i
     for piece in own:
         for fate, n in piece.fates.items():
             fates[fate] = fates.get(fate, 0) + n
-    done, shares = 0.0, []
+    done = 0.0
+    shares: list[JsonValue] = []
     for fate in (fate for fate in ledger.FATES if fates.get(fate)):
         shares.append({"fate": fate, "from": done, "share": fates[fate] / total})
         done += fates[fate] / total

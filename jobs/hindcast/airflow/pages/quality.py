@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from hindcast.airflow.pages import catalog, drawing, run_reports
+from hindcast.airflow.pages.run_reports import RunOutcome
 from hindcast.common.errors import HindcastError, TableError
+from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.plan import journal
@@ -23,7 +26,43 @@ MEASURES = {"records": "records read", "late": "late", "corrected": "corrections
 """The counts of each run that are drawn, with their names on the pages."""
 
 
-def build_overview(settings: Settings, readable: Collection[str]) -> dict[str, Any]:
+Problem: TypeAlias = dict[str, str]
+"""An error as the pages show it: `found`, `where`, and `mend`, what to do."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """A run with its outcome, and where its report and Data Docs are (below the reports' folder; None without one).
+
+    `problems` has the errors of reading these: a report that cannot be read counts as none.
+    """
+
+    run: Run
+    outcome: RunOutcome
+    report: str | None
+    data_docs: str | None
+    problems: list[Problem]
+
+    def as_json(self) -> JsonObject:
+        """Return the entry as the pages have it."""
+        return {
+            "run": self.run.number,
+            "runId": self.run.run_id,
+            "state": self.run.state,
+            "ended": self.run.has_report,
+            "found": self.run.stopped,
+            "knownAt": self.run.known_at.isoformat(),
+            "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
+            **self.outcome.as_json(),
+            "report": self.report,
+            "dataDocs": self.data_docs,
+            "problems": self.problems,
+        }
+
+
+def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
     """Return an entry for each `readable` pipeline: how its last run ended, and the trend of its last runs.
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
@@ -37,10 +76,10 @@ def build_overview(settings: Settings, readable: Collection[str]) -> dict[str, A
     }
 
 
-def _build_overview_line(settings: Settings, pipeline: str, about: str) -> dict[str, Any]:
+def _build_overview_line(settings: Settings, pipeline: str, about: str) -> JsonObject:
     """Return the entry of one pipeline, with all errors of its journal and its reports."""
-    runs: list[dict[str, Any]] = []
-    problems: list[dict[str, str]] = []
+    runs: list[RunEntry] = []
+    problems: list[Problem] = []
     try:
         runs = [build_run_entry(settings, run) for run in journal.read_runs(settings.warehouse, pipeline)[-MAX_RUNS:]]
     except HindcastError as error:
@@ -51,19 +90,19 @@ def _build_overview_line(settings: Settings, pipeline: str, about: str) -> dict[
         where = journal.runs_table(settings.warehouse, pipeline).path
         fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
         problems.append(_format_problem(TableError(found, where=where, fix=fix)))
-    problems += [problem for run in runs for problem in run["problems"]]
-    ended = [run for run in runs if run["ended"]]
+    problems += [problem for run in runs for problem in run.problems]
+    ended = [run for run in runs if run.run.has_report]
     return {
         "pipeline": pipeline,
         "description": about,
-        "last": ended[-1] if ended else None,
-        "runs": runs,
+        "last": ended[-1].as_json() if ended else None,
+        "runs": [run.as_json() for run in runs],
         "trends": build_trends(ended),
         "problems": [problem for n, problem in enumerate(problems) if problem not in problems[:n]],
     }
 
 
-def build_pipeline_page(settings: Settings, contract: Contract, before: int | None = None) -> dict[str, Any]:
+def build_pipeline_page(settings: Settings, contract: Contract, before: int | None = None) -> JsonObject:
     """Return the runs of a pipeline, newest first (those `before` a number), and the gates of the last that ended."""
     past = journal.read_runs(settings.warehouse, contract.pipeline)
     shown = [run for run in past if before is None or run.number < before]
@@ -72,8 +111,8 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     return {
         "pipeline": contract.pipeline,
         "description": contract.description.strip(),
-        "runs": entries[::-1],
-        "trends": build_trends([run for run in entries if run["ended"]]),
+        "runs": [entry.as_json() for entry in reversed(entries)],
+        "trends": build_trends([entry for entry in entries if entry.run.has_report]),
         "earlier": shown[-MAX_RUNS].number if len(shown) > MAX_RUNS else None,
         "total": len(past),
         "gatesOf": ended[-1] if ended else None,
@@ -81,15 +120,12 @@ def build_pipeline_page(settings: Settings, contract: Contract, before: int | No
     }
 
 
-def build_run_entry(settings: Settings, run: Run) -> dict[str, Any]:
-    """Return the outcome of a run, and where its report is (a path below the reports' folder; None without one).
-
-    `problems` has the errors of reading it: a report that cannot be read counts as none.
-    """
+def build_run_entry(settings: Settings, run: Run) -> RunEntry:
+    """Return the outcome of a run and the paths of its report and Data Docs."""
     folder = settings.reports / run.plan.pipeline
-    problems: list[dict[str, str]] = []
+    problems: list[Problem] = []
 
-    def attempt(read: Callable[[], Any]) -> Any:
+    def attempt(read: Callable[[], T]) -> T | None:
         try:
             return read()
         except HindcastError as error:
@@ -97,48 +133,38 @@ def build_run_entry(settings: Settings, run: Run) -> dict[str, Any]:
             problems.extend([problem] if problem not in problems else [])
             return None
 
-    summary = attempt(lambda: run_reports.summarize_run(settings, run))
-    return {
-        "run": run.number,
-        "runId": run.run_id,
-        "state": run.state,
-        "ended": run.has_report,
-        "found": run.stopped,
-        "knownAt": run.known_at.isoformat(),
-        "intervalEnd": run.plan.interval_end and run.plan.interval_end.isoformat(),
-        **(summary or run_reports.summarize_unread_run(run)),
-        "report": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html")),
-        "dataDocs": attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html")),
-        "problems": problems,
-    }
+    outcome = attempt(lambda: run_reports.summarize_run(settings, run)) or run_reports.summarize_unread_run(run)
+    report = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}.html"))
+    data_docs = attempt(lambda: run_reports.find_file(folder, f"run-{run.number}/index.html"))
+    return RunEntry(run, outcome, report, data_docs, problems)
 
 
-def _format_problem(error: HindcastError) -> dict[str, str]:
+def _format_problem(error: HindcastError) -> Problem:
     return {"found": error.found, "where": error.where, "mend": error.fix}
 
 
-def build_trends(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def build_trends(runs: Sequence[RunEntry]) -> list[JsonObject]:
     """Return the counts of runs, oldest first, as sparklines; counts that are 0 in all of them are left out."""
-    trends = []
+    trends: list[JsonObject] = []
     for measure, words in MEASURES.items():
-        values = [run[measure] for run in runs]
+        values = [run.outcome.counts[measure] for run in runs]
         if any(values):
             text = f"{words}, oldest run first: {', '.join(f'{n:,}' for n in values)}"
-            trends.append({"measure": measure, "words": words, "told": text} | drawing.sparkline(values))
+            trends.append({"measure": measure, "words": words, "told": text, **drawing.sparkline(values)})
     return trends
 
 
-def _read_gates(warehouse: str, contract: Contract, run: int) -> list[dict[str, Any]]:
+def _read_gates(warehouse: str, contract: Contract, run: int) -> list[JsonObject]:
     """Return the gates of a run, worst first, each with the trend of what it observed."""
-    entries = []
-    for table, gates in gate_results.read_results(warehouse, contract.pipeline, run).items():
-        for gate in gates:
-            trend = [value for value in gate.trend if value is not None]
-            text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
-            named = format_gate(gate.expectation, gate.kwargs)
-            shown = {"table": table, "named": named, "told": text, "spark": drawing.sparkline(trend)}
-            entries.append({**gate.as_json(), **shown})
-    return sorted(entries, key=lambda gate: OUTCOMES.index(gate["outcome"]))
+    results = gate_results.read_results(warehouse, contract.pipeline, run)
+    pairs = [(table, gate) for table, gates in results.items() for gate in gates]
+    entries: list[JsonObject] = []
+    for table, gate in sorted(pairs, key=lambda pair: OUTCOMES.index(pair[1].outcome)):
+        trend = [value for value in gate.trend if value is not None]
+        text = f"Observed, oldest run first: {', '.join(f'{value:g}' for value in trend)}"
+        shown: JsonObject = {"named": format_gate(gate.expectation, gate.kwargs), "told": text}
+        entries.append({**gate.as_json(), "table": table, **shown, "spark": drawing.sparkline(trend)})
+    return entries
 
 
 _LOG = logging.getLogger(__name__)

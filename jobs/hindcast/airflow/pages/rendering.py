@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +22,7 @@ from starlette.responses import FileResponse, Response
 from hindcast.airflow.pages.drawing import format_moment
 from hindcast.common import permissions
 from hindcast.common.errors import HindcastError, PlatformError, UnknownError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.plurals import format_count
 from hindcast.query.show import format_cell, plain_value
 from hindcast.report.page import SIGNS, format_timestamp
@@ -49,14 +50,14 @@ nothing.
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 
 
-def render_page(request: Request, template: str, fields: dict[str, Any], status: int = 200) -> Response:
+def render_page(request: Request, template: str, fields: JsonObject, status: int = 200) -> Response:
     """Return a page: a template of this package, filled with the fields."""
     text = _load_templates().get_template(template).render(root=request.scope.get("root_path", ""), **fields)
     headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY}
     return Response(text.encode("utf-8", "replace"), status, headers, "text/html; charset=utf-8")
 
 
-def as_json(fields: dict[str, Any], status: int = 200) -> Response:
+def as_json(fields: JsonObject, status: int = 200) -> Response:
     """Return the fields as JSON (`show.plain_value`)."""
     text = json.dumps(plain_value(fields), indent=1)
     return Response(text.encode("utf-8", "replace"), status, {**_HEADERS}, "application/json")
@@ -125,9 +126,9 @@ def _load_templates() -> Environment:
     return environment
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: JsonValue) -> str:
     """Return a value as text; an ISO 8601 moment in its shortest form."""
-    try:
-        return format_moment(datetime.fromisoformat(value))
-    except (TypeError, ValueError):
-        return format_cell(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return format_moment(datetime.fromisoformat(value))
+    return format_cell(value)

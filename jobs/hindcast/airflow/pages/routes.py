@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal
+from typing import Literal, ParamSpec
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -17,18 +17,20 @@ from starlette.responses import RedirectResponse, Response
 
 from hindcast.airflow.pages import catalog, ledger_page, quality, rendering, time_machine
 from hindcast.airflow.pages.access import PageAccess
+from hindcast.airflow.pages.time_machine import MachineRequest
 from hindcast.common.errors import HindcastError, QueryError, UnknownError
+from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal
 
-PageData = dict[str, Any]
 PageName = Literal["quality", "machine", "ledger", "report"]
+P = ParamSpec("P")
 
 
 def build_app(access: PageAccess) -> FastAPI:
     """Return the application; `access` says who may read what."""
-    may: Any = Depends(access.readable)
-    of_machine: Any = Depends(time_machine.MachineRequest)
+    may = Depends(access.readable)
+    of_machine = Depends(MachineRequest)
     anyone = APIRouter(dependencies=[Depends(access.website)])
     pipeline = APIRouter(dependencies=[Depends(access.website), Depends(access.pipeline)])
 
@@ -41,19 +43,19 @@ def build_app(access: PageAccess) -> FastAPI:
         return rendering.serve_asset(name)
 
     @_add_page(anyone, "/quality", "quality.html")
-    def all_quality(readable: frozenset[str] = may) -> PageData:
+    def all_quality(readable: frozenset[str] = may) -> JsonObject:
         return quality.build_overview(read_settings(), readable)
 
     @_add_page(pipeline, "/quality/{dag_id}", "runs.html")
-    def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> PageData:
+    def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
         return quality.build_pipeline_page(read_settings(), catalog.load_contract(dag_id, readable), before)
 
     @_add_page(anyone, "/machine", "pipelines.html")
-    def all_machines(readable: frozenset[str] = may) -> PageData:
+    def all_machines(readable: frozenset[str] = may) -> JsonObject:
         return {"page": "machine", "pipelines": catalog.list_pipelines(readable)}
 
     @_add_page(pipeline, "/machine/{dag_id}", "machine.html")
-    def one_machine(dag_id: str, asked: Any = of_machine, readable: frozenset[str] = may) -> PageData:
+    def one_machine(dag_id: str, asked: MachineRequest = of_machine, readable: frozenset[str] = may) -> JsonObject:
         return time_machine.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, asked)
 
     @pipeline.get("/keys/{dag_id}.json")
@@ -63,11 +65,11 @@ def build_app(access: PageAccess) -> FastAPI:
         )
 
     @_add_page(anyone, "/ledger", "pipelines.html")
-    def all_ledgers(readable: frozenset[str] = may) -> PageData:
+    def all_ledgers(readable: frozenset[str] = may) -> JsonObject:
         return {"page": "ledger", "pipelines": catalog.list_pipelines(readable)}
 
     @_add_page(pipeline, "/ledger/{dag_id}", "ledger.html")
-    def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> PageData:
+    def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
         return ledger_page.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
@@ -94,8 +96,8 @@ def build_app(access: PageAccess) -> FastAPI:
             )
         last = quality.build_run_entry(read_settings(), runs[-1])
         if page != "report":
-            return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last['run']}")
-        return _redirect_to(request, f"reports/{name}/{last['report']}" if last["report"] else f"quality/{name}")
+            return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
+        return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")
 
     app = FastAPI(title="Hindcast", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(anyone)
@@ -107,20 +109,20 @@ def build_app(access: PageAccess) -> FastAPI:
 
 def _add_page(
     router: APIRouter, path: str, template: str
-) -> Callable[[Callable[..., PageData]], Callable[..., PageData]]:
+) -> Callable[[Callable[P, JsonObject]], Callable[P, JsonObject]]:
     """Return a decorator that serves a function's fields as a page at `path`, and as JSON at `path`.json."""
 
-    def decorate(build: Callable[..., PageData]) -> Callable[..., PageData]:
+    def decorate(build: Callable[P, JsonObject]) -> Callable[P, JsonObject]:
         @wraps(build)
-        def prepare(**parameters: Any) -> Callable[[Request], Response]:
-            fields = build(**parameters)
+        def prepare(*args: P.args, **kwargs: P.kwargs) -> Callable[[Request], Response]:
+            fields = build(*args, **kwargs)
             return lambda request: rendering.render_page(request, template, fields)
 
         @wraps(build)
-        def serve_json(**parameters: Any) -> Response:
-            return rendering.as_json(build(**parameters))
+        def serve_json(*args: P.args, **kwargs: P.kwargs) -> Response:
+            return rendering.as_json(build(*args, **kwargs))
 
-        prepared: Any = Depends(prepare)
+        prepared = Depends(prepare)
 
         def serve_page(request: Request, render: Callable[[Request], Response] = prepared) -> Response:
             return render(request)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hindcast.common import permissions
 from hindcast.common.errors import PlatformError, TableError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.plan import journal
 from hindcast.plan.journal import Completed, Run
@@ -17,8 +19,26 @@ from hindcast.report.page import OUTCOMES, summarize_outcome
 _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
 
 
-def summarize_run(settings: Settings, run: Run) -> dict[str, Any]:
-    """Return the verdict of a run and the counts of its report.
+Report: TypeAlias = dict[str, Any]
+"""The report of a run, from the journal or from a file that may be malformed."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The verdict of a run, and from its report the `counts` (quality.MEASURES) and the number of gates by outcome."""
+
+    kind: str
+    sentence: str
+    counts: dict[str, int]
+    gates: dict[str, int]
+
+    def as_json(self) -> JsonObject:
+        """Return the outcome as the pages have it."""
+        return {"kind": self.kind, "sentence": self.sentence, **self.counts, "gates": self.gates}
+
+
+def summarize_run(settings: Settings, run: Run) -> RunOutcome:
+    """Return the outcome of a run.
 
     PlatformError if the report's file is unreadable or malformed, TableError if the journal's report is malformed.
     """
@@ -35,7 +55,7 @@ def summarize_run(settings: Settings, run: Run) -> dict[str, Any]:
     return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
 
 
-def summarize_unread_run(run: Run) -> dict[str, Any]:
+def summarize_unread_run(run: Run) -> RunOutcome:
     """Return the same for a run that has no report, or whose report cannot be read."""
     return _summarize_report(run, _outline_report(run))
 
@@ -50,7 +70,7 @@ def find_file(folder: Path, name: str) -> str | None:
         raise PlatformError(**permissions.explain_error(error, folder / name)) from None
 
 
-def _summarize_file(run: Run, path: Path) -> dict[str, Any]:
+def _summarize_file(run: Run, path: Path) -> RunOutcome:
     """Return the same for a stopped run, from the report file that was written then."""
     fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
@@ -64,28 +84,31 @@ def _summarize_file(run: Run, path: Path) -> dict[str, Any]:
         raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
 
 
-def _outline_report(run: Run) -> dict[str, Any]:
+def _outline_report(run: Run) -> Report:
     """Return the first fields of a report, for a run that has none."""
     state = run.state if run.stopped is None else "stopped"
     return {"pipeline": run.plan.pipeline, "run": run.number, "state": state}
 
 
-def _summarize_report(run: Run, report: dict[str, Any]) -> dict[str, Any]:
+def _summarize_report(run: Run, report: Report) -> RunOutcome:
     summary = summarize_outcome(report) if run.has_report else None
     tables, topics = (list((report.get(part) or {}).values()) for part in ("tables", "topics"))
     gates = [gate.get("outcome", "error") for table in tables for gate in table.get("gates") or []]
-    return {
-        "kind": summary.kind if summary else run.state,
-        "sentence": summary.sentence if summary else _NOT_ENDED.get(run.state, run.state),
+    counts = {
         "records": _sum_counts(topic.get("offsets") for topic in topics),
         "late": _sum_counts(topic.get("late") for topic in topics),
         "corrected": _sum_counts(table.get("corrected") for table in tables),
         "held": _sum_counts((table.get("held") or {}).get("keys") for table in tables),
-        "gates": {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
     }
+    return RunOutcome(
+        summary.kind if summary else run.state,
+        summary.sentence if summary else _NOT_ENDED.get(run.state, run.state),
+        counts,
+        {outcome: gates.count(outcome) for outcome in OUTCOMES if outcome in gates},
+    )
 
 
-def _sum_counts(counts: Iterable[Any]) -> int:
+def _sum_counts(counts: Iterable[JsonValue]) -> int:
     """Return the sum of counts, some of which may be None; TypeError or ValueError for an invalid count."""
     total = 0
     for count in counts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow.compute as pc
 
@@ -17,9 +17,10 @@ from hindcast.airflow.pages import drawing, key_history
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.inputs_as_of import find_records
-from hindcast.airflow.pages.key_history import KeyHistory, RowSample
+from hindcast.airflow.pages.key_history import KeyHistory, Row, RowSample, find_cell, read_moment
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.errors import QueryError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PERIODS
@@ -32,8 +33,6 @@ MAX_RECTANGLES = 300
 
 MAX_ANSWERS = 10
 MAX_CHANGES = 100
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,14 @@ class MachineRequest:
 
 def build_page(
     settings: Settings, contract: Contract, readable: Collection[str], request: MachineRequest
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the fields of a pipeline's page; QueryError for a question that cannot be answered."""
     pipeline, warehouse = contract.pipeline, settings.warehouse
     names = [*contract.topics, *contract.views]
     name = request.table or names[0]
     table = read.locate_table(warehouse, contract, name)
     marked = key_history.list_sensitive_columns(contract, name)
-    fields: dict[str, Any] = {
+    fields: dict[str, JsonValue] = {
         "pipeline": pipeline,
         "tables": {n: shape.kind for n, shape in list_shapes(contract).items() if n in names},
         "readings": {n: view.semantics for n, view in contract.views.items()},
@@ -98,7 +97,7 @@ def build_page(
     }
 
 
-def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> dict[str, Any]:
+def suggest_keys(settings: Settings, contract: Contract, name: str, beginning: str) -> JsonObject:
     """Return a few keys of a table that start with `beginning`."""
     table = read.locate_table(settings.warehouse, contract, name)
     key_history.list_sensitive_columns(contract, name)
@@ -119,11 +118,11 @@ class _RowFormatter:
         """Return the number of the run whose known-at this is, if any."""
         return self.runs.get(moment) if moment else None
 
-    def format_sample(self, sample: RowSample) -> dict[str, Any]:
+    def format_sample(self, sample: RowSample) -> JsonObject:
         """Return rows, and how many there are in all, as JSON."""
         return {"rows": [self.format_row(row) for row in sample.rows], "total": sample.total}
 
-    def format_row(self, row: Row) -> Row:
+    def format_row(self, row: Row) -> dict[str, JsonValue]:
         """Return a row as JSON: `values`, its periods, `records` (topic, partition, offset), `openedBy`, `closedBy`."""
         lineage = {name: value for name, value in row.items() if name.startswith("_")}
         periods = [name for name in (*_PERIODS, "systemFrom", "systemTo") if name in row]
@@ -132,8 +131,8 @@ class _RowFormatter:
             "values": key_history.mask_row(values, self.marked),
             **{name: plain_value(row[name]) for name in periods},
             "records": find_records(self.warehouse, self.contract, self.table, lineage),
-            "openedBy": self.find_run(row["systemFrom"]),
-            "closedBy": self.find_run(row["systemTo"]),
+            "openedBy": self.find_run(find_cell(row, "systemFrom", datetime)),
+            "closedBy": self.find_run(find_cell(row, "systemTo", datetime)),
         }
 
 
@@ -157,18 +156,18 @@ def _latest_start(history: KeyHistory) -> datetime:
 
 def _build_plane(
     kind: str, near: RowSample, as_of: datetime, known_ats: Sequence[datetime], formatter: _RowFormatter, *, even: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the rows near the crosshair as rectangles, and the axes; positions are 0 to 1 from the lower left."""
     start, end = PERIODS[kind][0], PERIODS[kind][-1]
     across = drawing.build_axis(_list_moments(near.rows, start, end), even=even)
     up = drawing.build_axis(_list_moments(near.rows, "systemFrom", "systemTo"), even=even)
-    rectangles = []
-    for row in sorted(near.rows, key=lambda row: (row[start], row["systemFrom"])):
-        left, bottom, top = across.place(row[start]), up.place(row["systemFrom"]), up.place(row["systemTo"])
-        rectangle = {"x": left, "y": bottom, "width": across.place(row[end]) - left, "height": top - bottom}
-        rectangles.append(
-            rectangle | {"start": plain_value(row[start]), "end": plain_value(row[end])} | formatter.format_row(row)
-        )
+    rectangles: list[JsonValue] = []
+    for row in sorted(near.rows, key=lambda row: (read_moment(row, start), read_moment(row, "systemFrom"))):
+        left, right = (across.place(find_cell(row, name, datetime)) for name in (start, end))
+        bottom, top = (up.place(find_cell(row, name, datetime)) for name in ("systemFrom", "systemTo"))
+        rectangle = {"x": left, "y": bottom, "width": right - left, "height": top - bottom}
+        period = {"start": plain_value(row[start]), "end": plain_value(row[end])}
+        rectangles.append({**rectangle, **period, **formatter.format_row(row)})
     return {
         "rectangles": rectangles,
         "total": near.total,
@@ -180,20 +179,21 @@ def _build_plane(
 
 
 def _list_moments(rows: Sequence[Row], start: str, end: str) -> list[datetime]:
-    return [row[name] for row in rows for name in (start, end) if row[name] is not None]
+    moments = (find_cell(row, name, datetime) for row in rows for name in (start, end))
+    return [moment for moment in moments if moment is not None]
 
 
-def _format_axis(axis: Axis, runs: dict[datetime, int]) -> dict[str, Any]:
+def _format_axis(axis: Axis, runs: dict[datetime, int]) -> JsonObject:
     """Return an axis as JSON: labelled ticks, and the knots by which a position becomes a moment again."""
-    ticks = [
+    ticks: list[JsonValue] = [
         {"at": place, "label": f"run {runs[moment]}" if moment in runs else drawing.format_moment(moment)}
         for place, moment in axis.ticks
     ]
     return {"ticks": ticks, "knots": [[place, moment.isoformat()] for place, moment in axis.knots]}
 
 
-def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> dict[str, Any]:
-    """Return the rows believed at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
+def _build_diff(history: KeyHistory, known: datetime, other: datetime, formatter: _RowFormatter) -> JsonObject:
+    """Return the rows current at the later known-at and not at the earlier (`gained`), and the reverse (`lost`)."""
     earlier, later = sorted((known, other))
     if earlier == later:
         raise QueryError("known at and compared with are the same moment", fix="compare with another run or moment")
