@@ -13,3 +13,8 @@ JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mappi
 
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 """An object of a JSON document, by field name."""
+
+
+def list_objects(value: JsonValue) -> list[JsonObject]:
+    """Return the objects of a JSON array; none of another value."""
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, Sequence) else []

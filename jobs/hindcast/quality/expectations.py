@@ -49,7 +49,7 @@ def configure_gate(gate: Expectation, facts: Mapping[str, Any]) -> Any:
     implementation = find_implementation(gate.type)
     parameters = implementation.__fields__ if hasattr(implementation, "row_set") else {}
     given = {name: fact for name, fact in facts.items() if name in parameters}
-    in_sql = {name: strip_comments(gate.kwargs[name]) for name in _list_sql_parameters(gate)}
+    in_sql = {name: strip_comments(str(gate.kwargs[name])) for name in _list_sql_parameters(gate)}
     return ExpectationConfiguration(type=gate.type, kwargs={**gate.kwargs, **in_sql, **given})
 
 

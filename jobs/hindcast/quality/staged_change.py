@@ -114,7 +114,7 @@ class StagedChange:
         """Return the facts that rules of ours have parameters for: from the contract, the plan and earlier runs."""
         facts = expectations.contract_facts(self.contract, self.name, gate)
         if "found_in" in facts:
-            other = gate.kwargs["table"]
+            other = str(gate.kwargs["table"])
             if self._previewed is not None:
                 current = self._previewed[other]
             else:
