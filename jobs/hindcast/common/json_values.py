@@ -18,3 +18,8 @@ JsonObject: TypeAlias = Mapping[str, JsonValue]
 def list_objects(value: JsonValue) -> list[JsonObject]:
     """Return the objects of a JSON array; none of another value."""
     return [part for part in value if isinstance(part, Mapping)] if isinstance(value, Sequence) else []
+
+
+def parse_object(value: JsonValue) -> JsonObject:
+    """Return a JSON object; an empty one for another value."""
+    return value if isinstance(value, Mapping) else {}
