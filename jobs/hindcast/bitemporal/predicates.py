@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, suggest_nearest
 from hindcast.contract.shapes import PERIODS
 
@@ -49,9 +50,9 @@ class Question:
     `order`: some of `ORDERS`, the most significant first. Moments without a zone are UTC.
     """
 
-    key: Sequence[Any] | None = None
-    from_key: Sequence[Any] = ()
-    to_key: Sequence[Any] = ()
+    key: Sequence[ColumnValue] | None = None
+    from_key: Sequence[ColumnValue] = ()
+    to_key: Sequence[ColumnValue] = ()
     as_of: datetime | None = None
     from_time: datetime | None = None
     to_time: datetime | None = None
@@ -157,8 +158,8 @@ class ColumnBound(NamedTuple):
     """The bounds of a column in an answer: from `least` to `most` (None: no bound), or null if `or_null`."""
 
     column: str
-    least: Any = None
-    most: Any = None
+    least: int | str | datetime | None = None
+    most: int | str | datetime | None = None
     or_null: bool = False
 
 
@@ -205,9 +206,11 @@ def spark_timestamp(at: datetime) -> str:
     return f"TIMESTAMP '{at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=' ')} UTC'"
 
 
-def sql_literal(value: Any) -> str:
+def sql_literal(value: ColumnValue) -> str:
     """Return a value as an SQL literal."""
     match value:
+        case None:
+            return "NULL"
         case bool():
             return "true" if value else "false"
         case int():
@@ -223,7 +226,7 @@ def sql_literal(value: Any) -> str:
             return f"DATE '{value.isoformat()}'"
         case bytes():
             return f"from_hex('{value.hex()}')"
-    return exp.Literal.string(value).sql(dialect="duckdb")
+    return exp.Literal.string(str(value)).sql(dialect="duckdb")
 
 
 def translate_to_spark(text: str) -> str:
@@ -241,7 +244,7 @@ def translate_to_spark(text: str) -> str:
     return tree.sql(dialect="spark")
 
 
-def _key_bound_condition(columns: Sequence[str], bound: Sequence[Any], sign: str) -> str:
+def _key_bound_condition(columns: Sequence[str], bound: Sequence[ColumnValue], sign: str) -> str:
     """Return the condition of keys at or beyond a bound on their leading columns, compared column by column."""
     column, value, rest = columns[0], sql_literal(bound[0]), bound[1:]
     if not rest:
@@ -253,7 +256,7 @@ _TYPE_NAMES = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": 
 """Arrow's names of types that have another in contracts."""
 
 
-def _parse_value(column: str, kind: pa.DataType, value: Any) -> Any:
+def _parse_value(column: str, kind: pa.DataType, value: ColumnValue) -> ColumnValue:
     """Return a value in the type of its column; texts as `hindcast query` prints them."""
     text = value.hex() if isinstance(value, bytes) else value.isoformat() if isinstance(value, date) else str(value)
     named = _TYPE_NAMES.get(str(kind), kind)
@@ -266,9 +269,10 @@ def _parse_value(column: str, kind: pa.DataType, value: Any) -> Any:
         if pa.types.is_timestamp(kind):
             moment = datetime.fromisoformat(text)
             return moment.replace(tzinfo=UTC) if kind.tz and not moment.tzinfo else moment
-        return pa.scalar(text.lower() if pa.types.is_boolean(kind) else text, pa.string()).cast(kind).as_py()
+        value = pa.scalar(text.lower() if pa.types.is_boolean(kind) else text, pa.string()).cast(kind).as_py()
     except (ValueError, pa.ArrowException):
         raise problem from None
+    return value
 
 
 def _format_count(n: int, what: str) -> str:

@@ -8,7 +8,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
@@ -73,7 +73,7 @@ def compile_loop(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @compile_loop
-def ensure_room(rows: Any, used: int) -> Any:
+def ensure_room(rows: Integers, used: int) -> Integers:
     """Return a table of integers with the first `used` rows and room for at least one more."""
     if used < rows.shape[0]:
         return rows

@@ -22,6 +22,7 @@ from hindcast.common.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import RetryPolicy
 
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # a variable's name
 """Spark's own variable for the token, of servers and of clients."""
@@ -81,7 +82,7 @@ def _wait_for_server(url: str, host: str, port: int) -> None:
             time.sleep(0.2)
 
 
-def _build_retry_policy(url: str, refuse: Callable[[], None] = lambda: None) -> Any:
+def _build_retry_policy(url: str, refuse: Callable[[], None] = lambda: None) -> RetryPolicy:
     """Return PySpark's retry policy, but with PlatformError for a server that is away for `PATIENCE_SECONDS`.
 
     `refuse` is called after each failed call and may raise an error as well. Clean-up after that does not wait for the
@@ -180,7 +181,7 @@ def _build_channels(url: str, token: str) -> Any:
                 return self._secure_channel(self.endpoint, local)
             return self._insecure_channel(self.endpoint) if self._is_plain() else super().toChannel()
 
-        def metadata(self) -> Any:
+        def metadata(self) -> list[tuple[str, str]]:
             """Return the metadata of every call; the token is in it if the channel does not send it."""
             plain = self.token is not None and self._is_plain() and not port_owners.is_loopback(self.host)
             return [*super().metadata(), *([("authorization", f"Bearer {self.token}")] if plain else [])]

@@ -6,16 +6,17 @@ Pure, without Spark. `formats/avro.py` decodes by it, and the contract's own che
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import sqlglot
 from pydantic import ValidationInfo, WithJsonSchema, model_validator
 from sqlglot import expressions as exp
 
+from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 from hindcast.contract import avro_rules, bounds
-from hindcast.contract.types import ContractModel, format_value
+from hindcast.contract.types import ContractModel, ContractValue, format_value
 
 
 class ScalarType(NamedTuple):
@@ -69,7 +70,7 @@ class AvroFile(ContractModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_text(cls, value: object, info: ValidationInfo) -> object:
+    def _read_text(cls, value: ContractValue, info: ValidationInfo) -> ContractValue:
         if isinstance(value, dict) and value.keys() == cls.model_fields.keys():
             return value
         if not isinstance(value, str):
@@ -97,7 +98,7 @@ class AvroFile(ContractModel):
         return {"file": value, "text": json.dumps(schema)}
 
 
-def _refuse_surrogates(schema: Any) -> None:
+def _refuse_surrogates(schema: JsonValue) -> None:
     r"""Raise SchemaError for an unpaired surrogate, as the escape \ud800 is in JSON without the other half."""
     try:
         json.dumps(schema, ensure_ascii=False).encode()
@@ -109,7 +110,7 @@ def _refuse_surrogates(schema: Any) -> None:
 SchemaFile = Annotated[AvroFile, WithJsonSchema({"type": "string", "examples": ["orders.avsc"]})]
 
 
-def parse_schema(schema: Any) -> FieldType:
+def parse_schema(schema: JsonValue) -> FieldType:
     """Return the type of what a schema (parsed JSON) writes, as Spark's from_avro gives it; raise SchemaError.
 
     A union with null is the other type; int with long is bigint, float with double is double. Another union is a struct
@@ -123,7 +124,7 @@ def parse_schema(schema: Any) -> FieldType:
     return read
 
 
-def _refuse_deep(schema: Any) -> None:
+def _refuse_deep(schema: JsonValue) -> None:
     """Raise SchemaError for a schema that is nested too deeply to recurse into."""
     level, depth = [schema], 0
     while level := [part for parent in level for part in _list_parts(parent)]:
@@ -132,7 +133,7 @@ def _refuse_deep(schema: Any) -> None:
             raise SchemaError(f"has more than {bounds.SCHEMA_DEPTH} nested types")
 
 
-def _list_parts(schema: Any) -> Iterable[Any]:
+def _list_parts(schema: JsonValue) -> Iterable[JsonValue]:
     return schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
 
 
@@ -162,7 +163,7 @@ def _refuse_wide(read: FieldType) -> None:
     measure(read)
 
 
-def reader_schema(schema: Any) -> Any:
+def reader_schema(schema: JsonValue) -> JsonValue:
     """Return the schema (parsed JSON) that Spark should read with.
 
     It has no `time-micros`, which is read as the number that it is written in. Decimals have room for all their bytes:
@@ -210,12 +211,12 @@ def check_columns(schema: FieldType, columns: Mapping[str, str], names: Mapping[
             yield from _check_field(f"`{field}`", offered[field], parse_declared_type(columns[column]))
 
 
-def find_source_field(column: str, names: Mapping[str, Sequence[str]], offered: Mapping[str, Any]) -> str | None:
+def find_source_field(column: str, names: Mapping[str, Sequence[str]], offered: Container[str]) -> str | None:
     """Return the field that a column is read from: the first of its names that is offered, or None."""
     return next((name for name in (column, *names.get(column, ())) if name in offered), None)
 
 
-def format_columns(columns: Mapping[str, Any], between: str = " ") -> str:
+def format_columns(columns: Mapping[str, str | FieldType], between: str = " ") -> str:
     """Return columns with their types, as messages show them."""
     return ", ".join(f"`{name}`{between}{kind}" for name, kind in columns.items())
 
@@ -226,7 +227,7 @@ class _SchemaReader:
     def __init__(self) -> None:
         self._named: dict[str, FieldType | None] = {}
 
-    def parse_type(self, schema: Any, namespace: str | None) -> FieldType:
+    def parse_type(self, schema: JsonValue, namespace: str | None) -> FieldType:
         if isinstance(schema, list):
             return self._parse_union(schema, namespace)
         if isinstance(schema, str):
@@ -257,19 +258,18 @@ class _SchemaReader:
             raise SchemaError(f"has the type '{name}' inside itself, which no column can have")
         return field_type
 
-    def _parse_record(self, schema: dict[str, Any], namespace: str | None) -> FieldType:
+    def _parse_record(self, schema: JsonObject, namespace: str | None) -> FieldType:
         name, inner = _full_name(schema, namespace)
         self._named[name] = None
         parts = schema.get("fields")
-        if not isinstance(parts, list) or not all(
-            isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts
-        ):
+        fields = [part for part in list_objects(parts) if isinstance(part.get("name"), str)]
+        if not isinstance(parts, list) or len(fields) < len(parts):
             raise SchemaError(f"has a record '{name}' without fields")
-        record = RecordType({part["name"]: self.parse_type(part.get("type"), inner) for part in parts})
+        record = RecordType({str(part["name"]): self.parse_type(part.get("type"), inner) for part in fields})
         self._named[name] = record
         return record
 
-    def _parse_union(self, schema: list[Any], namespace: str | None) -> FieldType:
+    def _parse_union(self, schema: Sequence[JsonValue], namespace: str | None) -> FieldType:
         kinds = [(part, self.parse_type(part, namespace)) for part in schema if part not in ("null", {"type": "null"})]
         types = [kind for _, kind in kinds]
         if not types:
@@ -281,7 +281,7 @@ class _SchemaReader:
                 return ScalarType(wide)
         return RecordType({f"member_{_member_name(part)}": kind for part, kind in kinds})
 
-    def _parse_logical(self, schema: dict[str, Any]) -> FieldType | None:
+    def _parse_logical(self, schema: JsonObject) -> FieldType | None:
         logical, kind = str(schema.get("logicalType")), str(schema["type"])
         if logical == "decimal" and kind in ("bytes", "fixed"):
             digits, scale = schema.get("precision"), schema.get("scale", 0)
@@ -325,7 +325,7 @@ _MOST, _BYTES = 38, 16
 _DIGITS = {"int": (10, 0), "bigint": (19, 0)}
 
 
-def _count_digits(schema: dict[str, Any]) -> Any:
+def _count_digits(schema: JsonObject) -> JsonValue:
     """Return the digits that a decimal's bytes have room for, if these are more than 8; else those that it declares."""
     size = schema.get("size", _BYTES)
     if not isinstance(size, int) or size > _BYTES:
@@ -333,16 +333,16 @@ def _count_digits(schema: dict[str, Any]) -> Any:
     return min(len(str(2 ** (8 * size - 1))) - 1, _MOST) if size > 8 else schema.get("precision")
 
 
-def _full_name(schema: dict[str, Any], namespace: str | None) -> tuple[str, str | None]:
+def _full_name(schema: JsonObject, namespace: str | None) -> tuple[str, str | None]:
     """Return the full name of a named type, and the namespace inside it."""
     name = str(schema.get("name", ""))
     if "." in name:
         return name, name.rpartition(".")[0]
-    inner = schema.get("namespace", namespace) or None
+    inner = str(schema.get("namespace", namespace) or "") or None
     return (f"{inner}.{name}" if inner else name), inner
 
 
-def _member_name(schema: Any) -> str:
+def _member_name(schema: JsonValue) -> str:
     """Return the name of a type in a union: its own, without the namespace, or that of its kind."""
     if isinstance(schema, dict):
         return str(schema.get("name") or schema["type"]).rpartition(".")[2]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from hindcast.common.json_values import JsonObject, JsonValue, list_objects
 
 NAMED = ("record", "enum", "fixed")
 
 
-def check_schema(schema: Any) -> Iterator[str]:
+def check_schema(schema: JsonValue) -> Iterator[str]:
     """Yield what is wrong with a schema (parsed JSON) whose types are known: `has an enum 'E' without symbols`."""
     if isinstance(schema, list):
         yield from _check_union(schema)
@@ -20,7 +21,7 @@ def check_schema(schema: Any) -> Iterator[str]:
         return
     kind = schema["type"]
     if kind in NAMED:
-        yield from _check_named_type(schema, kind)
+        yield from _check_named_type(schema)
     if kind == "record":
         yield from _check_record(schema)
     elif kind in ("array", "map"):
@@ -29,7 +30,7 @@ def check_schema(schema: Any) -> Iterator[str]:
         yield "has a type whose own type is not a name: remove the outer one"
 
 
-def _check_union(types: Sequence[Any]) -> Iterator[str]:
+def _check_union(types: Sequence[JsonValue]) -> Iterator[str]:
     """Yield what is wrong with a union: it has each kind and each named type once, and no union."""
     if any(isinstance(kind, list) for kind in types):
         yield "has a union within a union"
@@ -39,15 +40,15 @@ def _check_union(types: Sequence[Any]) -> Iterator[str]:
         yield from check_schema(kind)
 
 
-def _union_name(schema: Any) -> str:
+def _union_name(schema: JsonValue) -> str:
     """Return the name of a type in a union."""
     if not isinstance(schema, dict):
         return str(schema)
     return str(schema["name"] if schema["type"] in NAMED and "name" in schema else schema["type"])
 
 
-def _check_named_type(schema: dict[str, Any], kind: str) -> Iterator[str]:
-    name, namespace = schema.get("name"), schema.get("namespace") or ""
+def _check_named_type(schema: JsonObject) -> Iterator[str]:
+    kind, name, namespace = schema["type"], schema.get("name"), schema.get("namespace") or ""
     if not isinstance(name, str) or not name:
         yield f"has a {kind} without a name"
         return
@@ -60,7 +61,7 @@ def _check_named_type(schema: dict[str, Any], kind: str) -> Iterator[str]:
         yield from _check_enum(name, schema)
 
 
-def _check_enum(name: str, schema: dict[str, Any]) -> Iterator[str]:
+def _check_enum(name: str, schema: JsonObject) -> Iterator[str]:
     symbols, default = schema.get("symbols"), schema.get("default")
     if not isinstance(symbols, list):
         yield f"has an enum '{name}' without symbols"
@@ -73,13 +74,14 @@ def _check_enum(name: str, schema: dict[str, Any]) -> Iterator[str]:
         yield f"has an enum '{name}' whose default is not among its symbols"
 
 
-def _check_record(schema: dict[str, Any]) -> Iterator[str]:
-    names = [str(field["name"]) for field in schema["fields"]]
+def _check_record(schema: JsonObject) -> Iterator[str]:
+    fields = list_objects(schema["fields"])
+    names = [str(field["name"]) for field in fields]
     for name in names:
         yield from _check_name(name)
     for name in _find_duplicates(names):
         yield f"has the field '{name}' twice"
-    for field in schema["fields"]:
+    for field in fields:
         yield from check_schema(field["type"])
 
 
@@ -94,5 +96,5 @@ def _check_name(name: str) -> Iterator[str]:
         yield f"has the name '{name}': names have only letters, digits and _, and do not begin with a digit"
 
 
-def _is_size(size: Any) -> bool:
+def _is_size(size: JsonValue) -> bool:
     return isinstance(size, int) and not isinstance(size, bool) and size >= 0

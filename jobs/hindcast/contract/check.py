@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import bounds, envelope, formats, gates, keep, names, schedule, semantics_checks, valid_time
@@ -12,7 +11,7 @@ from hindcast.contract.bounds import ExcessError
 from hindcast.contract.model import Contract
 from hindcast.contract.parsing import ExpressionError
 from hindcast.contract.patterns import find_first_match
-from hindcast.contract.shapes import Shape, list_source_shapes, topic_shape, view_shape
+from hindcast.contract.shapes import FieldPath, Shape, list_source_shapes, topic_shape, view_shape
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint, check_fields, check_view
 
@@ -74,7 +73,7 @@ def _check_size(contract: Contract) -> Iterator[Complaint]:
 _TERM = re.compile(r"\w+|[^\w\s]")
 
 
-def _check_topic(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_topic(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     seen: dict[str, str] = {}
     for part, name in [("key", name) for name in topic.key] + [("value", name) for name in topic.value]:
         if name.lower() in seen:
@@ -149,7 +148,7 @@ def _check_views(contract: Contract) -> Iterator[Complaint]:
                 return
 
 
-def _check_marks(location: tuple[Any, ...], sensitive: bool | tuple[str, ...], shape: Shape) -> Iterator[Complaint]:
+def _check_marks(location: FieldPath, sensitive: bool | tuple[str, ...], shape: Shape) -> Iterator[Complaint]:
     for column in sensitive if isinstance(sensitive, tuple) else ():
         if column not in shape.columns:
             yield Complaint(

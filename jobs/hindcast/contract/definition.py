@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from hindcast.contract.model import Contract
+from hindcast.contract.types import ContractValue
 
 
 def list_fields(contract: Contract) -> dict[str, str]:
@@ -19,21 +19,22 @@ def list_fields(contract: Contract) -> dict[str, str]:
     return dict(_walk_fields("", contract.hashed_fields))
 
 
-def _walk_fields(place: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
+def _walk_fields(place: str, value: ContractValue) -> Iterator[tuple[str, str]]:
+    gates = [gate for gate in value if isinstance(gate, Mapping)] if isinstance(value, list | tuple) else []
+    if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from _walk_fields(f"{place}.{name}".removeprefix("."), below)
-    elif place.endswith(".expect"):
+    elif gates and place.endswith(".expect"):
         times: dict[str, int] = {}
-        for gate in value:
-            times[gate["type"]] = nth = times.get(gate["type"], 0) + 1
-            fields = {field: text for field, text in gate.items() if field != "type"}
-            yield f"{place}.{gate['type']}" + (f".{nth}" if nth > 1 else ""), _format_field(fields)
+        for gate in gates:
+            kind, fields = str(gate["type"]), {field: text for field, text in gate.items() if field != "type"}
+            times[kind] = nth = times.get(kind, 0) + 1
+            yield f"{place}.{kind}" + (f".{nth}" if nth > 1 else ""), _format_field(fields)
     else:
         yield place, _format_field(value)
 
 
-def _format_field(value: Any) -> str:
+def _format_field(value: ContractValue) -> str:
     match value:
         case str():
             return value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from hindcast.common.errors import suggest_nearest
+from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
 
@@ -27,7 +27,7 @@ _APART = {
 """Fields of a topic that cannot be used with an envelope, and what to do instead."""
 
 
-def check_envelope(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def check_envelope(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     """Yield every complaint about `envelope`, `metadata` and `encoded` of a topic."""
     if topic.envelope is None:
         for field in ("metadata", "encoded"):
@@ -50,7 +50,7 @@ def check_envelope(location: tuple[Any, ...], topic: Topic) -> Iterator[Complain
     yield from _check_encoded(location, topic)
 
 
-def _check_key(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_key(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     for name, kind in topic.key.items():
         if name in ("payload", "schema"):
             found = f"'{name}' is what Kafka Connect wraps a key in, so it cannot be a key column"
@@ -60,7 +60,7 @@ def _check_key(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
             yield Complaint((*location, "key", name), found, "write bigint or string, and convert it in a view")
 
 
-def _check_metadata(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_metadata(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     if not topic.value.keys() - topic.metadata.keys():
         yield Complaint(
             (*location, "value"), "value has no column of the row: all are metadata", "add columns of the table"
@@ -90,7 +90,7 @@ def _check_metadata(location: tuple[Any, ...], topic: Topic) -> Iterator[Complai
             yield Complaint((*location, "value", column), found, "give both columns the same type")
 
 
-def _check_encoded(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_encoded(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     for column, encoding in topic.encoded.items():
         place, kind = (*location, "encoded", column), topic.value.get(column)
         expected = _KINDS.get(encoding, "timestamp")

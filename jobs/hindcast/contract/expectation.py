@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, GetPydanticSchema
+from pydantic.config import JsonDict
+from pydantic_core.core_schema import any_schema
 
 from hindcast.common.errors import suggest_nearest
-from hindcast.contract.types import ContractModel, pattern_validators
+from hindcast.common.json_values import JsonValue
+from hindcast.contract.types import ContractModel, ContractValue, pattern_validators
 
 ExpectationName = Annotated[
     str,
@@ -33,7 +36,7 @@ class Expectation(ContractModel):
     """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
 
     type: ExpectationName
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: dict[str, Annotated[JsonValue, GetPydanticSchema(lambda *_: any_schema())]] = Field(default_factory=dict)
     on_failure: Literal["stop", "quarantine", "warn"] = "stop"
     rows: Literal["change", "table"] = "change"
 
@@ -71,7 +74,7 @@ _BEYOND_CHANGE = (
 )
 
 
-def _parse_expectation(item: object) -> object:
+def _parse_expectation(item: ContractValue) -> ContractValue:
     """Return `{expect_x: {column: a}, on_failure: warn}` as the fields of an Expectation, or raise ValueError."""
     if not isinstance(item, dict) or "type" in item:
         return item
@@ -96,7 +99,7 @@ GATE_FIELDS = ("on_failure", "rows")
 """Fields that stand beside an expectation, not among its parameters."""
 
 
-def gate_schema() -> dict[str, Any]:
+def gate_schema() -> JsonDict:
     """Return the JSON Schema of a gate as a contract writes it."""
     return {
         "type": "object",

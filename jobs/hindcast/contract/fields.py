@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hindcast.contract.types import ColumnName, format_value, parse_column_name, pattern_validators
+from hindcast.contract.types import ColumnName, ContractValue, format_value, parse_column_name, pattern_validators
 
 
-def _parse_kafka_name(text: object) -> object:
+def _parse_kafka_name(text: ContractValue) -> ContractValue:
     """Return a topic's name in Kafka unchanged; raise ValueError for an invalid or empty one."""
     if text is None or text == "":
         raise ValueError("no name is given; write the topic's name in Kafka, or remove the line")
@@ -21,14 +21,14 @@ def _parse_kafka_name(text: object) -> object:
     return text
 
 
-def _refuse_empty_pattern(text: object) -> object:
+def _refuse_empty_pattern(text: ContractValue) -> ContractValue:
     """Return a pattern unchanged; raise ValueError for an empty one."""
     if text is None or text == "":
         raise ValueError("no pattern is given; write for example orders-.*, or remove the line")
     return text
 
 
-def _parse_marks(value: object) -> object:
+def _parse_marks(value: ContractValue) -> ContractValue:
     """Return `true`, `false` or a list of columns unchanged; raise ValueError for another value or an empty list."""
     match value:
         case bool():
@@ -44,7 +44,7 @@ def _parse_marks(value: object) -> object:
             raise ValueError(f"{format_value(value)} is neither a list of columns nor true; {fix}")
 
 
-def _parse_lookup(value: object) -> object:
+def _parse_lookup(value: ContractValue) -> ContractValue:
     """Return one expression, or a list of them, unchanged; raise ValueError for another value."""
     texts = value if isinstance(value, list | tuple) else [value]
     if odd := [format_value(text) for text in texts if not isinstance(text, str)]:

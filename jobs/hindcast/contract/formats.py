@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import avro
+from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
 
@@ -26,7 +27,7 @@ def part_format(topic: Topic, part: Literal["key", "value"]) -> str:
     return topic.effective_key_format if part == "key" else topic.value_format
 
 
-def check_formats(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def check_formats(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     """Yield every complaint about the formats, schemas, headers and renamed fields of a topic."""
     yield from _check_headers(location, topic)
     for part in ("key", "value"):
@@ -37,7 +38,7 @@ def check_formats(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint
     yield from _check_renamed(location, topic)
 
 
-def _check_headers(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_headers(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     for column in topic.headers:
         if column not in topic.value:
             fix = f"name it with its type under value:, or {suggest_nearest(column, topic.value)}"
@@ -48,7 +49,7 @@ def _check_headers(location: tuple[Any, ...], topic: Topic) -> Iterator[Complain
         )
 
 
-def _check_columns(location: tuple[Any, ...], topic: Topic, part: Literal["key", "value"]) -> Iterator[Complaint]:
+def _check_columns(location: FieldPath, topic: Topic, part: Literal["key", "value"]) -> Iterator[Complaint]:
     columns, format_ = record_columns(topic, part), part_format(topic, part)
     if format_ not in ("string", "primitive"):
         return
@@ -65,7 +66,7 @@ def _check_columns(location: tuple[Any, ...], topic: Topic, part: Literal["key",
         yield Complaint((*location[:-1], part, name), f"{kind} cannot be written as text", "write a scalar type")
 
 
-def _check_schema(location: tuple[Any, ...], topic: Topic, part: Literal["key", "value"]) -> Iterator[Complaint]:
+def _check_schema(location: FieldPath, topic: Topic, part: Literal["key", "value"]) -> Iterator[Complaint]:
     given = topic.key_schema if part == "key" else topic.value_schema
     if given is None:
         return
@@ -78,7 +79,7 @@ def _check_schema(location: tuple[Any, ...], topic: Topic, part: Literal["key", 
         yield Complaint(location, f"{given.file} does not fit the columns: {found}", fix)
 
 
-def _check_renamed(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def _check_renamed(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     for part in ("key", "value"):
         columns = record_columns(topic, part)
         taken = {name: name for name in columns}

@@ -6,23 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from string import Formatter
-from typing import Any
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import bounds, queries
 from hindcast.contract.expectation import GATE_FIELDS, Expectation, Hold
-from hindcast.contract.shapes import PERIODS, Columns, Shape, identity_columns
+from hindcast.contract.shapes import PERIODS, Columns, FieldPath, Shape, identity_columns
 from hindcast.contract.types import format_value
 from hindcast.contract.view_checks import Complaint
 
 
-def build_complaint(location: tuple[Any, ...], found: str, fix: str) -> Complaint:
+def build_complaint(location: FieldPath, found: str, fix: str) -> Complaint:
     """Return a complaint about a gate, named as `--gate` numbers it: `payments.expect.6`."""
     _, table, expect, number, *_ = location
     return Complaint(location, f"{table}.{expect}.{number}: {found}", fix)
 
 
-def check_gates(location: tuple[Any, ...], gates: Sequence[Expectation], shape: Shape) -> Iterator[Complaint]:
+def check_gates(location: FieldPath, gates: Sequence[Expectation], shape: Shape) -> Iterator[Complaint]:
     """Yield every complaint about the gates of a table."""
     columns = {**shape.columns, **dict.fromkeys((*PERIODS[shape.kind], "systemFrom"), "timestamp")}
     for number, gate in enumerate(gates):
@@ -43,9 +42,7 @@ def check_gates(location: tuple[Any, ...], gates: Sequence[Expectation], shape: 
             yield build_complaint((*place, gate.type, parameter), found, fix)
 
 
-def check_hold(
-    location: tuple[Any, ...], hold: Hold, gates: Sequence[Expectation], shape: Shape
-) -> Iterator[Complaint]:
+def check_hold(location: FieldPath, hold: Hold, gates: Sequence[Expectation], shape: Shape) -> Iterator[Complaint]:
     """Yield every complaint about `hold: row` on a table."""
     if hold == "key":
         return

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ValidationError
@@ -18,10 +18,14 @@ from hindcast.contract import bounds, messages
 from hindcast.contract.bounds import ExcessError
 from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
-from hindcast.contract.types import format_value
+from hindcast.contract.shapes import FieldPath
+from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view_checks import Complaint
 
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+if TYPE_CHECKING:
+    _Base = yaml.SafeLoader
+else:
+    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _OddValueError(Exception):
@@ -32,10 +36,10 @@ class _OddValueError(Exception):
         super().__init__(node.value)
 
 
-class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
+class _Loader(_Base):
     """Safe YAML where only `true` and `false` are booleans (YAML 1.2): `on:` stays the name it is."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> ContractValue:
         """Return the value that YAML constructs; raise _OddValueError where that fails (`2026-02-30`, `!!int x`) and
         for what JSON does not have: whole numbers of more than 64 bits, bytes, sets.
         """
@@ -43,7 +47,7 @@ class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at run time
         if tag in _NOT_IN_JSON or (tag in _TAG_FIXES and len(node.value) > _LONGEST_NUMBER):
             raise _OddValueError(node)
         try:
-            value = super().construct_object(node, deep=deep)
+            value: ContractValue = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             raise _OddValueError(node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
@@ -270,7 +274,7 @@ def _build_odd_value_error(path: Path, root: yaml.Node | None, odd: yaml.Node) -
     return ContractError(found, where=f"{path}:{odd.start_mark.line + 1}", fix=f"{fix}; put text in quotes")
 
 
-def _find_location(node: yaml.Node | None, target: yaml.Node) -> tuple[Any, ...] | None:
+def _find_location(node: yaml.Node | None, target: yaml.Node) -> FieldPath | None:
     """Return the path from a node to one below it, None if it is not below; the path of a key is that of its value."""
     if node is target:
         return ()
@@ -295,7 +299,7 @@ def _shorten(text: str) -> str:
 _HALF_MESSAGE = 500
 
 
-def _find_line(node: yaml.Node | None, location: tuple[Any, ...]) -> int:
+def _find_line(node: yaml.Node | None, location: FieldPath) -> int:
     """Return the line, from 1, of the deepest part of `location` that the file has."""
     line = node.start_mark.line if node else 0
     for part in location:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.model import Contract
+from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Input, Keep, TimeSkew, Topic
-from hindcast.contract.types import format_value
+from hindcast.contract.types import ContractValue, format_value
 from hindcast.contract.view import Join, View, Window
 from hindcast.contract.view_checks import Complaint
 
 
-def describe_problem(node: yaml.Node, problem: Any) -> Complaint:
+def describe_problem(node: yaml.Node, problem: ErrorDetails) -> Complaint:
     """Return a problem of pydantic (`ValidationError.errors()`) with the contract in a YAML node as a complaint."""
     location = _find_location(node, problem["loc"])
     dotted, kind, value = ".".join(map(str, location)), problem["type"], problem["input"]
@@ -35,15 +36,12 @@ def describe_problem(node: yaml.Node, problem: Any) -> Complaint:
     return Complaint(location, f"{dotted}: {found}", fix)
 
 
-_Place = tuple[Any, ...]
-
-
-def _describe_choice(_: _Place, value: Any, problem: Any) -> tuple[str, str]:
+def _describe_choice(_: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
     known = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
     return f"{format_value(value)} is not one of the allowed values", suggest_nearest(str(value), known)
 
 
-def _describe_text(location: _Place, value: Any, _: Any) -> tuple[str, str]:
+def _describe_text(location: FieldPath, value: ContractValue, _: ErrorDetails) -> tuple[str, str]:
     if value is None:
         return "no text is given", f"write a text, or remove '{location[-1]}'"
     if isinstance(value, dict | list):
@@ -55,14 +53,14 @@ def _describe_text(location: _Place, value: Any, _: Any) -> tuple[str, str]:
     return f"{text} is not text", f'put it in quotes: "{text}"'
 
 
-def _describe_name(_: _Place, value: Any, __: Any) -> tuple[str, str]:
+def _describe_name(_: FieldPath, value: ContractValue, __: ErrorDetails) -> tuple[str, str]:
     return (
         f"expected a name, which is text, found {format_value(value)}",
         "write a field's name; put it in quotes if YAML reads it as another type",
     )
 
 
-def _describe_flag(_: _Place, value: Any, __: Any) -> tuple[str, str]:
+def _describe_flag(_: FieldPath, value: ContractValue, __: ErrorDetails) -> tuple[str, str]:
     flags = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     text = str(value).lower()
     flag = text if text in ("true", "false") else flags.get(text)
@@ -72,11 +70,11 @@ def _describe_flag(_: _Place, value: Any, __: Any) -> tuple[str, str]:
     )
 
 
-def _describe_number(_: _Place, value: Any, __: Any) -> tuple[str, str]:
+def _describe_number(_: FieldPath, value: ContractValue, __: ErrorDetails) -> tuple[str, str]:
     return f"{format_value(value)} is not a whole number above 0", "write for example 1000000"
 
 
-def _describe_list(location: _Place, value: Any, _: Any) -> tuple[str, str]:
+def _describe_list(location: FieldPath, value: ContractValue, _: ErrorDetails) -> tuple[str, str]:
     if "renamed" in location:
         fix = f"write [{value}]" if isinstance(value, str) else "write the old names: [cost]"
     else:
@@ -84,18 +82,18 @@ def _describe_list(location: _Place, value: Any, _: Any) -> tuple[str, str]:
     return f"expected a list, found {format_value(value)}", fix
 
 
-def _describe_mapping(location: _Place, value: Any, problem: Any) -> tuple[str, str]:
+def _describe_mapping(location: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
     return f"expected a mapping, found {format_value(value)}", f"write {_find_example(location, value, problem)}"
 
 
-def _describe_empty(location: _Place, value: Any, problem: Any) -> tuple[str, str]:
+def _describe_empty(location: FieldPath, value: ContractValue, problem: ErrorDetails) -> tuple[str, str]:
     return (
         f"expected at least one entry, found {format_value(value)} without any",
         f"write for example {_find_example(location, {}, problem)}",
     )
 
 
-_DESCRIBERS: dict[str, Callable[[_Place, Any, Any], tuple[str, str]]] = {
+_DESCRIBERS: dict[str, Callable[[FieldPath, ContractValue, ErrorDetails], tuple[str, str]]] = {
     "literal_error": _describe_choice,
     "string_type": _describe_text,
     "invalid_key": _describe_name,
@@ -130,7 +128,7 @@ _FIELD_EXAMPLES = {
 """An example of an entry of each field: its name and its value."""
 
 
-def _find_example(location: _Place, value: Any, problem: Any) -> str:
+def _find_example(location: FieldPath, value: ContractValue, problem: ErrorDetails) -> str:
     """Return an example of the mapping expected at a place, with the names that the user wrote, if any."""
     if problem["type"] == "model_type":
         return _MODEL_EXAMPLES.get(problem["ctx"]["class_name"], "its fields")
@@ -146,9 +144,9 @@ def _find_example(location: _Place, value: Any, problem: Any) -> str:
     return f"{{{', '.join(f'{name}: {name if is_expression else value}' for name in names)}}}"
 
 
-def _find_location(node: yaml.Node | None, path: _Place) -> _Place:
+def _find_location(node: yaml.Node | None, path: FieldPath) -> FieldPath:
     """Return pydantic's path to a problem without the parts that no contract has: tags and members of unions."""
-    location: list[Any] = []
+    location: list[str | int] = []
     for part in path:
         if str(part).startswith("["):
             continue
@@ -162,7 +160,7 @@ def _find_location(node: yaml.Node | None, path: _Place) -> _Place:
     return tuple(location)
 
 
-def _list_fields(location: _Place) -> list[str]:
+def _list_fields(location: FieldPath) -> list[str]:
     """Return the names of the fields that the object at `location` can have."""
     models: dict[str, type[BaseModel]] = {
         "topics": Topic,

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from hindcast.common.json_values import JsonObject
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.routes import Routes
 from hindcast.contract.topic import Input, Topic
-from hindcast.contract.types import ContractModel, Flag, Moment, Name
+from hindcast.contract.types import ContractModel, ContractValue, Flag, Moment, Name
 from hindcast.contract.view import View
 
 
@@ -46,12 +48,12 @@ class Contract(ContractModel):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def hashed_fields(self) -> dict[str, Any]:
+    def hashed_fields(self) -> Mapping[str, ContractValue]:
         """The fields that are part of `hash`, as Python objects."""
         return self._dump("python")
 
-    def _dump(self, mode: Literal["json", "python"]) -> dict[str, Any]:
-        excluded: dict[str, Any] = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
+    def _dump(self, mode: Literal["json", "python"]) -> Mapping[str, ContractValue]:
+        excluded = {part: {"__all__": {"keep", "widen"}} for part in ("topics", "views")}
         return self.model_dump(mode=mode, exclude_defaults=True, exclude=excluded)
 
     def hash_definition(self, name: str) -> str:
@@ -59,7 +61,7 @@ class Contract(ContractModel):
         sensitive columns; and whether its records are processed depth first.
         """
         upstream, parts = self.list_upstream(name), {**self.topics, **self.views}
-        definition: dict[str, Any] = {
+        definition: dict[str, JsonObject] = {
             n: parts[n].model_dump(
                 mode="json",
                 exclude_defaults=True,

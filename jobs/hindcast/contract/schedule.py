@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 from hindcast.contract.model import Contract
 from hindcast.contract.view_checks import Complaint
@@ -46,6 +45,6 @@ def _find_refusal(schedule: str, start: datetime) -> str | None:
         croniter(schedule, start).get_next(datetime)
         croniter(schedule, start).get_prev(datetime)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        message: Any = str(error).removeprefix(f"[{schedule}] ").removeprefix(f"{schedule} ")
-        return f"it {message}" if message.startswith("is ") else str(message)
+        message = str(error).removeprefix(f"[{schedule}] ").removeprefix(f"{schedule} ")
+        return f"it {message}" if message.startswith("is ") else message
     return None

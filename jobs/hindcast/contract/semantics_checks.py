@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
 
 from hindcast.contract import gates
 from hindcast.contract.expressions import parse_aggregate
 from hindcast.contract.model import Contract
-from hindcast.contract.shapes import Shape, view_scope
+from hindcast.contract.shapes import FieldPath, Shape, view_scope
 from hindcast.contract.types import format_duration
 from hindcast.contract.view import View
 from hindcast.contract.view_checks import Complaint, input_fields
@@ -233,7 +232,7 @@ def _check_window(view: View) -> Iterator[Complaint]:
         yield Complaint(("window", "store_retention"), found, fix)
 
 
-def _check_gates(location: tuple[Any, ...], view: View) -> Iterator[Complaint]:
+def _check_gates(location: FieldPath, view: View) -> Iterator[Complaint]:
     for number, gate in enumerate(view.expect):
         if gate.on_failure == "quarantine":
             found = (

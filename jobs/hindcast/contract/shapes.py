@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hindcast.contract.expressions import Scope, find_plain_type, parse_aggregate, resolve
 from hindcast.contract.model import Contract
@@ -20,8 +20,8 @@ PERIODS: dict[str, tuple[str, ...]] = {
 }
 """The columns of each kind that hold the time at which a row is true."""
 
-FieldPath = tuple[Any, ...]
-"""The path of a field in a view."""
+FieldPath = tuple[str | int, ...]
+"""The path of a field in a contract: names, and places in lists."""
 
 Columns = Mapping[str, str | None]
 """Column names with their types, None where only Spark knows them."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import sqlglot
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from sqlglot import expressions as exp
 
+from hindcast.common.json_values import JsonValue
 from hindcast.contract.bounds import NAME, TYPE, TYPE_DEPTH, refuse_deep_brackets
 
 PERIOD_COLUMNS = (
     *("validFrom", "validTo", "systemFrom", "systemTo"),
     *("timestamp", "windowStart", "windowEnd", "windowClosed"),
 )
+
+ContractValue: TypeAlias = JsonValue | date | timedelta | Sequence["ContractValue"] | Mapping[str, "ContractValue"]
+"""A value in a contract: what YAML gives, or what a field has become."""
 
 _UNITS = {
     "ms": timedelta(milliseconds=1),
@@ -52,7 +57,7 @@ _MAX_SHOWN = 60
 _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
 
 
-def format_value(value: object) -> str:
+def format_value(value: ContractValue | Exception) -> str:
     """Return a value of a contract as messages show it.
 
     >>> format_value("a"), format_value(True), format_value(None), format_value({"a": 1}), format_value([])
@@ -72,7 +77,7 @@ def format_value(value: object) -> str:
             return f"'{text[:_MAX_SHOWN]}...'" if len(text) > _MAX_SHOWN else f"'{text}'"
 
 
-def parse_duration(text: object) -> timedelta:
+def parse_duration(text: ContractValue) -> timedelta:
     """Return `30 days`, `90 minutes`, `500 ms` as a timedelta; raise ValueError with a fix for other text."""
     if isinstance(text, timedelta):
         if text % _UNITS["ms"]:
@@ -89,7 +94,7 @@ def parse_duration(text: object) -> timedelta:
         raise ValueError(f"'{text}' exceeds the longest duration; write at most {timedelta.max.days} days") from None
 
 
-def parse_allowance(value: object) -> object:
+def parse_allowance(value: ContractValue) -> ContractValue:
     """Return a number of records, or a percentage of them (`1%`), unchanged; raise ValueError for another value."""
     is_share = isinstance(value, str) and _SHARE.fullmatch(value) is not None and float(value[:-1]) <= _MAX_PERCENT
     if not is_share and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
@@ -110,7 +115,7 @@ def format_duration(length: timedelta) -> str:
     return f"{number} {unit}{'' if unit == 'ms' or number == 1 else 's'}"
 
 
-def parse_column_type(text: object) -> str:
+def parse_column_type(text: ContractValue) -> str:
     """Return a Spark SQL type as Spark writes it; raise ValueError for one that a record's field cannot have.
 
     >>> parse_column_type("DECIMAL(8, 2)"), parse_column_type("integer")
@@ -190,7 +195,7 @@ def _refuse_parts(text: str, part: exp.DataType) -> None:
             )
 
 
-def parse_column_name(name: object) -> str:
+def parse_column_name(name: ContractValue) -> str:
     """Return a column's name unchanged; raise ValueError if it is not valid."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ValueError(
@@ -213,7 +218,7 @@ def _parse_pipeline_name(name: str) -> str:
     return name
 
 
-def _refuse_padding(name: object) -> object:
+def _refuse_padding(name: ContractValue) -> ContractValue:
     """Return a name unchanged; raise ValueError for whitespace around it, which would be stripped."""
     if isinstance(name, str) and name != name.strip():
         found = f"the name {name[:_MAX_SHOWN]!r} has leading or trailing whitespace"
@@ -232,11 +237,11 @@ def pattern_validators(pattern: str, problem: str) -> tuple[AfterValidator, With
     return AfterValidator(match), _string_schema(pattern=pattern)
 
 
-def _string_schema(**keywords: object) -> WithJsonSchema:
+def _string_schema(**keywords: JsonValue) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **keywords})
 
 
-def _parse_moment(value: object) -> object:
+def _parse_moment(value: ContractValue) -> ContractValue:
     """Return a moment in UTC, of a date its start; raise ValueError for anything else, including numbers."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from hindcast.contract.expressions import WRITE_OUT_FIX, find_plain_type, find_type_clash, resolve
 from hindcast.contract.moments import find_today_beside
 from hindcast.contract.parsing import ExpressionError, find_columns
+from hindcast.contract.shapes import FieldPath
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint
 
@@ -40,7 +40,7 @@ def needs_value(topic: Topic) -> bool:
     return any(name in topic.value for name in _list_named_columns(topic))
 
 
-def check_valid_time(location: tuple[Any, ...], topic: Topic) -> Iterator[Complaint]:
+def check_valid_time(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
     """Yield every complaint about the expression that needs no Spark."""
     if topic.valid_time is None:
         return

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract.expressions import WRITE_OUT_FIX, find_plain_type, find_type_clash, parse_aggregate, resolve
 from hindcast.contract.model import Contract
 from hindcast.contract.moments import find_today_beside
 from hindcast.contract.parsing import ExpressionError
-from hindcast.contract.shapes import Shape, resolve_all, row_expressions, view_scope
+from hindcast.contract.shapes import FieldPath, Shape, resolve_all, row_expressions, view_scope
 from hindcast.contract.view import Join, View, Window
 
 
 class Complaint(NamedTuple):
     """What is wrong with a contract: the path of the field, what was found, and the fix."""
 
-    location: tuple[Any, ...]
+    location: FieldPath
     found: str
     fix: str
 
@@ -180,7 +180,7 @@ def _check_expressions(view: View, known: Mapping[str, Shape]) -> Iterator[Compl
 _NUMERIC = ("sum", "avg", "mean", "median", "std", "stddev", "variance")
 
 
-def _check_types(place: tuple[Any, ...], resolved: str, types: Mapping[str, str | None]) -> Iterator[Complaint]:
+def _check_types(place: FieldPath, resolved: str, types: Mapping[str, str | None]) -> Iterator[Complaint]:
     """Yield complaints about types in a resolved expression: a string beside a number, a condition that is not one."""
     if found := find_type_clash(resolved, types):
         yield Complaint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from hindcast.common.jit import NOTHING
 from hindcast.engine.sweeps import FOREVER
 
 if TYPE_CHECKING:
-    from hindcast.common.jit import Integers
+    from hindcast.common.jit import Booleans, Integers
 
 HALF = 32
 """Half of the bits of a number that is added."""
@@ -92,7 +92,7 @@ def split_halves(column: pa.ChunkedArray) -> tuple[Integers, Integers]:
     return values >> HALF, values & (2**HALF - 1)
 
 
-def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Any) -> pa.Array:
+def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Booleans) -> pa.Array:
     """Return sums of halves as numbers of a type, null where `none` is true; OverflowError if the type is too small."""
     lower = (high.astype(np.uint64) << np.uint64(HALF)) + low.astype(np.uint64)
     carried = lower < low.astype(np.uint64)

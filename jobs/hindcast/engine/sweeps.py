@@ -6,17 +6,22 @@ what has not ended. No two versions of a key overlap.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hindcast.common.jit import NOTHING, compile_loop
 
+if TYPE_CHECKING:
+    from hindcast.common.jit import Booleans, Integers
+
 FOREVER = 2**63 - 1
 
 
 @compile_loop
-def find_valid_versions(on: Any, at: Any, key: Any, start: Any, end: Any, keys: int) -> Any:
+def find_valid_versions(
+    on: Integers, at: Integers, key: Integers, start: Integers, end: Integers, keys: int
+) -> Integers:
     """Return, for each event, the number of the version of `on` that is valid at `at`; NOTHING if there is none.
 
     Events are sorted by `at`, versions by `start`; `keys` is the number of keys.
@@ -38,8 +43,15 @@ def find_valid_versions(on: Any, at: Any, key: Any, start: Any, end: Any, keys: 
 
 @compile_loop
 def find_overlaps(
-    left: Any, left_start: Any, left_end: Any, right: Any, right_start: Any, right_end: Any, since: int, keys: int
-) -> tuple[Any, Any]:
+    left: Integers,
+    left_start: Integers,
+    left_end: Integers,
+    right: Integers,
+    right_start: Integers,
+    right_end: Integers,
+    since: int,
+    keys: int,
+) -> tuple[Integers, Integers]:
     """Return the pairs of versions of equal keys that overlap: the numbers of the left and of the right ones.
 
     Only pairs that begin to overlap at `since` or later, sorted by that moment. Both sides are sorted by their starts.
@@ -83,8 +95,15 @@ def find_overlaps(
 
 @compile_loop
 def sum_steps(
-    key: Any, start: Any, end: Any, by_end: Any, counted: Any, high: Any, low: Any, keys: int
-) -> tuple[Any, Any, Any, Any, Any, Any]:
+    key: Integers,
+    start: Integers,
+    end: Integers,
+    by_end: Integers,
+    counted: Booleans,
+    high: Integers,
+    low: Integers,
+    keys: int,
+) -> tuple[Integers, Integers, Integers, Integers, Integers, Integers]:
     """Return the sums over the versions of each key, from each moment at which one starts or ends to the next.
 
     Versions are sorted by their starts; `by_end` has the numbers of those that end, sorted by their ends. For each

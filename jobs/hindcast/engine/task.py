@@ -43,7 +43,7 @@ def run_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[
         # ArrowInvalid: texts of more than 2 GiB in one array, for one.
         yield _report_batch([{"refused": str(error)}])
         return
-    left_out: dict[str, object] = {"no_key": found.no_key, "no_value": found.no_value}
+    left_out: dict[str, str | int | None] = {"no_key": found.no_key, "no_value": found.no_value}
     written = files.write_files(DeltaTable(form.uri), split_by_belief(form, found.rows))
     yield _report_batch([left_out, *(asdict(it) for it in written)])
 
@@ -68,7 +68,7 @@ def split_by_belief(form: KernelSpec, rows: pa.Table) -> list[tuple[str | None, 
     return [("open", whole.filter(is_open)), ("past", whole.filter(pc.invert(is_open)))]
 
 
-def _report_batch(rows: list[dict[str, object]]) -> pa.RecordBatch:
+def _report_batch(rows: list[dict[str, str | int | None]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, _REPORT_ARROW_SCHEMA)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ def plan_time_slices(form: KernelSpec, tables: Sequence[DeltaTable], cores: int)
     return split_time(every, wanted)
 
 
-def split_time(files: Sequence[tuple[Any, Any, int]], wanted: int) -> list[TimeSlice]:
+def split_time(files: Sequence[tuple[datetime, datetime, int]], wanted: int) -> list[TimeSlice]:
     """Return at most `wanted` slices with about equally many rows.
 
     `files`: first moment, last moment and number of rows of each. The rows of a file are taken as evenly spread.
@@ -57,7 +57,7 @@ def split_time(files: Sequence[tuple[Any, Any, int]], wanted: int) -> list[TimeS
 _POINTS = 32
 
 
-def _read_file_statistics(table: DeltaTable, column: str) -> list[tuple[Any, Any, int]] | None:
+def _read_file_statistics(table: DeltaTable, column: str) -> list[tuple[datetime, datetime, int]] | None:
     """Return the first and last moment, and the number of rows, of each file with current rows."""
     added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     found = []

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -30,11 +30,6 @@ PLACEHOLDER = "__debezium_unavailable_value"
 """What Debezium writes for a value that the database did not send: one stored apart (TOAST) that did not change."""
 
 _TIMES = {"ts_us": "MicroTimestamp", "ts_ns": "NanoTimestamp", "ts_ms": "Timestamp"}
-_TREE: dict[str, Any] = {
-    "op": "string",
-    "source": dict.fromkeys(_TIMES, "bigint"),
-    **dict.fromkeys(_TIMES, "bigint"),
-}
 _PAYLOAD, _SCHEMA = "payload", "schema"
 
 
@@ -81,22 +76,22 @@ def value_parser_columns(topic: Topic, *, json: bool = True) -> dict[str, str]:
 
     `json`: false for a format with its own types (Avro).
     """
-    tree: dict[str, Any] = {**_TREE, "source": dict(_TREE["source"]), "after": _row_columns(topic, json=json)}
+    own = {"op": "string", **dict.fromkeys(_TIMES, "bigint")}
+    structs = {"source": dict.fromkeys(_TIMES, "bigint"), "after": _row_columns(topic, json=json)}
     for column, path in topic.metadata.items():
-        *above, last = path.split(".")
-        place = tree
-        for part in above:
-            place = place.setdefault(part, {})
-        place.setdefault(last, "bigint" if last in _TIMES else topic.value[column])
+        struct, _, field = path.rpartition(".")
+        fields = structs.setdefault(struct, {}) if struct else own
+        fields.setdefault(field, "bigint" if field in _TIMES else topic.value[column])
+    columns = {**own, **{name: _struct_type(fields) for name, fields in structs.items()}}
     if not json:
-        return {name: _ddl(kind) for name, kind in tree.items()}
-    schema = {"fields": f"array<struct<field: string, fields: array<{encodings.FIELD}>>>"}
-    return _add_payload_columns(tree, schema if _has_encodable(topic) else None)
+        return columns
+    schema = _struct_type({"fields": f"array<struct<field: string, fields: array<{encodings.FIELD}>>>"})
+    return _add_payload_columns(columns, schema if _has_encodable(topic) else None)
 
 
 def key_parser_columns(topic: Topic) -> dict[str, str]:
     """Return the columns of the key, with types, that a JSON parser must read; other formats read the contract's."""
-    return _add_payload_columns(dict(topic.key), None)
+    return _add_payload_columns(topic.key, None)
 
 
 def read_key(parsed: Column, topic: Topic) -> Column:
@@ -172,16 +167,13 @@ def _row_columns(topic: Topic, *, json: bool) -> dict[str, str]:
     return {name: asked(kind, topic.encoded.get(name)) for name, kind in own.items()}
 
 
-def _add_payload_columns(tree: dict[str, Any], schema: dict[str, Any] | None) -> dict[str, str]:
+def _add_payload_columns(columns: dict[str, str], schema: str | None) -> dict[str, str]:
     """Return columns with and without the `payload` around them."""
-    both = {**tree, _PAYLOAD: tree, **({_SCHEMA: schema} if schema else {})}
-    return {name: _ddl(kind) for name, kind in both.items()}
+    return {**columns, _PAYLOAD: _struct_type(columns), **({_SCHEMA: schema} if schema else {})}
 
 
-def _ddl(kind: Any) -> str:
-    if isinstance(kind, str):
-        return kind
-    return f"struct<{', '.join(f'`{name}`: {_ddl(part)}' for name, part in kind.items())}>"
+def _struct_type(fields: dict[str, str]) -> str:
+    return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in fields.items())}>"
 
 
 def _select_fields(parsed: Column, columns: dict[str, str]) -> list[Column]:

@@ -240,7 +240,7 @@ def _describe_problem(found: Column, value: Column, kind: exp.DataType, path: st
     return F.lit(None).cast("string")
 
 
-def _has_type(kind: exp.DataType, types: Container[object]) -> bool:
+def _has_type(kind: exp.DataType, types: Container[exp.DType]) -> bool:
     return any(part.this in types for part in kind.find_all(exp.DataType))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Topic
 
 MAX_SHOWN = 50
@@ -28,7 +29,7 @@ def describe_mismatch(topic: Topic, value: bytes | None) -> str:
     return "".join(lines)
 
 
-def json_type(value: Any) -> str:
+def json_type(value: JsonValue) -> str:
     """Return the type of a JSON value as Spark would read it.
 
     >>> json_type({"at": [1, 2.5], "by": None, "ok": True})
@@ -45,12 +46,12 @@ def json_type(value: Any) -> str:
             return "double"
         case str():
             return "string"
-        case list():
+        case Sequence():
             kinds = {json_type(one) for one in value if one is not None} or {"void"}
             return f"array<{'double' if kinds == {'bigint', 'double'} else ' or '.join(sorted(kinds)[:MAX_SHOWN])}>"
     return f"struct<{_format_fields(value, ':')}>"
 
 
-def _format_fields(found: dict[str, Any], between: str) -> str:
+def _format_fields(found: JsonObject, between: str) -> str:
     named = [f"{json.dumps(n) if not n.isidentifier() else n}{between}{json_type(v)}" for n, v in found.items()]
     return ", ".join([*named[:MAX_SHOWN], *([f"and {len(named) - MAX_SHOWN} more"] if len(named) > MAX_SHOWN else [])])

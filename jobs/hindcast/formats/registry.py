@@ -15,14 +15,20 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from hindcast.common.errors import AccessError, RecordError, SettingsError, TopicError
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.kafka.security import PEM, find_pem_file, is_loopback
 
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+
+A = TypeVar("A")
 ADDRESS = "HINDCAST_SCHEMA_REGISTRY"
 USER, PASSWORD, CA = VARIABLES = tuple(f"{ADDRESS}_{name}" for name in ("USER", "PASSWORD", "CA"))
 """The variables above, in their order."""
@@ -55,7 +61,7 @@ def fetch_schemas(settings: Settings, ids: Iterable[int], where: str) -> dict[in
     return {id_: schema for id_, schema in found.items() if schema is not None}
 
 
-def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[str, str | float]:
     """Return the configuration of Confluent's client: the registry's address, our credentials, whom we trust.
 
     SettingsError for a setting that is invalid, has no effect, or would let others read the password.
@@ -76,7 +82,7 @@ def client_config(url: str, environ: Mapping[str, str] | None = None) -> dict[st
     if authority and len(plain) == len(url.split(",")):
         fix = f"set {ADDRESS} to an https:// address, or leave {CA} out"
         raise SettingsError(f"{CA} is set, and without TLS nothing would come of it", where=url, fix=fix)
-    config: dict[str, Any] = {"url": url, "timeout": TIMEOUT, "max.retries": 2}
+    config: dict[str, str | float] = {"url": url, "timeout": TIMEOUT, "max.retries": 2}
     if user:
         config["basic.auth.user.info"] = f"{user}:{password}"
     if path := find_pem_file(CA, authority):
@@ -105,7 +111,7 @@ def refuse_unreachable(settings: Settings) -> None:
         _ask_registry(client.get_subjects, settings, "its subjects")
 
 
-def _open_client(settings: Settings) -> Any:
+def _open_client(settings: Settings) -> SchemaRegistryClient:
     config = client_config(settings.schema_registry)
     from confluent_kafka.schema_registry import SchemaRegistryClient  # its import takes a second
 
@@ -114,12 +120,14 @@ def _open_client(settings: Settings) -> Any:
     except OSError as error:
         raise SettingsError(
             f"the certificates of whom we trust cannot be used: {error.strerror or error}",
-            where=config.get("ssl.ca.location") or os.environ.get("SSL_CERT_FILE") or settings.schema_registry,
+            where=str(config.get("ssl.ca.location") or "")
+            or os.environ.get("SSL_CERT_FILE")
+            or settings.schema_registry,
             fix=f"{CA}: {PEM}",
         ) from None
 
 
-def _fetch_schema(client: Any, settings: Settings, id_: int, where: str) -> str | None:
+def _fetch_schema(client: SchemaRegistryClient, settings: Settings, id_: int, where: str) -> str | None:
     """Return one schema as JSON; None if the registry does not know the id."""
     schema = _ask_registry(lambda: client.get_schema(id_), settings, where)
     if schema is None:
@@ -134,18 +142,21 @@ def _fetch_schema(client: Any, settings: Settings, id_: int, where: str) -> str 
         raise RecordError(f"{found} not Avro: {error}", where=where, fix="register it as Avro's JSON") from None
 
 
-def _parse_schema(schema: Any) -> Any:
+def _parse_schema(schema: Schema) -> JsonValue:
     """Return a schema's JSON; TypeError or ValueError if it is not JSON."""
     if not isinstance(schema.schema_str, str):
         raise TypeError("it has no text")
-    return json.loads(schema.schema_str)
+    parsed: JsonValue = json.loads(schema.schema_str)
+    return parsed
 
 
-def _fetch_references(client: Any, settings: Settings, schema: Any, where: str) -> list[Any]:
+def _fetch_references(client: SchemaRegistryClient, settings: Settings, schema: Schema, where: str) -> list[JsonValue]:
     """Return the schemas that a schema refers to, each after those that it refers to itself."""
-    found: list[Any] = []
+    found: list[JsonValue] = []
     for reference in schema.references or ():
-        its = _ask_registry(lambda r=reference: client.get_version(r.subject, r.version), settings, where)
+        its = _ask_registry(
+            partial(client.get_version, str(reference.subject), reference.version or 0), settings, where
+        )
         if its is None:
             raise TopicError(
                 f"a schema refers to {reference.name}, which is not in the registry (subject {reference.subject}, "
@@ -157,7 +168,7 @@ def _fetch_references(client: Any, settings: Settings, schema: Any, where: str) 
     return found
 
 
-def inline_references(schema: Any, referred: Iterable[Any]) -> Any:
+def inline_references(schema: JsonValue, referred: Iterable[JsonValue]) -> JsonValue:
     """Return a schema with the named types of others written out where it first names them.
 
     >>> inline_references({"type": "array", "items": "x.Item"}, [{"type": "fixed", "name": "x.Item", "size": 4}])
@@ -166,7 +177,7 @@ def inline_references(schema: Any, referred: Iterable[Any]) -> Any:
     known = {_full_name(it, None): it for it in referred if isinstance(it, dict)}
     done: set[str] = set()
 
-    def within(it: Any, namespace: str | None) -> Any:
+    def within(it: JsonValue, namespace: str | None) -> JsonValue:
         if isinstance(it, str):
             full = next((n for n in (f"{namespace}.{it}", it) if n in known), None)
             if full is None or full in done:
@@ -181,22 +192,22 @@ def inline_references(schema: Any, referred: Iterable[Any]) -> Any:
         parts = {name: within(it[name], inner) for name in ("type", "items", "values") if name in it}
         if isinstance(it.get("type"), str) and it["type"] != parts["type"]:
             return parts["type"]  # {"type": "x.Item"} is x.Item itself
-        if isinstance(it.get("fields"), list):
-            parts["fields"] = [field(each, inner) for each in it["fields"]]
+        if isinstance(fields := it.get("fields"), list):
+            parts["fields"] = [field(each, inner) for each in fields]
         return {**it, **parts}
 
-    def field(it: Any, namespace: str | None) -> Any:
+    def field(it: JsonValue, namespace: str | None) -> JsonValue:
         return {**it, "type": within(it.get("type"), namespace)} if isinstance(it, dict) else it
 
     return within(schema, None)
 
 
-def _full_name(schema: dict[str, Any], namespace: str | None) -> str:
+def _full_name(schema: JsonObject, namespace: str | None) -> str:
     name, own = str(schema.get("name", "")), schema.get("namespace", namespace)
     return name if "." in name or not own else f"{own}.{name}"
 
 
-def _ask_registry(question: Any, settings: Settings, where: str) -> Any:
+def _ask_registry(question: Callable[[], A], settings: Settings, where: str) -> A | None:
     """Return the registry's answer; None if it does not know what was asked for."""
     from confluent_kafka.schema_registry import SchemaRegistryError
 
@@ -211,7 +222,7 @@ def _ask_registry(question: Any, settings: Settings, where: str) -> Any:
         raise _no_answer_error(error, place) from None
 
 
-def _refusal_error(error: Any, place: str) -> TopicError:
+def _refusal_error(error: SchemaRegistryError, place: str) -> TopicError:
     """Return the error for an HTTP status other than 200.
 
     Anything could be behind the address: the message is quoted only if it is a schema registry's.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from hindcast.bitemporal.predicates import sql_literal
+from hindcast.common.column_values import ColumnValue
 from hindcast.ingest import erasure_marks, trim_ledger
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
 from hindcast.plan import journal
@@ -77,6 +79,9 @@ _PIECES = """
 """
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True)
 class IngestedRange:
     """Contiguous offsets of a partition, [start, end), that one run ingested, with the count of each fate.
@@ -123,11 +128,14 @@ class FateRevision:
 
 def read_fate_revisions(entered: Table, run: int | None = None) -> list[FateRevision]:
     """Return the revised fates of a topic's records, of one run or of all; by run and partition."""
-    rows = _query_table(entered, _REVISIONS, run)
-    return [
-        FateRevision(number, partition, known_at, first, last, {(m["was"], m["fate"]): m["n"] for m in moved})
-        for number, partition, known_at, first, last, moved in rows
-    ]
+    return _query_table(
+        entered,
+        _REVISIONS,
+        run,
+        lambda run, partition, known_at, first, last, moved: FateRevision(
+            run, partition, known_at, first, last, {(m["was"], m["fate"]): m["n"] for m in moved}
+        ),
+    )
 
 
 def read_ingested_ranges(log: Table, run: int | None = None) -> list[IngestedRange]:
@@ -136,13 +144,12 @@ def read_ingested_ranges(log: Table, run: int | None = None) -> list[IngestedRan
     Empty if there is no log yet.
     """
     not_forgotten = erasure_marks.not_forgotten_sql(tables.open_table(log))
-    return [IngestedRange(*row) for row in _query_table(log, _PIECES.format(not_forgotten=not_forgotten), run)]
+    return _query_table(log, _PIECES.format(not_forgotten=not_forgotten), run, IngestedRange)
 
 
 def count_dated_before(log: Table, run: int, moment: datetime) -> int:
     """Return how many accepted records of a run are dated before a moment."""
-    rows = _query_table(log, _DATED.format(moment=sql_literal(moment)), run)
-    return int(rows[0][0]) if rows else 0
+    return sum(_query_table(log, _DATED.format(moment=sql_literal(moment)), run, int))
 
 
 def read_members(log: Table) -> dict[int, MemberPartition]:
@@ -150,7 +157,7 @@ def read_members(log: Table) -> dict[int, MemberPartition]:
     delta_table = tables.open_table(log)
     if delta_table is None or "topicPartition" not in [field.name for field in delta_table.schema().fields]:
         return {}
-    return {number: MemberPartition(*member) for number, *member in _query_table(log, _MEMBERS, None)}
+    return dict(_query_table(log, _MEMBERS, None, lambda number, *member: (number, MemberPartition(*member))))
 
 
 def read_ledger(warehouse: str, pipeline: str) -> pa.Table:
@@ -204,8 +211,8 @@ _SCHEMA = pa.schema(
 )
 
 
-def _query_table(log: Table, query: str, run: int | None) -> list[tuple[Any, ...]]:
-    """Return the rows of a query over a table, which it calls `log`, of one run or of all; none without a table."""
+def _query_table(log: Table, query: str, run: int | None, build: Callable[..., R]) -> list[R]:
+    """Return what `build` makes of each row of a query over a table, `log`, of one run or of all; [] without it."""
     delta_table = tables.open_table(log)
     if delta_table is None:
         return []
@@ -213,19 +220,19 @@ def _query_table(log: Table, query: str, run: int | None) -> list[tuple[Any, ...
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("log", row_reader.open_dataset(delta_table))
         engine.register("trimmed", trim_ledger.read_trim_counts(log))
-        return engine.execute(query, [run, run]).fetchall()
+        return [build(*row) for row in engine.execute(query, [run, run]).fetchall()]
 
 
-def _ledger_place(topic: str, known: MemberPartitions, partition: int) -> dict[str, object]:
+def _ledger_place(topic: str, known: MemberPartitions, partition: int) -> dict[str, ColumnValue]:
     member = known.get(partition)
     return {"topic": topic, "member": member and f"{member.topic}-{member.partition}", "partition": partition}
 
 
-def _range_row(topic: str, known: MemberPartitions, piece: IngestedRange) -> dict[str, object]:
+def _range_row(topic: str, known: MemberPartitions, piece: IngestedRange) -> dict[str, ColumnValue]:
     place = _ledger_place(topic, known, piece.partition) | {"first": piece.start, "last": piece.end - 1, "anew": False}
     return place | {fate: piece.fates.get(fate, 0) for fate in FATES}
 
 
-def _revision_row(topic: str, known: MemberPartitions, entry: FateRevision) -> dict[str, object]:
+def _revision_row(topic: str, known: MemberPartitions, entry: FateRevision) -> dict[str, ColumnValue]:
     place = _ledger_place(topic, known, entry.partition) | {"first": entry.first, "last": entry.last, "anew": True}
     return place | dict.fromkeys(FATES, 0) | entry.net_counts

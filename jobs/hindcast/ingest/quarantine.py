@@ -6,6 +6,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.contract import Contract
 from hindcast.ingest import topic_log
 from hindcast.store import row_reader, tables
@@ -74,7 +75,7 @@ def mask_refused(contract: Contract, rows: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(masked, schema=_SCHEMA)
 
 
-def _mask_row(contract: Contract, name: str | None, row: dict[str, object]) -> dict[str, object]:
+def _mask_row(contract: Contract, name: str | None, row: dict[str, ColumnValue]) -> dict[str, ColumnValue]:
     key = row["key"]
     text = key.decode("utf-8", "replace") if isinstance(key, bytes) else None
     hidden = name is None or bool(contract.topics[name].sensitive)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,6 +15,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import order, valid_time
 from hindcast.common.errors import QueryError, suggest_nearest
+from hindcast.common.json_values import JsonObject, list_objects, parse_object
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import REDACTED
@@ -124,7 +124,7 @@ def decide_records(
     )
 
 
-def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) -> dict[str, Any]:
+def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) -> JsonObject:
     """Return how many `records` still do not decode, and the `first` of them with their reasons."""
     rows = decided.where("fate = 'malformed'")
     shown = _list_first(contract, name, rows)
@@ -132,7 +132,7 @@ def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) 
     return {"records": rows.count() if len(first) == MAX_SHOWN else len(first), "first": first}
 
 
-def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[dict[str, Any]]:
+def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[JsonObject]:
     """Return the first few records with their fate and the reason."""
     rows = (
         decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
@@ -147,13 +147,15 @@ def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[dict[
     ]
 
 
-def preview_requeue(spark: SparkSession, contract: Contract, request: Requeue, known_at: datetime) -> dict[str, Any]:
+def preview_requeue(
+    spark: SparkSession, contract: Contract, request: Requeue, known_at: datetime
+) -> dict[str, JsonObject]:
     """Return what a requeue would make of the records, by topic, without writing.
 
     `requeued`: how many would get each fate; `first` of them, each with its own; `still`: see
     `describe_still_malformed`.
     """
-    preview = {}
+    preview: dict[str, JsonObject] = {}
     for name in count_waiting(read_settings().warehouse, contract, request):
         rows = decide_records(spark, contract, name, request, known_at).persist()
         counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
@@ -166,17 +168,17 @@ def preview_requeue(spark: SparkSession, contract: Contract, request: Requeue, k
     return preview
 
 
-def format_requeue(topic: Mapping[str, Any]) -> str:
+def format_requeue(topic: JsonObject) -> str:
     """Return what became of the malformed records of a topic, in words."""
-    counts, left = topic["requeued"], topic["still"]
+    counts, left = parse_object(topic["requeued"]), parse_object(topic["still"])
     parts = [f"{n:,} {fate}" for fate, n in counts.items()]
     parts += [f"{left['records']:,} still malformed"] if left["records"] else []
     lines = [", ".join(parts) or "none"]
-    for record in (*topic.get("first", ()), *left["first"]):
+    for record in (*list_objects(topic.get("first")), *list_objects(left["first"])):
         place = f"partition {record['partition']}"
         if "topic" in record:
             place = f"{record['topic']}, partition {record['topicPartition']}"
-        fate = ": ".join(filter(None, (record.get("fate"), record["reason"])))
+        fate = ": ".join(str(text) for text in (record.get("fate"), record["reason"]) if text)
         lines.append(f"{place}, offset {record['offset']}: {fate}")
     return "\n      ".join(lines)
 

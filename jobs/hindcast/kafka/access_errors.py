@@ -10,15 +10,17 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from hindcast.common.errors import AccessError, TopicError
 from hindcast.kafka.security import PREFIX, Security, parse_addresses
 
-C = TypeVar("C")
+AnyClient = Consumer | Producer | AdminClient
+Client_co = TypeVar("Client_co", bound=AnyClient, covariant=True)
 
 
 class ClientErrors(list[KafkaError]):
@@ -28,10 +30,18 @@ class ClientErrors(list[KafkaError]):
         self.append(error)
 
 
-def connect_client(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], how: Security) -> C:
+class _ClientType(Protocol[Client_co]):
+    """A type of librdkafka's clients."""
+
+    def __call__(self, config: dict[str, str | int | float | bool], /, *, error_cb: ClientErrors) -> Client_co: ...
+
+
+def connect_client(
+    kind: _ClientType[Client_co], config: Mapping[str, str | int], errors: ClientErrors, how: Security
+) -> Client_co:
     """Return a client of librdkafka's; raise AccessError if it cannot use the files that it is given."""
     try:
-        return kind(config)
+        return kind(dict(config), error_cb=errors)
     except KafkaException as error:
         fix = f"check {PREFIX}CA, {PREFIX}CERT, {PREFIX}KEY and {PREFIX}KEY_PASSWORD"
         where = ", ".join(str(path) for path in (how.ca, how.cert, how.key) if path)
@@ -41,7 +51,12 @@ def connect_client(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], 
 
 
 def await_broker(
-    client: Any, errors: ClientErrors, servers: str, topic: str | None, how: Security, patience: float
+    client: Consumer | Producer | AdminClient,
+    errors: ClientErrors,
+    servers: str,
+    topic: str | None,
+    how: Security,
+    patience: float,
 ) -> None:
     """Return when a broker has described the topic, or all topics without one.
 
@@ -51,7 +66,7 @@ def await_broker(
     until, looked = time.monotonic() + patience, False
     while True:
         try:
-            client.list_topics(*([topic] if topic else []), timeout=min(_ASK_AGAIN, patience))
+            client.list_topics(topic, timeout=min(_ASK_AGAIN, patience))
         except KafkaException:
             client.poll(0)
             late = time.monotonic() > until

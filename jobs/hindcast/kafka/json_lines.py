@@ -11,14 +11,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from hindcast.common.errors import TopicError, suggest_nearest
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.kafka.produce import ProducerRecord
 
 FIELDS = ("key", "value", "key_base64", "value_base64", "timestamp", "headers")
@@ -75,7 +76,7 @@ def _parse_record(line: bytes) -> ProducerRecord:
     )
 
 
-def _parse_part(fields: dict[str, Any], name: str) -> bytes | None:
+def _parse_part(fields: JsonObject, name: str) -> bytes | None:
     """Return the bytes of the key or the value."""
     encoded = f"{name}_base64"
     if (name in fields) == (encoded in fields):
@@ -84,7 +85,7 @@ def _parse_part(fields: dict[str, Any], name: str) -> bytes | None:
     return _encode_value(fields[name], name) if name in fields else _decode_base64(fields[encoded], encoded)
 
 
-def _encode_value(value: Any, name: str) -> bytes | None:
+def _encode_value(value: JsonValue, name: str) -> bytes | None:
     if value is None:
         return None
     try:
@@ -93,16 +94,14 @@ def _encode_value(value: Any, name: str) -> bytes | None:
         raise _LineError(f"the {name} has half a character", f"write its bytes: {name}_base64") from None
 
 
-def _decode_base64(text: Any, name: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise _LineError(
-            f"{name} is not base64: {_shorten_value(text)}", 'write text like "AAAAKg==", with its padding'
-        ) from None
+def _decode_base64(text: JsonValue, name: str) -> bytes:
+    with suppress(ValueError):
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+    raise _LineError(f"{name} is not base64: {_shorten_value(text)}", 'write text like "AAAAKg==", with its padding')
 
 
-def _parse_timestamp(fields: dict[str, Any]) -> datetime | int | None:
+def _parse_timestamp(fields: JsonObject) -> datetime | int | None:
     """Return a moment or milliseconds since 1970: -1 for none; None for now."""
     if "timestamp" not in fields:
         return None
@@ -111,16 +110,16 @@ def _parse_timestamp(fields: dict[str, Any]) -> datetime | int | None:
         return -1
     if isinstance(stamp, int) and not isinstance(stamp, bool) and -(2**63) <= stamp < 2**63:
         return stamp
-    try:
-        moment = datetime.fromisoformat(stamp)
-    except (TypeError, ValueError):
-        fix = 'write "2026-01-01T00:00:00Z", or milliseconds since 1970; null for none; leave it out for now'
-        raise _LineError(f"timestamp is not a valid time: {_shorten_value(stamp)}", fix) from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    with suppress(ValueError):
+        if isinstance(stamp, str):
+            moment = datetime.fromisoformat(stamp)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    fix = 'write "2026-01-01T00:00:00Z", or milliseconds since 1970; null for none; leave it out for now'
+    raise _LineError(f"timestamp is not a valid time: {_shorten_value(stamp)}", fix)
 
 
-def _parse_headers(value: Any) -> tuple[tuple[str, str | bytes | None], ...]:
-    pairs = list(value.items()) if isinstance(value, dict) else value
+def _parse_headers(value: JsonValue) -> tuple[tuple[str, str | bytes | None], ...]:
+    pairs: JsonValue = list(value.items()) if isinstance(value, dict) else value
     fix = 'write {"origin": "shop"}, or [["origin", "shop"], ["origin", null]]'
     if not isinstance(pairs, list | tuple):
         raise _LineError(f"headers are {_json_type_name(value)}, not an object or a list", fix)
@@ -137,11 +136,11 @@ def _parse_headers(value: Any) -> tuple[tuple[str, str | bytes | None], ...]:
     return tuple(headers)
 
 
-def _json_type_name(value: Any) -> str:
+def _json_type_name(value: JsonValue) -> str:
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
     return names.get(type(value), "null")
 
 
-def _shorten_value(value: Any) -> str:
+def _shorten_value(value: JsonValue) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -46,7 +46,7 @@ def create_topics(
     """
     how, errors = how or read_security(servers), access_errors.ClientErrors()
     new = [NewTopic(topic, partitions, config={"retention.ms": "-1", **(config or {})}) for topic in topics]
-    admin = access_errors.connect_client(AdminClient, {**client_config(servers, how), "error_cb": errors}, how)
+    admin = access_errors.connect_client(AdminClient, client_config(servers, how), errors, how)
     _await_broker(admin, errors, servers, None, how)  # asking for the topic could create it, if the broker allows that
     for topic, future in admin.create_topics(new, request_timeout=TIMEOUT).items():
         try:
@@ -85,10 +85,10 @@ def send_records(
             placed.setdefault(key, set()).add(message.partition() or 0)
 
     how, errors = how or read_security(servers), access_errors.ClientErrors()
-    config = {**client_config(servers, how), "error_cb": errors, "linger.ms": 20, "message.timeout.ms": 30_000}
+    config = {**client_config(servers, how), "linger.ms": 20, "message.timeout.ms": 30_000}
     config |= {"partitioner": PARTITIONERS[partitioner]}
     reported = {"queue.buffering.max.messages": 500_000, "delivery.report.only.error": placed is None}
-    producer = access_errors.connect_client(Producer, {**config, **reported}, how)
+    producer = access_errors.connect_client(Producer, {**config, **reported}, errors, how)
     _await_broker(producer, errors, servers, topic, how)
     target = _ANY if partition is None else partition
     if partition is not None and not 0 <= partition < _count_partitions(producer, topic):
@@ -128,7 +128,11 @@ def _count_partitions(producer: Producer, topic: str) -> int:
 
 
 def _await_broker(
-    connected: Any, errors: access_errors.ClientErrors, servers: str, topic: str | None, how: Security
+    connected: access_errors.AnyClient,
+    errors: access_errors.ClientErrors,
+    servers: str,
+    topic: str | None,
+    how: Security,
 ) -> None:
     try:
         access_errors.await_broker(connected, errors, servers, topic, how, TIMEOUT)

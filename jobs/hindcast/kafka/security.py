@@ -27,7 +27,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from hindcast.common.errors import SettingsError, suggest_nearest
@@ -150,7 +149,7 @@ def parse_addresses(servers: str, where: str) -> list[tuple[str, int]]:
     return addresses
 
 
-def client_config(servers: str, how: Security) -> dict[str, Any]:
+def client_config(servers: str, how: Security) -> dict[str, str | int]:
     """Return the properties of every librdkafka client: the brokers, their security, and no log of its own."""
     return {"bootstrap.servers": servers, "log_level": 0, **how.librdkafka_config()}
 

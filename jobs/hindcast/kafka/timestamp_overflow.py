@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from hindcast.common.column_values import Row
 from hindcast.kafka import jvm_credentials
 from hindcast.kafka.topic_patterns import MemberPartitions, kafka_partition, log_partition
 from hindcast.kafka.topics import RECORD_SCHEMA, Cluster, OffsetRange
@@ -72,19 +73,20 @@ def read_records_by_client(
                 for messages in cluster.read_committed_records(
                     row["topic"], {row["partition"]: OffsetRange(row["start"], row["end"])}
                 ):
-                    rows = [_message_row(message) | {"partition": row["number"]} for message in messages]
+                    rows = [_message_row(message, row["number"]) for message in messages]
                     yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
     return frame.mapInArrow(read, RECORD_SCHEMA)
 
 
-def _message_row(message: Message) -> dict[str, Any]:
-    """Return a message as a row of Spark's connector, without its partition."""
+def _message_row(message: Message, partition: int) -> Row:
+    """Return a message as a row of Spark's connector."""
     kind, millis = message.timestamp()
     headers = [
         {"key": key, "value": value} for key, value in cast("list[tuple[str, bytes | None]]", message.headers() or [])
     ]
     return {
+        "partition": partition,
         "offset": message.offset(),
         "timestamp": max(-_MAX_MILLIS, min(millis, _MAX_MILLIS)) * 1000,
         "timestampType": kind - 1,

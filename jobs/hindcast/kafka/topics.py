@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -25,6 +26,7 @@ from hindcast.common.errors import TopicError
 from hindcast.kafka import access_errors, jvm_credentials
 from hindcast.kafka.security import Security, client_config, read_security
 
+A = TypeVar("A")
 TIMEOUT = 20.0
 """Seconds after which a broker that does not answer is an error."""
 
@@ -46,26 +48,22 @@ class Cluster:
         self.servers = servers
         self._how = how or read_security(servers)
         self._errors, self._greeted = access_errors.ClientErrors(), False
-        self._config = {
-            **client_config(servers, self._how),
-            "socket.timeout.ms": 10_000,
-            "error_cb": self._errors,
-        }
+        config = {**client_config(servers, self._how), "socket.timeout.ms": 10_000}
         reading = {
-            **self._config,
+            **config,
             "group.id": "hindcast-plan",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
-        self._admin = access_errors.connect_client(AdminClient, self._config, self._how)
-        self._consumer = access_errors.connect_client(Consumer, reading, self._how)
+        self._admin = access_errors.connect_client(AdminClient, config, self._errors, self._how)
+        self._consumer = access_errors.connect_client(Consumer, reading, self._errors, self._how)
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._consumer.close()
 
     def list_topics(self) -> dict[str, list[int]]:
@@ -150,13 +148,13 @@ class Cluster:
                 last_message = time.monotonic() if messages else last_message
                 records = []
                 for message in messages:
-                    partition, error = message.partition(), message.error()
+                    partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
                     if error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its name
                         raise self._explain_error(error, topic, "Read", partition)
                     end = left.get(partition, 0)
-                    if not error and message.offset() < end:
+                    if not error and offset < end:
                         records.append(message)
-                    if error or message.offset() >= end - 1:
+                    if error or offset >= end - 1:
                         left.pop(partition, None)
                 if records:
                     yield records
@@ -194,10 +192,9 @@ class Cluster:
             )
             return {place.partition: future.result().offset for place, future in futures.items()}
 
-        offsets: dict[int, int] = self._ask(list_offsets, topic)
-        return offsets
+        return self._ask(list_offsets, topic)
 
-    def _ask(self, question: Any, topic: str, operation: str = "Describe") -> Any:
+    def _ask(self, question: Callable[[], A], topic: str, operation: str = "Describe") -> A:
         """Return the answer to a question that needs the right to an operation on the topic (empty: on all topics)."""
         until = time.monotonic() + TIMEOUT
         while True:

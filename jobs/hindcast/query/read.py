@@ -14,14 +14,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, Question
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
+from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract
 from hindcast.plan import horizon, journal
 from hindcast.query import show
@@ -65,7 +67,7 @@ def frame(
 
 
 def history(
-    warehouse: str, contract: Contract, name: str, *, key: Sequence[Any] | None = None, run: int | None = None
+    warehouse: str, contract: Contract, name: str, *, key: Sequence[ColumnValue] | None = None, run: int | None = None
 ) -> pa.Table:
     """Return every row ever known of a key, with both periods and dropped columns; by valid time, then system time.
 
@@ -82,7 +84,7 @@ def history(
     return reader.read_history(only=f"(systemFrom = {moment} OR systemTo = {moment})", order=("key",))
 
 
-def read_key_rows(table: Table, delta_table: DeltaTable, key: Sequence[Any]) -> pa.Table:
+def read_key_rows(table: Table, delta_table: DeltaTable, key: Sequence[ColumnValue]) -> pa.Table:
     """Return the `history` of a key in an open table, whatever its runs are, with the places of the records."""
     reader = _TableReader(table, delta_table, Question(key=key), datetime.now(UTC))
     return reader.read_history([f'"{column}"' for column in reader.lineage])
@@ -147,7 +149,7 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         ) from None
 
 
-def parse_key(table: Table, text: str) -> list[Any]:
+def parse_key(table: Table, text: str) -> list[ColumnValue]:
     """Return the values of a key that a user wrote: the text of its only column, or a JSON object of all its columns.
 
     Raises QueryError if the object does not have exactly the key's columns.
@@ -160,14 +162,14 @@ def parse_key(table: Table, text: str) -> list[Any]:
     return [fields[column] for column in table.key]
 
 
-def format_key(table: Table, key: Sequence[Any]) -> str:
+def format_key(table: Table, key: Sequence[ColumnValue]) -> str:
     """Return a key as `parse_key` takes it."""
     if len(table.key) == 1:
         return show.format_text(key[0])
     return json.dumps(dict(zip(table.key, map(show.plain_value, key), strict=True)))
 
 
-def parse_key_bound(table: Table, text: str) -> list[Any]:
+def parse_key_bound(table: Table, text: str) -> list[ColumnValue]:
     """Return a bound of a key range that a user wrote: the first column's text, or a JSON object of leading columns.
 
     Raises QueryError if the object has other columns.
@@ -271,7 +273,7 @@ class _TableReader:
             return engine.sql(text).to_arrow_table()
 
 
-def _parse_object(text: str) -> dict[str, Any] | None:
+def _parse_object(text: str) -> JsonObject | None:
     try:
         value = json.loads(text, parse_float=str)
     except ValueError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import JsonValue
 from hindcast.store.store_formats import UNKNOWN_TIME
 
 
@@ -57,7 +58,7 @@ def as_json(rows: pa.Table) -> str:
     return json.dumps([{name: plain_value(value) for name, value in row.items()} for row in rows.to_pylist()], indent=2)
 
 
-def format_cell(value: Any) -> str:
+def format_cell(value: ColumnValue) -> str:
     """Return one value as text on one line: control characters are escaped."""
     plain = plain_value(value, human=True)
     if plain is None:
@@ -66,25 +67,27 @@ def format_cell(value: Any) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def format_text(value: Any) -> str:
+def format_text(value: ColumnValue) -> str:
     """Return one value as JSON, but a text without quotes."""
     plain = plain_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain)
 
 
-def plain_value(value: Any, *, human: bool = False) -> Any:
+def plain_value(value: ColumnValue, *, human: bool = False) -> JsonValue:
     """Return a value as JSON can hold it (`as_json`); with `human`, a timestamp without its zone."""
-    if isinstance(value, datetime):
-        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    if isinstance(value, date | Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {name: plain_value(part, human=human) for name, part in value.items()}
-    if isinstance(value, list):
-        return [plain_value(part, human=human) for part in value]
-    return value
+    match value:
+        case datetime():
+            moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            return moment.replace(tzinfo=None).isoformat(" ") if human else moment.isoformat()
+        case float() if not math.isfinite(value):
+            return json.dumps(value)
+        case date() | Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case bool() | int() | float() | str() | None:
+            return value
+        case Mapping():
+            return {name: plain_value(part, human=human) for name, part in value.items()}
+        case _:
+            return [plain_value(part, human=human) for part in value]

@@ -11,7 +11,7 @@ import re
 import struct
 from base64 import b85decode
 from collections.abc import Container, Iterator, Sequence
-from typing import Any
+from typing import TypedDict
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -94,7 +94,11 @@ def read_deletion_vectors(delta_table: DeltaTable, paths: Container[str]) -> dic
     return {path: _parse_roaring_array(_read_vector_bytes(filesystem, vector)) for path, vector in vectors.items()}
 
 
-def _read_latest_vectors(filesystem: FileSystem, version: int) -> Iterator[tuple[str, dict[str, Any] | None]]:
+_Vector = TypedDict("_Vector", {"storageType": str, "pathOrInlineDv": str, "sizeInBytes": int, "offset": int | None})  # noqa: UP013  # Delta's names
+"""The descriptor of a deletion vector in Delta's log."""
+
+
+def _read_latest_vectors(filesystem: FileSystem, version: int) -> Iterator[tuple[str, _Vector | None]]:
     """Yield the files of Delta's log up to a version with their deletion vectors, if any; the last entry counts."""
     names = {info.base_name for info in filesystem.get_file_info(FileSelector("_delta_log"))}
     start, parts = _find_checkpoint(names, version)
@@ -122,7 +126,7 @@ def _find_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
     return last, checkpoints.get(last, [])
 
 
-def _read_vector_bytes(filesystem: FileSystem, vector: dict[str, Any]) -> bytes:
+def _read_vector_bytes(filesystem: FileSystem, vector: _Vector) -> bytes:
     """Return the bytes that a deletion vector's descriptor contains or points to."""
     location, length = vector["pathOrInlineDv"], vector["sizeInBytes"]
     match vector["storageType"]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.column_values import Row
 from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES, identity_columns
@@ -61,15 +62,15 @@ class EmitCause(NamedTuple):
     cause_offset: int
 
 
-def find_cause(table: Table, kind: str, row: dict[str, Any]) -> EmitCause | None:
+def find_cause(table: Table, kind: str, row: Row) -> EmitCause | None:
     """Return what caused the record of a kafka view's row; None if the row is older than the kafka reading."""
     delta_table, system_from = tables.open_table(table), row["systemFrom"]
-    if delta_table is None:
+    if delta_table is None or not isinstance(system_from, datetime):
         return None
     columns = PLACE_COLUMNS if kind == "versions" else identity_columns(kind, table.key)
     sources = [c for place in SOURCE_PLACES[kind] for c in place] if kind in SOURCE_PLACES else columns
     pairs = zip(sources, columns, strict=True)
-    conditions = [f'"{source}" IS NOT DISTINCT FROM {_sql_literal(row[column])}' for source, column in pairs]
+    conditions = [f'"{source}" IS NOT DISTINCT FROM {sql_literal(row[column])}' for source, column in pairs]
     with duckdb_reader.open_engine() as engine:
         duckdb_reader.register_rows(engine, delta_table, [ColumnBound("systemFrom", most=system_from)])
         engine.execute(f"CREATE TEMP VIEW earlier AS FROM rows WHERE systemFrom <= {sql_literal(system_from)}")
@@ -79,7 +80,3 @@ def find_cause(table: Table, kind: str, row: dict[str, Any]) -> EmitCause | None
             "ORDER BY _offset DESC LIMIT 1"
         ).fetchall()
     return EmitCause(*rows[0]) if rows else None
-
-
-def _sql_literal(value: Any) -> str:
-    return "NULL" if value is None else sql_literal(value)

@@ -11,13 +11,15 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from hindcast.common.column_values import ColumnValue
+from hindcast.common.json_values import JsonValue
 from hindcast.common.session import FEW_ROWS
 from hindcast.store import arrow_reader, tables
 
@@ -57,14 +59,14 @@ def write_files(delta_table: DeltaTable, parts: Iterable[tuple[str | None, pa.Ta
         for start in range(0, rows.num_rows, ROWS_PER_FILE):
             path = f"{folder}part-{uuid.uuid4()}.snappy.parquet"
             slice_ = rows.slice(start, ROWS_PER_FILE)
-            collected: list[Any] = []
+            collected: list[pq.FileMetaData] = []
             with filesystem.open_output_stream(path) as sink, _open_writer(sink, slice_.schema, collected) as writer:
                 writer.write_table(slice_, row_group_size=ROWS_PER_GROUP)
             size = filesystem.get_file_info(path).size
             yield DataFile(path, belief, size, slice_.num_rows, format_statistics(collected[0], columns.split(",")))
 
 
-def _open_writer(sink: Any, schema: pa.Schema, collected: list[Any]) -> pq.ParquetWriter:
+def _open_writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:
     own = [field.name for field in schema if not pa.types.is_timestamp(field.type) and field.name != "_offset"]
     return pq.ParquetWriter(
         sink, schema, compression="snappy", use_dictionary=own, store_schema=False, metadata_collector=collected
@@ -135,13 +137,13 @@ generate or map columns.
 """
 
 
-def format_statistics(metadata: Any, columns: Sequence[str]) -> str:
+def format_statistics(metadata: pq.FileMetaData, columns: Sequence[str]) -> str:
     """Return Delta's statistics of a file as JSON: the row count and, of these columns, minimum, maximum and nulls.
 
     A column without bounds in the file's own footer (a very long text, say) has the number of nulls alone.
     """
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+    least: dict[str, JsonValue] = {}
+    most: dict[str, JsonValue] = {}
     nulls: dict[str, int] = {}
     numbers = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     for name in (name for name in columns if name in numbers):
@@ -157,7 +159,7 @@ def format_statistics(metadata: Any, columns: Sequence[str]) -> str:
     return json.dumps(statistics, ensure_ascii=False)
 
 
-def _find_bounds(groups: Sequence[Any]) -> tuple[Any, Any]:
+def _find_bounds(groups: Sequence[pq.Statistics]) -> tuple[JsonValue, JsonValue]:
     """Return the least and greatest value of row groups as Delta's JSON has them; None if they have none.
 
     None also for moments after the year 9999, which Python does not have.
@@ -170,7 +172,7 @@ def _find_bounds(groups: Sequence[Any]) -> tuple[Any, Any]:
         return None, None
 
 
-def _format_bound(value: Any) -> Any:
+def _format_bound(value: ColumnValue) -> JsonValue:
     """Return a bound as Delta's JSON has it; None if JSON would not have it exactly.
 
     For doubles Parquet leaves out NaN, which Spark takes for the largest one.

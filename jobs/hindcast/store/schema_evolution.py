@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from hindcast.common.json_values import JsonValue
 from hindcast.store import columns, commit_once, commits, table_creation, tables
 from hindcast.store.columns import ColumnDifference
 from hindcast.store.tables import EVOLUTION, WIDENING, Table
@@ -57,7 +57,7 @@ def _add_columns(
 ) -> None:
     """Commit the new columns without rows: Delta merges them into the table's schema."""
     none = spark.createDataFrame([], table_creation.make_nullable(schema)).write.format("delta").mode("append")
-    note: dict[str, Any] = {"columns": str(change)}
+    note: dict[str, JsonValue] = {"columns": str(change)}
     if change.widened:
         note |= {"widened": change.widened, "knownAt": known_at.isoformat()}
     writer = none.option("mergeSchema", "true").option("userMetadata", json.dumps(note))

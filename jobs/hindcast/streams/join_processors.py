@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +56,7 @@ def process_table_side(spec: ProcessorSpec, rows: TaskRows, side: int, asks: int
     put = state.value != NOTHING
     state_numbers = np.where(put, state.value, rows.find_key_rows(state.key))
     # The key of an aggregate's results is the group, which a tombstone does not have.
-    more: dict[str, Any] = {"side": np.full(len(state_numbers), side)}
+    more: dict[str, pa.Array] = {"side": pa.repeat(side, len(state_numbers))}
     if spec.operator == "aggregate":
         more["key"] = rows.keys(np.where(put, state_numbers, NOTHING))
     return JoinSide(changes, stored, rows.passes), [
@@ -128,7 +128,7 @@ def process_stream_table_join(spec: ProcessorSpec, rows: TaskRows) -> tuple[Proc
     events = _select_records(rows, rows.records(0))
     if spec.grace is not None:
         events = _release_buffered(spec, rows, events, state_tables)
-    matches = stream_table.join_stream_table(events, side, spec.how, rows.home)
+    matches = stream_table.join_stream_table(events, side, "inner" if spec.how == "inner" else "left", rows.home)
     order, key, value, time = events.take(matches.event)
     # The headers are the event's own, not those of the record that releases it from a buffer.
     return ProcessorOutput(order, key, value, matches.right, time, value == NOTHING, headers=value), state_tables
@@ -189,10 +189,10 @@ def process_foreign_key_join(spec: ProcessorSpec, rows: TaskRows) -> tuple[Proce
         turns, hashes = Turns.read(rows.column("order")), rows.integers("start")
         content = foreign_key.SubscriptionHashes(turns.root, turns.steps[:, 0], hashes)
     joined, subscriptions = foreign_key.join_foreign_key(
-        left.changes, right, rows.other, spec.how, before, rows.home, content
+        left.changes, right, rows.other, "inner" if spec.how == "inner" else "left", before, rows.home, content
     )
     row = subscriptions.value
-    columns: dict[str, Any] = {"start": hashes[row]} if spec.input_routes else {}
+    columns: dict[str, pa.Array] = {"start": pa.array(hashes[row])} if spec.input_routes else {}
     right_state.append(
         rows.build_state_rows("subscribed", row, time=rows.time[row], n=rows.n[row], put=rows.put[row], **columns)
     )

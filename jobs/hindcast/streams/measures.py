@@ -8,7 +8,7 @@ between runs; a `KEPT` node begins with them. Sums of integers are exact and ref
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hindcast.common.jit import Booleans, Integers
+
+    Number = np.int64 | np.float64
+    Numbers = NDArray[Number]
 
 PARTS = {
     "rows": ("rows",),
@@ -92,7 +95,7 @@ def _combine_chunks(array: pa.Array) -> pa.Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def _as_numbers(array: pa.Array) -> tuple[NDArray[Any], Booleans]:
+def _as_numbers(array: pa.Array) -> tuple[Numbers, Booleans]:
     """Return an array as numbers that a loop can add, and which of them are not null.
 
     The numbers are integers, doubles, or the unscaled integers of decimals.
@@ -109,18 +112,18 @@ def _as_numbers(array: pa.Array) -> tuple[NDArray[Any], Booleans]:
     return array.fill_null(0).to_numpy(zero_copy_only=False).astype(kind), valid
 
 
-def _restore_type(total: NDArray[Any], is_number: Booleans, kind: pa.DataType) -> pa.Array:
+def _restore_type(total: Numbers, is_number: Booleans, kind: pa.DataType) -> pa.Array:
     """Return numbers of `_as_numbers` as an array of a type, null where there is none."""
     if not pa.types.is_decimal(kind):
         return pa.array(total, type=kind, mask=~is_number)
-    halves = pa.py_buffer(np.stack((total, total >> 63), 1).tobytes())
+    halves = pa.py_buffer(np.stack((total, total.view(np.int64) >> 63), 1).tobytes())
     return pa.Array.from_buffers(kind, len(total), [pa.array(is_number).buffers()[1], halves])
 
 
 @compile_loop
 def _sum_nodes(
-    nodes: Integers, numbers: Any, valid: Booleans, state: Any, state_is_number: Booleans
-) -> tuple[Any, Booleans]:
+    nodes: Integers, numbers: Numbers, valid: Booleans, state: Numbers, state_is_number: Booleans
+) -> tuple[Numbers, Booleans]:
     """Return the sum of each node, and whether it has a number in it. The last of `numbers` stands for a null value."""
     total, is_number = np.zeros(len(nodes), numbers.dtype), np.zeros(len(nodes), np.bool_)
     for n in range(len(nodes)):
@@ -145,7 +148,7 @@ def _sum_nodes(
 
 
 @compile_loop
-def _refuse_overflow(before: Any, change: Any, after: Any) -> None:
+def _refuse_overflow(before: Number, change: Number, after: Number) -> None:
     if (change > 0 and after < before) or (change < 0 and after > before):
         raise OverflowError(_OVERFLOW)
 

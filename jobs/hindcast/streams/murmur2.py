@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,8 @@ import pyarrow as pa
 from hindcast.common.jit import compile_loop
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from hindcast.common.jit import Integers
 
 
@@ -28,7 +30,7 @@ def assign_partitions(keys: pa.Array, count: int) -> pa.Array:
 
 
 @compile_loop
-def _hash_keys(data: Any, bounds: Integers) -> Integers:
+def _hash_keys(data: NDArray[np.uint8], bounds: Integers) -> Integers:
     """Return the positive murmur2 of each slice of `data` between two `bounds`."""
     hashes = np.empty(len(bounds) - 1, np.int64)
     mixer, whole = np.uint64(0x5BD1E995), np.uint64(0xFFFFFFFF)

@@ -47,7 +47,7 @@ class ProcessorSpec:
     """
 
     operator: Literal["stream", "table", "stream_table", "table_table", "foreign_key", "pairs", "aggregate", "windows"]
-    how: Any = "inner"
+    how: Literal["inner", "left", "outer"] = "inner"
     stores: Mapping[int, StoreSpec] | None = None
     filters: bool = False
     result: StoreSpec | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hindcast.streams.task_rows import TaskRows
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Integers
+    from hindcast.streams.task_rows import ColumnArray
 
 
 def process_task(spec: ProcessorSpec, table: pa.Table) -> pa.Table:
@@ -39,7 +40,7 @@ def _build_emitted_rows(spec: ProcessorSpec, rows: TaskRows, out: ProcessorOutpu
     of_event = spec.operator in ("stream", "stream_table")
     key = out.first if of_event else np.where(out.key == NOTHING, NOTHING, rows.find_key_rows(out.key, others=grouped))
     partition = np.where(out.key == NOTHING, rows.partition[out.cause], np.append(rows.home, NOTHING)[out.key])
-    more: dict[str, Any] = {} if out.measures is None else {"measures": out.measures}
+    more: dict[str, ColumnArray] = {} if out.measures is None else {"measures": out.measures}
     if out.start is not None:
         more |= {"start": out.start, "end": out.end}
     for side, before in (("first", out.before_first), ("second", out.before_second)):

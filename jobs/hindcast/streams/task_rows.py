@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ from hindcast.streams.versioned import StoreState
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
 
+if TYPE_CHECKING:
+    ColumnArray: TypeAlias = Integers | Booleans | pa.Array
 STRUCTS = ("order", "key", "first", "second", "before_first", "before_second", "numbers", "measures")
 
 
@@ -60,7 +62,7 @@ class TaskRows:
         self._parts: dict[str, Booleans] = {}
         self._part = pc.fill_null(self.column("part"), "")
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> pa.Array:
         """Return a column as one array."""
         chunks = self.table.column(name)
         return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
@@ -163,7 +165,7 @@ class TaskRows:
         rows[NOTHING] = NOTHING
         return rows[codes]
 
-    def take(self, rows: Mapping[str, Integers], **columns: Any) -> pa.Table:
+    def take(self, rows: Mapping[str, Integers], **columns: ColumnArray) -> pa.Table:
         """Return new rows: some columns taken from the rows given for them (NOTHING: null), others given in `columns`.
 
         Any other column is null.
@@ -173,7 +175,8 @@ class TaskRows:
         for name in self.table.column_names:
             kind = self.table.schema.field(name).type
             if name in columns:  # `columns` take precedence over `rows`
-                array = pa.array(columns[name], kind) if not isinstance(columns[name], pa.Array) else columns[name]
+                given: pa.Array = columns[name]
+                array = given if isinstance(given, pa.Array) else pa.array(given, kind)
                 arrays.append(array.cast(kind) if name not in STRUCTS else array)
             elif name in rows:
                 arrays.append(self.column(name).take(pa.array(rows[name], mask=rows[name] == NOTHING)))
@@ -190,7 +193,7 @@ class TaskRows:
         n: Integers,
         put: Booleans,
         headers: bool = False,
-        **columns: Any,
+        **columns: ColumnArray,
     ) -> pa.Table:
         """Return rows of state, copied from `rows` except for the columns given; a tombstone has only its key.
 
