@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import skew
-from hindcast.bitemporal.order import interval_micros
+from hindcast.bitemporal.intervals import interval_micros
 
 
 def join_stream_table(
