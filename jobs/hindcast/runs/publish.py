@@ -27,7 +27,7 @@ from hindcast.store import commits, delta_rs_writer, files, lazy_migration, tabl
 from hindcast.store.tables import Table
 
 
-def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> dict[str, Any]:
+def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> dict[str, Any]:
     """Gate a change and commit what passes, unless nothing changed; return the commit's note.
 
     Raise GateError if a gate stops it. The note has what an aggregate left out; if only that has changed, the commit
@@ -59,7 +59,7 @@ def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedCh
             closing = closing if note["closed"] else None
             if closing is not None:
                 lazy_migration.migrate_changed_keys(passed.change, table)
-            commits.publish_change(
+            commits.commit_change(
                 passed.change,
                 table,
                 plan.run,
@@ -105,7 +105,7 @@ def _commit_left_out(
     before = report.read_previous_tables(table.warehouse, contract.pipeline).get(table.name, {})
     if report.aggregate_extras(note) != report.aggregate_extras(before) or note.get("ties", {}).get("lost"):
         no_rows = change.where("false")
-        commits.publish_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
+        commits.commit_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
     return note
 
 

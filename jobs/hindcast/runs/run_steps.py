@@ -30,7 +30,7 @@ from hindcast.plan.plans import Plan
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.runs import changes, expression_checks, spark_errors, store_migration, widening
-from hindcast.runs.publish import empty_note, publish_change
+from hindcast.runs.publish import empty_note, gate_and_publish_change
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.tables import Table
@@ -83,7 +83,7 @@ def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> di
             fates = tables.fates_table(read_settings().warehouse, pipeline, topic)
             if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:
                 change = changes.derive_topic_change(spark, sources, contract, plan, topic, ingested)
-                note = publish_change(contract, plan, topic, change)
+                note = gate_and_publish_change(contract, plan, topic, change)
             note = _record_note(store_migration.end_upgrade(spark, contract, plan, topic, note))
         _record_lag(contract, topic)
         return note
@@ -107,7 +107,9 @@ def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> dict[
             ChangeReader(spark) as sources,
         ):
             return _record_note(
-                publish_change(contract, plan, view, changes.derive_view_change(spark, sources, contract, plan, view))
+                gate_and_publish_change(
+                    contract, plan, view, changes.derive_view_change(spark, sources, contract, plan, view)
+                )
             )
 
 

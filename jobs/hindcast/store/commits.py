@@ -72,7 +72,7 @@ def _build_writer(rows: DataFrame, table: Table, run: int, note: dict[str, Any],
 
 
 def closing_summary(table: Table) -> Column:
-    """Return what a change closes, for `publish_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
+    """Return what a change closes, for `commit_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
 
     A struct: how many closed rows are `open`, how many `past`, and of the past ones the `first` and `last` start and
     the first `end`, in microseconds since 1970.
@@ -89,7 +89,7 @@ def closing_summary(table: Table) -> Column:
     ).alias("closing")
 
 
-def publish_change(
+def commit_change(
     changes: DataFrame,
     table: Table,
     run: int,
@@ -118,7 +118,7 @@ def publish_change(
         return
     spark = changes.sparkSession
     enable_deletion_vectors(spark, table)
-    if few and delta_rs_writer.publish_change(rows, table, run, known_at, note, after):
+    if few and delta_rs_writer.try_commit_change(rows, table, run, known_at, note, after):
         return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)
