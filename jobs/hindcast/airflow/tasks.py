@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from hindcast.common.plurals import format_count
 if TYPE_CHECKING:
     from airflow.sdk import Context, PokeReturnValue
     from pyspark.sql import SparkSession
+
+    from hindcast.runs.table_steps import TableStep
 
 
 def check_preview(context: Context) -> None:
@@ -125,22 +127,19 @@ def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
             raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
 
 
-def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
-    """Replay one topic into its log and its table, and return what the step did."""
-    with _raise_airflow_errors():
-        from hindcast.airflow import connections
-        from hindcast.runs import run_steps
+def table_callable(step: TableStep) -> Callable[..., dict[str, Any]]:
+    """Return a function, with the step's name, that does the step for one table and returns the commit's note."""
 
-        connections.apply_connection()
-        return run_steps.replay_topic(spark, pipeline, int(run), name)
+    def execute(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
+        with _raise_airflow_errors():
+            if step.per == "topic":
+                from hindcast.airflow import connections
 
+                connections.apply_connection()
+            return step.execute(spark, pipeline, int(run), name)
 
-def build(pipeline: str, run: str, name: str, spark: SparkSession) -> dict[str, Any]:
-    """Derive, gate and publish one view, and return what the step did."""
-    with _raise_airflow_errors():
-        from hindcast.runs import run_steps
-
-        return run_steps.build_view(spark, pipeline, int(run), name)
+    execute.__name__ = execute.__qualname__ = step.name
+    return execute
 
 
 def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:

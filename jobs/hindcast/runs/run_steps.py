@@ -2,12 +2,12 @@
 
     plan -> replay each topic -> derive each table, gate it, publish it -> report
 
-`STEPS` lists them; `run_pipeline` does all of them in one process, the DAG does each as a task.
+`run_pipeline` does all of them in one process, the DAG does each as a task; `table_steps` lists those of tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.runs import changes, expression_checks, spark_errors, store_migration, widening
 from hindcast.runs.publish import empty_note, gate_and_publish_change
+from hindcast.runs.table_steps import TABLE_STEPS
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.tables import Table
@@ -204,16 +205,10 @@ def execute_run(spark: SparkSession, pipeline: str, number: int) -> dict[str, An
 def execute_table_steps(spark: SparkSession, pipeline: str, number: int) -> None:
     """Do the steps of a planned run up to its report."""
     contract, plan = _load_plan(pipeline, number)
-    for topic in contract.topics:
-        if plan.has_work_for(contract, topic):
-            replay_topic(spark, pipeline, number, topic)
-    for view in contract.ordered_views:
-        if plan.has_work_for(contract, view):
-            build_view(spark, pipeline, number, view)
-
-
-STEPS: tuple[Callable[..., Any], ...] = (plan_run, replay_topic, build_view, finish_run)
-"""The steps in the order of a run: `replay_topic` once per topic, `build_view` once per view."""
+    for step in TABLE_STEPS.values():
+        for table in step.list_tables(contract):
+            if plan.has_work_for(contract, table):
+                step.execute(spark, pipeline, number, table)
 
 
 @contextmanager
