@@ -176,7 +176,7 @@ def claim(
     late: bool,
 ) -> None:
     """A topic's records of the history's numbers `span` into its log, judged as a replay judges what Kafka gives."""
-    from hindcast.bitemporal import order
+    from hindcast.bitemporal import acceptance
     from hindcast.common.settings import read_settings
     from hindcast.ingest import topic_log
     from hindcast.store import commits, table_creation, tables
@@ -184,7 +184,8 @@ def claim(
     table = tables.log_table(read_settings().warehouse, contract.pipeline, topic)
     raw = records(spark, told, topic, span, late=late).withColumn("fate", F.lit(None).cast("string"))
     retention = F.lit(None).cast("interval day to second")
-    judged = order.decide_fates(*topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges))  # noqa: SLF001
+    timed = topic_log._add_stream_time(spark, table, raw, retention, plan.topics[topic].ranges)  # noqa: SLF001
+    judged = acceptance.decide_fates(*timed)
     rows = judged.select(
         "partition",
         "offset",

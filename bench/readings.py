@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import joins, order, plane
+from hindcast.bitemporal import joins, plane, processing_order
 from hindcast.common.session import open_session, slice_large_keys
 from hindcast.contract import Contract
 from hindcast.streams import spark_adapter
@@ -103,7 +103,7 @@ def corrected(logs: dict[str, DataFrame]) -> DataFrame:
 def kafka(logs: dict[str, DataFrame]) -> DataFrame:
     records = {}
     for number, name in enumerate(CONTRACT.topics):
-        ordered = order.add_processing_order(logs[name], number)
+        ordered = processing_order.add_processing_order(logs[name], number)
         places = (F.col("partition").alias("_partition"), F.col("offset").alias("_offset"))
         id_ = F.col("key.k").cast("binary").alias("id")
         passes = F.lit(True).alias("passes")

@@ -38,6 +38,7 @@ from hindcast.common.session import venv_folder
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, list_contract_files, try_load, try_load_all
 from hindcast.contract.names import PREVIEW, RELEASE, name_stand_ins
+from hindcast.runs.table_steps import TABLE_STEPS
 
 DEFAULTS = {
     "retries": 2,
@@ -75,11 +76,10 @@ def pipeline_dag(contract: Contract) -> DAG:
         tags=["hindcast"],
     ) as dag:
         plan = task.sensor(task_id="plan", doc_md=PLAN, **PATIENCE)(tasks.plan)(contract.pipeline)
-        with TaskGroup("replay", tooltip="Kafka to log and table"):
-            tables = {name: _table_task(contract, "replay", name) for name in contract.topics}
-        with TaskGroup("build", tooltip="derive, gate, publish"):
-            for name in contract.views:
-                tables[name] = _table_task(contract, "build", name)
+        tables = {}
+        for step in TABLE_STEPS.values():
+            with TaskGroup(step.name, tooltip=step.summary):
+                tables |= {name: _table_task(contract, step.name, name) for name in step.list_tables(contract)}
         for name, table in tables.items():
             [
                 tables[i] for i in (*contract.list_inputs(name), *_list_other_tables(contract, name)) if i in tables
@@ -341,7 +341,7 @@ def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **
     return SharedSpark(
         task_id=task_id,
         conn_id="hindcast_spark",
-        python_callable=getattr(tasks, step),
+        python_callable=tasks.table_callable(TABLE_STEPS[step]) if step in TABLE_STEPS else getattr(tasks, step),
         op_args=[contract.pipeline, *arguments],
         **options,
     )

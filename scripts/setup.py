@@ -50,22 +50,28 @@ def main() -> int:
 
 
 def bring_up(venv: Path, parts: list[Part]) -> int:
-    """Make the parts that are stale, in order; how many they were."""
+    """Make the parts that are stale when their turn comes, in order; return how many they were.
+
+    One part can remove another: where `uv pip sync` installs other packages, it removes Hindcast's own.
+    """
     if not any(is_stale(venv, part) for part in parts):
         return 0
+    made = 0
     with alone(venv.parent):
-        plan = [part for part in parts if is_stale(venv, part)]
-        if plan and plan[0].name == "venv":
-            check_disk(venv.parent)
-        for number, part in enumerate(plan, 1):
+        for number, part in enumerate(parts, 1):
+            if not is_stale(venv, part):
+                continue
+            if part.name == "venv":
+                check_disk(venv.parent)
             stamp_of(venv, part).unlink(missing_ok=True)
             started = time.monotonic()
-            print(f"[{number}/{len(plan)}] {part.saying}", flush=True)
+            print(f"[{number}/{len(parts)}] {part.saying}", flush=True)
             part.make()
             stamp_of(venv, part).parent.mkdir(exist_ok=True)
             stamp_of(venv, part).write_text(digest(part.made_from), encoding="utf-8")
             print(f"      {time.monotonic() - started:.0f} s", flush=True)
-    return len(plan)
+            made += 1
+    return made
 
 
 def is_stale(venv: Path, part: Part) -> bool:

@@ -8,14 +8,14 @@ WRONG = (
     Wrong(
         "a put at T - R is rejected",
         "streams.versioned",
-        "if time[slot] < store.reached[home] - retention:",
-        "if time[slot] <= store.reached[home] - retention:",
+        "if time[slot] < store.stream_time[home] - retention:",
+        "if time[slot] <= store.stream_time[home] - retention:",
     ),
     Wrong(
         "tombstones do not move stream time",
         "streams.versioned",
-        "store.reached[home] = max(store.reached[home], time[slot])",
-        "store.reached[home] = max(store.reached[home], time[slot] if value != NOTHING else NOTHING)",
+        "store.stream_time[home] = max(store.stream_time[home], time[slot])",
+        "store.stream_time[home] = max(store.stream_time[home], time[slot] if value != NOTHING else NOTHING)",
     ),
     Wrong(
         "a put's return code is the time of the latest version",
@@ -44,19 +44,19 @@ WRONG = (
     Wrong(
         "a look-up at T - R finds no older version",
         "streams.versioned",
-        "if store.slots.time[slot] < store.reached[store.home[key]] - retention:",
-        "if store.slots.time[slot] <= store.reached[store.home[key]] - retention:",
+        "if store.slots.time[slot] < store.stream_time[store.home[key]] - retention:",
+        "if store.slots.time[slot] <= store.stream_time[store.home[key]] - retention:",
     ),
     Wrong(
         "a look-up past T - R misses the latest version too",
         "streams.versioned",
         "if latest != NOTHING and latest <= slot:",
-        ("if NOTHING != latest <= slot and store.slots.time[slot] >= store.reached[store.home[key]] - retention:"),
+        ("if NOTHING != latest <= slot and store.slots.time[slot] >= store.stream_time[store.home[key]] - retention:"),
     ),
     Wrong(
         "a look-up past T - R finds what is still kept",
         "streams.versioned",
-        "if store.slots.time[slot] < store.reached[store.home[key]] - retention:",
+        "if store.slots.time[slot] < store.stream_time[store.home[key]] - retention:",
         "if store.slots.time[slot] < NOTHING:",
     ),
     Wrong(
@@ -321,8 +321,8 @@ WRONG = (
     Wrong(
         "windows within their grace are not kept",
         "streams.time_windows",
-        "> task.reached - self.grace",
-        "> task.reached",
+        "> task.final_stream_time - self.grace",
+        "> task.final_stream_time",
     ),
     Wrong(
         "a scan misses the windows at the edge of the retention",
@@ -758,7 +758,7 @@ WRONG = (
     Wrong(
         "the stream time of a result's store begins anew with each run",
         "streams.join_processors",
-        'empty_store_state(rows.partition_count)._replace(reached=rows.read_clock("reached result"))',
+        'empty_store_state(rows.partition_count)._replace(stream_time=rows.read_clock("reached result"))',
         "empty_store_state(rows.partition_count)",
     ),
     Wrong(
@@ -775,31 +775,31 @@ WRONG = (
     ),
     Wrong(
         "processing order is by timestamp, against offsets",
-        "bitemporal.order",
+        "bitemporal.processing_order",
         'F.max(F.unix_millis("timestamp")).over(so_far).alias("reached")',
         'F.unix_millis("timestamp").alias("reached")',
     ),
     Wrong(
         "processing order does not know runs",
-        "bitemporal.order",
+        "bitemporal.processing_order",
         'F.lit(0).cast("long") if waits else F.col("run")',
         'F.lit(0).cast("long")',
     ),
     Wrong(
         "a task that waits begins anew with each run",
-        "bitemporal.order",
+        "bitemporal.processing_order",
         'F.lit(0).cast("long") if waits else F.col("run")',
         'F.col("run")',
     ),
     Wrong(
         "processing order is by the largest timestamp of all partitions",
-        "bitemporal.order",
+        "bitemporal.processing_order",
         'Window.partitionBy("partition", run).orderBy(',
         "Window.partitionBy(run).orderBy(",
     ),
     Wrong(
         "ties go by partition before topic",
-        "bitemporal.order",
+        "bitemporal.processing_order",
         '            F.lit(topic).alias("topic"),\n            F.col("partition"),\n',
         '            F.col("partition"),\n            F.lit(topic).alias("topic"),\n',
     ),

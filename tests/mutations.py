@@ -36,7 +36,6 @@ WINDOWS = ("windowed_aggregate",)
 TIMED = ("table_table_join",)
 _USED_BY = {
     "bitemporal.aggregates": ("bitemporal.windows",),
-    "bitemporal.order": ("bitemporal.joins", "bitemporal.windows"),
     "bitemporal.affected_periods": ("bitemporal.incremental", "hindcast_conformance.relations"),
 }
 """Modules that hold functions of another by name."""
@@ -55,56 +54,56 @@ class Mutation(NamedTuple):
 MUTATIONS = (
     Mutation(
         "a record at stream time - retention expires",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         "> history_retention",
         ">= history_retention",
         TABLES,
     ),
     Mutation(
         "stream time of a table is reset by each record",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         "Window.unboundedPreceding, -1)",
         "-1, -1)",
         TABLES,
     ),
     Mutation(
         "records without a key move stream time",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         'F.when(F.col("fate").isNull(), F.col("timestamp"))',
         'F.col("timestamp")',
         TABLES,
     ),
     Mutation(
         "stream time of all partitions together",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         'partitionBy("partition")',
         'partitionBy("partition.vector", "partition.s", "partition.topic")',
         TABLES,
     ),
     Mutation(
         "nothing ever expires",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         'too_old, F.lit("expired")',
         'F.lit(False), F.lit("expired")',
         TABLES,
     ),
     Mutation(
         "windows: stream time without the event itself",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         "Window.unboundedPreceding, Window.currentRow",
         "Window.unboundedPreceding, -1",
         WINDOWS,
     ),
     Mutation(
         "windows: events without a value move stream time",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         'counts = F.col("key").isNotNull() & F.col("value").isNotNull()',
         'counts = F.col("key").isNotNull()',
         WINDOWS,
     ),
     Mutation(
         "windows: stream time of all partitions together",
-        "bitemporal.order",
+        "bitemporal.acceptance",
         'partitionBy("position.partition")',
         'partitionBy("position.partition.vector", "position.partition.s")',
         WINDOWS,

@@ -88,7 +88,7 @@ def apart(records: Sequence[Json]) -> Iterator[Json]:
 
 
 def in_processing_order(records: Sequence[Json], topics: Sequence[str]) -> list[Json]:
-    """Records as one reader of all partitions takes them who always has the next one of each (order.processing)."""
+    """Records as one reader of all partitions takes them who always has the next one of each (processing_order)."""
     reached: dict[Json, int] = {}
     placed = []
     for number, record in enumerate(records):

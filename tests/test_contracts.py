@@ -546,6 +546,13 @@ UNFIT = [
      "row_condition calls Java by 'java_method'", "functions of Spark SQL"),
     ("expect_column_values_to_match_like_pattern: {column: note, like_pattern: '2%%'}", 10,
      "Great Expectations has no expect_column_values_to_match_like_pattern for Spark", "match_regex"),
+    ("expect_column_values_to_be_dateutil_parseable: {column: note}", 10,
+     "Great Expectations has no expect_column_values_to_be_dateutil_parseable for Spark", "match_strftime_format"),
+    (("expect_query_results_to_match_comparison: {base_query: SELECT 1, comparison_data_source_name: other, "
+      "comparison_query: SELECT 1}"), 10, "for Spark: it compares with a query of another database",
+     "use unexpected_rows_expectation"),
+    ("expect_table_row_count_to_equal_other_table: {other_table_name: other}", 10,
+     "for Spark: it counts the rows of a table in another database", "use unexpected_rows_expectation"),
     ("expect_column_values_to_not_be_null: {column: price, on_failure: warn}", 10,
      "expect_column_values_to_not_be_null has no parameter 'on_failure'", "it belongs beside the expectation"),
     ("expect_column_values_to_not_be_null:\n          column: price\n          rows: table", 12,

@@ -252,7 +252,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         # Entered as released, but not yet published.
         looked_at = datetime.now(UTC)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commits, "publish_change", _dies)
+            patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
                 run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
         run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
@@ -262,7 +262,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         p.run()
         looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"naan"}']}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commits, "publish_change", _dies)
+            patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
                 run_steps.run_release(spark, p.name, "given up", keys, "ann", looked_at)
         planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "test")

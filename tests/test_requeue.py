@@ -295,7 +295,7 @@ def test_a_requeue_that_died_is_finished(
         p.write(limited(500, MENU))
         asked = requeue.build_request(p.contract)
         with monkeypatch.context() as patch:
-            for function in ("append_rows", "publish_change"):
+            for function in ("append_rows", "commit_change"):
                 real = getattr(commits, function)
 
                 def dying(rows: Any, table: Any, *args: Any, real: Any = real, **kwargs: Any) -> Any:

@@ -47,7 +47,7 @@ def publish(changes: DataFrame, it: Table, run: int, *, few: bool) -> None:
     told = told if told.open + told.past else None
     note = TableNote(run)
     after = tables.read_last_run(it)
-    commits.publish_change(changes, it, run, T0 + timedelta(days=run), closing=told, note=note, after=after, few=few)
+    commits.commit_change(changes, it, run, T0 + timedelta(days=run), closing=told, note=note, after=after, few=few)
 
 
 def told(spark: SparkSession, it: Table) -> list[str]:

@@ -56,6 +56,33 @@ def test_a_part_that_was_lost_is_made_again(tmp_path: Path) -> None:
     assert made.bring_up() == ["venv"]
 
 
+def test_a_part_that_another_one_removes_is_made_again_in_the_same_set_up(tmp_path: Path) -> None:
+    log: list[str] = []
+    there, inputs = set[str](), {"packages": ["a"], "hindcast": ["b"]}
+
+    def make(name: str) -> None:
+        log.append(name)
+        there.clear()  # as `uv pip sync`: whatever it did not install goes
+        there.add(name)
+
+    def bring_up() -> int:
+        return setup.bring_up(
+            tmp_path / ".venv",
+            [
+                Part("packages", "packages", inputs["packages"], lambda: True, lambda: make("packages")),
+                Part("hindcast", "hindcast", inputs["hindcast"], lambda: "hindcast" in there, lambda: make("hindcast")),
+            ],
+        )
+
+    (tmp_path / ".venv").mkdir()
+    assert bring_up() == 2
+    inputs["packages"] = ["another lock"]
+    log.clear()
+    assert bring_up() == 2
+    assert log == ["packages", "hindcast"]
+    assert bring_up() == 0
+
+
 def test_a_part_that_failed_is_made_again(tmp_path: Path) -> None:
     made = Made(tmp_path)
 

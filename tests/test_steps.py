@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from hindcast.airflow import assets, operators, priority, run_requests, tasks
 from hindcast.airflow.run_requests import RunRequest
 from hindcast.common.errors import GateError, RequestError, RunError
+from hindcast.contract import load
+from hindcast.runs import run_steps
+from hindcast.runs.table_steps import TABLE_STEPS
 
+ROOT = Path(__file__).parent.parent
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MONDAY, TUESDAY = datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 5, tzinfo=UTC)
 FORM = {"replay": "interval", "until": None, "only": None, "preview": False, "reason": None}
@@ -218,3 +223,19 @@ def test_a_step_under_spark_submit_tells_what_has_stopped_it(tmp_path: Any) -> N
     place.write_text(json.dumps({"text": "not now", "final": False}))
     assert (type(operators._read_failure(place)), str(operators._read_failure(place))) == (AirflowException, "not now")
     assert "without an error from Hindcast" in str(operators._read_failure(tmp_path / "none"))
+
+
+def test_every_step_of_tables_has_its_job_and_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    restaurant = load(ROOT / "schemas" / "restaurant.yaml")
+    done = []
+    for name, step in TABLE_STEPS.items():
+        monkeypatch.setattr(run_steps, step.function, lambda *arguments, name=name: done.append((name, *arguments)))
+        assert f'step("{name}", ' in (ROOT / "jobs" / f"{name}.py").read_text(encoding="utf-8")
+        execute = tasks.table_callable(step)
+        assert execute.__name__ == name, "its lineage is found by that"
+        for table in step.list_tables(restaurant):
+            execute("restaurant", "7", table, spark=None)
+    tables = [*restaurant.topics, *restaurant.ordered_views]
+    assert [(name, *arguments[1:]) for name, *arguments in done] == [
+        ("replay" if table in restaurant.topics else "build", "restaurant", 7, table) for table in tables
+    ]

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import order, windows
+from hindcast.bitemporal import acceptance, windows
 from hindcast.bitemporal.aggregates import Measure
 from hindcast.contract import Window
 from relations import at, ms, records, rows
@@ -18,7 +18,7 @@ from relations import at, ms, records, rows
 def counted(
     spark: SparkSession, window: windows.WindowDefinition, log: list[tuple[int, str, int, int]]
 ) -> list[tuple[int, ...]]:
-    judged = windows.mark_taken_events(order.add_stream_time(records(spark, log)), window)
+    judged = windows.mark_taken_events(acceptance.add_stream_time(records(spark, log)), window)
     found = windows.aggregate_windows(judged, window, {"n": Measure("count", F.lit(1))})
     return rows(found, "windowStart", "windowEnd", "value.n")
 
@@ -50,7 +50,7 @@ def test_a_window_has_closed_when_it_takes_no_event_of_its_own_time_any_more(
     """One partition for each stream time that may be reached: an event at 10, stream time, an event at `last`."""
     times = range(11, 40)
     log = [(t, key, 1, moment) for t in times for key, moment in (("a", 10), ("b", t), ("a", last))]
-    judged = windows.mark_taken_events(order.add_stream_time(records(spark, log)), shape())
+    judged = windows.mark_taken_events(acceptance.add_stream_time(records(spark, log)), shape())
     own = judged.withColumn("key", F.struct("key", "partition")).where("key.key.k = 'a'")
     found = windows.aggregate_windows(own, shape(), {"n": Measure("count", F.lit(1))}).where(
         F.col("windowEnd") == at(end)

@@ -41,7 +41,12 @@ _AS_ROWS = dict.fromkeys(
     "test_emits_task.py",
 )
 _OF_KERNELS = dict.fromkeys(("engine.integer_encoding", "engine.operators"), "test_kernels_parts.py")
-_TESTS = {**_AS_ROWS, **_OF_KERNELS, "bitemporal.order": "test_order.py", "bitemporal.valid_time": "test_valid_time.py"}
+_TESTS = {
+    **_AS_ROWS,
+    **_OF_KERNELS,
+    "bitemporal.processing_order": "test_processing_order.py",
+    "bitemporal.valid_time": "test_valid_time.py",
+}
 """The tests of modules that those of the operators do not touch."""
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 

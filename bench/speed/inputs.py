@@ -152,7 +152,7 @@ def publish(spark: SparkSession, drawn: DataFrame, table: Table, name: str, coun
     table_creation.ensure_table(table, table_diff.table_schema(rows))
     with override_conf(spark, {"spark.sql.shuffle.partitions": "16"}):
         opened = rows.withColumn("change", F.lit("open"))
-        commits.publish_change(opened, table, 1, KNOWN, closing=None, note=TableNote(1, count))
+        commits.commit_change(opened, table, 1, KNOWN, closing=None, note=TableNote(1, count))
 
 
 def _plan(place: Inputs, kind: str) -> None:

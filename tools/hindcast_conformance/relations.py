@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import aggregates, incremental, joins, order, plane, windows
+from hindcast.bitemporal import acceptance, aggregates, incremental, joins, plane, windows
 from hindcast.bitemporal.affected_periods import build_scope
 from hindcast.bitemporal.aggregates import Measure
 from hindcast_conformance import logs, stepwise
@@ -73,7 +73,7 @@ class VectorBatch:
             _interval_literal("retention").alias("retention"),
             "run",
         )
-        return (order.decide_fates(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
+        return (acceptance.decide_fates(log, F.col("retention")) if self._shape.tables else log).localCheckpoint()
 
     def _records(self, topic: str, *, refused: bool = False) -> DataFrame:
         is_read = (F.col("partition.topic") == topic) & (F.lit(refused) | (F.col("fate") == "accepted"))
@@ -237,7 +237,7 @@ class VectorBatch:
         knobs = {"hopping": ("sizeMs", "advanceMs"), "sliding": ("timeDifferenceMs",), "session": ("inactivityGapMs",)}
         names = ("graceMs", *knobs[self._shape.window])
         events = _add_knobs(self._records("stream", refused=True), *names, of="partition")
-        return windows.mark_taken_events(order.add_stream_time(events), self._window).localCheckpoint()
+        return windows.mark_taken_events(acceptance.add_stream_time(events), self._window).localCheckpoint()
 
     @property
     def _window(self) -> windows.WindowDefinition:

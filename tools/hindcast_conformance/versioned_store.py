@@ -63,7 +63,7 @@ class StoreSteps:
         """Return the versions of a key that meet an interval, as the store's segments show them (rule 11)."""
         start, end = step.get("from"), step.get("to")
         versions = self._find_versions(number, step["key"])
-        bound = int(self.history(number).reached[0]) - self.retention
+        bound = int(self.history(number).stream_time[0]) - self.retention
         if end is not None and end < bound:
             versions = [v for v in versions if v["validTo"] is None]
         shown = [

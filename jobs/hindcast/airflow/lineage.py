@@ -21,6 +21,7 @@ from hindcast.contract.parsing import find_columns
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS, Shape, column_expressions, resolve_all, view_scope
 from hindcast.plan import journal
+from hindcast.runs.table_steps import TABLE_STEPS
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -120,13 +121,13 @@ def _list_time_sources(
 
 
 def build_step_facets(step: str, pipeline: str, table: str) -> OperatorLineage | None:
-    """Return the OperatorLineage of a step `replay` or `build` of a table; None for another step."""
+    """Return the OperatorLineage of a step of a table (runs/table_steps.py); None for another step."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from hindcast.common.settings import read_settings
     from hindcast.contract import find
 
-    if step not in ("replay", "build"):
+    if step not in TABLE_STEPS:
         return None
     contract = find(read_settings().schemas, pipeline)
     inputs, output = build_datasets(contract, table)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hindcast.common.json_values import JsonObject
+    from hindcast.runs.table_steps import TableStep
 
 
 def check_preview(context: Context) -> None:
@@ -131,22 +132,19 @@ def skip_unconcerned(pipeline: str, name: str, context: Context) -> None:
             raise AirflowSkipException(f"the run is limited to {only} and everything downstream")
 
 
-def replay(pipeline: str, run: str, name: str, spark: SparkSession) -> JsonObject:
-    """Replay one topic into its log and its table, and return what the step did."""
-    with _raise_airflow_errors():
-        from hindcast.airflow import connections
-        from hindcast.runs import run_steps
+def table_callable(step: TableStep) -> Callable[..., JsonObject]:
+    """Return a function, with the step's name, that does the step for one table and returns the commit's note."""
 
-        connections.apply_connection()
-        return run_steps.replay_topic(spark, pipeline, int(run), name).as_json()
+    def execute(pipeline: str, run: str, name: str, spark: SparkSession) -> JsonObject:
+        with _raise_airflow_errors():
+            if step.per == "topic":
+                from hindcast.airflow import connections
 
+                connections.apply_connection()
+            return step.execute(spark, pipeline, int(run), name)
 
-def build(pipeline: str, run: str, name: str, spark: SparkSession) -> JsonObject:
-    """Derive, gate and publish one view, and return what the step did."""
-    with _raise_airflow_errors():
-        from hindcast.runs import run_steps
-
-        return run_steps.build_view(spark, pipeline, int(run), name).as_json()
+    execute.__name__ = execute.__qualname__ = step.name
+    return execute
 
 
 def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:

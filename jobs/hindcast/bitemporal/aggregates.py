@@ -6,9 +6,11 @@ A measure is made of parts that Spark computes (an average: a sum and a count). 
 
 - *running*: what can be taken back exactly (counts, sums of integers and decimals) is a running sum over time;
 - *by spans*: what can be combined from pieces (min, max, sums of doubles) is computed for spans of 1, 2, 4, 8 ...
-steps,
-  of which any stretch of n steps needs at most 2 log2 n;
+  steps, of which any stretch of n steps needs at most 2 log2 n;
 - *by steps*: any other Spark aggregate is computed over the members of each step, at the cost of what they amount to.
+
+`engine/operators.py` has the aggregate of a table with running parts once more, as a compiled loop for the first build
+of a large view; both give the same rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence

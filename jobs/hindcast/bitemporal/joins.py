@@ -1,6 +1,7 @@
 """Joins in the `corrected` reading: what was valid at an event, and versions that overlap.
 
-Source: docs/semantics.md, rules 3-11.
+Source: docs/semantics.md, rules 3-11. `engine/operators.py` has the joins of a stream or a table with a table once
+more, as compiled loops for the first build of a large view; both give the same rows.
 """
 
 from functools import reduce
@@ -10,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import skew
-from hindcast.bitemporal.order import interval_micros
+from hindcast.bitemporal.intervals import interval_micros
 
 
 def join_stream_table(

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from hindcast import contract
 from hindcast.bitemporal.aggregates import Measure, aggregate_rows
-from hindcast.bitemporal.order import interval_micros
+from hindcast.bitemporal.intervals import interval_micros
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ WindowDefinition = HoppingWindow | SlidingWindow | SessionWindow
 def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     """Return events with `taken`: whether a window takes the event; null for events without key or value.
 
-    `events` has `key`, `value`, `timestamp`, `position` and `streamTime` (`order.add_stream_time`), here T.
+    `events` has `key`, `value`, `timestamp`, `position` and `streamTime` (`acceptance.add_stream_time`), here T.
     Hopping: taken iff its last window has end > T - grace. Sliding: iff timestamp + difference >= T - grace. Session:
     iff the session that it would be in, with the events of its key and source partition taken before it, has
     end >= T - grace - gap. So `taken` depends on the log of one partition alone, never on runs or other partitions.

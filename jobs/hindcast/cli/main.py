@@ -80,6 +80,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.query import read
     from hindcast.report import report
     from hindcast.runs import preview, run_steps
+    from hindcast.runs.table_steps import TABLE_STEPS
 
     pipeline, *others = argv
     try:
@@ -100,8 +101,8 @@ def step(name: str, argv: Sequence[str]) -> int:
                 contract = find(read_settings().schemas, pipeline)
                 print(maintenance.format_report(maintenance.maintain_tables(open_session, read_settings(), contract)))
             else:
-                steps = {"replay": run_steps.replay_topic, "build": run_steps.build_view}
-                print(json.dumps(steps[name](open_session(), pipeline, int(others[0]), others[1])))
+                run, table = others
+                print(json.dumps(TABLE_STEPS[name].execute(open_session(), pipeline, int(run), table)))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         if path := os.environ.get("HINDCAST_FAILURE"):

@@ -80,8 +80,33 @@ def _check_columns(gate: Expectation, columns: Columns) -> _GateComplaints:
 
 
 def _check_support(gate: Expectation) -> _GateComplaints:
-    if "_like_pattern" in gate.type:
-        yield "column", f"Great Expectations has no {gate.type} for Spark", "use expect_column_values_to_match_regex"
+    """Yield a complaint about an expectation that Great Expectations cannot evaluate in Spark."""
+    name = "_like_pattern" if "_like_pattern" in gate.type else gate.type
+    if name in _NOT_FOR_SPARK:
+        parameter, reason, fix = _NOT_FOR_SPARK[name]
+        yield parameter, f"Great Expectations has no {gate.type} for Spark{reason}", fix
+
+
+_OWN_QUERY_FIX = "use unexpected_rows_expectation, whose query returns the failing rows of {batch}"
+_NOT_FOR_SPARK = {
+    "_like_pattern": ("column", "", "use expect_column_values_to_match_regex"),
+    "expect_column_values_to_be_dateutil_parseable": (
+        "column",
+        "",
+        "use expect_column_values_to_match_strftime_format, or make the column a timestamp",
+    ),
+    "expect_query_results_to_match_comparison": (
+        "comparison_data_source_name",
+        ": it compares with a query of another database",
+        _OWN_QUERY_FIX,
+    ),
+    "expect_table_row_count_to_equal_other_table": (
+        "other_table_name",
+        ": it counts the rows of a table in another database",
+        _OWN_QUERY_FIX,
+    ),
+}
+"""By expectation: the parameter to point at, why Spark has none, and what to use."""
 
 
 def _check_sql_type(gate: Expectation) -> _GateComplaints:

@@ -1,6 +1,7 @@
 """Operators of `corrected` on Arrow tables: for one slice of time, or for some of the groups.
 
-Inputs are sorted by their times and have the columns that the specification names; results are sorted alike.
+Inputs are sorted by their times and have the columns that the specification names; results are sorted alike. These
+are second implementations of `bitemporal/joins.py` and `bitemporal/aggregates.py`, which say what the operators mean.
 """
 
 from __future__ import annotations

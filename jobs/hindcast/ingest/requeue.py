@@ -13,7 +13,7 @@ import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import order, valid_time
+from hindcast.bitemporal import acceptance, valid_time
 from hindcast.common.errors import QueryError, suggest_nearest
 from hindcast.common.json_values import JsonObject, list_objects, parse_object
 from hindcast.common.settings import read_settings
@@ -113,7 +113,7 @@ def decide_records(
     span, writers = valid_time.skew_bounds(topic, known_at), schemas.resolve_schemas(contract, name, bytes_, plan)
     decoded = limits.decode_within_limit(bytes_, topic, lambda part: decode_records(part, topic, *span, writers))
     taken = decoded.withColumn("fate", F.coalesce("fate", F.lit("accepted")))
-    judged = order.redecide_fates(taken, topic_log.retention_column(topic))
+    judged = acceptance.redecide_fates(taken, topic_log.retention_column(topic))
     return judged.select(
         *("partition", "offset", "timestamp"),
         F.col("_rawKey").alias("key"),

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import order, valid_time
+from hindcast.bitemporal import acceptance, valid_time
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, Topic
 from hindcast.formats import WriterSchemas
@@ -124,8 +124,8 @@ def _retimestamp_rows(rows: DataFrame, topic: Topic, writers: WriterSchemas, aga
     }
     retention = F.lit(topic.history_retention).cast(RETENTION)
     # A decided record does not move stream time: requeued ones are decided first, then judged by it.
-    judged = order.redecide_fates(
-        order.decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention
+    judged = acceptance.redecide_fates(
+        acceptance.decide_fates(decoded.withColumns(fates).drop("streamTime"), retention), retention
     )
     judged = judged.withColumn("fate", F.when(erasure_marks.is_forgotten(rows), F.col("was")).otherwise(F.col("fate")))
     columns = [*rows.columns, *(c for c in ("recordTimestamp",) if c not in rows.columns), "was"]

@@ -9,7 +9,7 @@
 | headers | array | copied from one of the input records (docs/kafka-parity.md); null: none |
 | _tombstone, _filtered | boolean | it ends its key; because the value does not pass the view's condition |
 | _before | struct | the value before it, for tables that are processed depth first (contract/routes.py) |
-| _order | struct | the place in processing order: the record that caused it, and its turn (bitemporal/order.py) |
+| _order | struct | the place in processing order (bitemporal/processing_order.py): the causing record, and its turn |
 | _causeTopic, _causePartition, _causeOffset | | that record |
 | _sourcePartition, _sourceOffset | int, bigint | the event that it is about (events, pairs) |
 | _rightPartition, _rightOffset | int, bigint | the other one (pairs) |
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.bitemporal import derivation, order
+from hindcast.bitemporal import derivation, processing_order
 from hindcast.common.errors import RunError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, list_shapes
@@ -277,7 +277,7 @@ class EmissionStep:
         if waits:
             turn = requeued_records.requeue_turn(self._spark, read_settings().warehouse, self._contract.pipeline, name)
         ordered = self._select_due(
-            order.add_processing_order(log, list(self._contract.topics).index(name), waits=waits, turn=turn)
+            processing_order.add_processing_order(log, list(self._contract.topics).index(name), waits=waits, turn=turn)
         )
         rows = ordered.where("fate <> 'null_key'") if topic.read == "table" else ordered
         if self._previews is None:

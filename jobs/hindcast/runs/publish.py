@@ -30,7 +30,7 @@ from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
 
 
-def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
+def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
     """Gate a change and commit what passes, unless nothing changed; return the commit's note.
 
     Raise GateError if a gate stops it. The note has what an aggregate left out; if only that has changed, the commit
@@ -60,7 +60,7 @@ def publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedCh
             closing = counted.closing if note.closed else None
             if closing is not None:
                 lazy_migration.migrate_changed_keys(passed.change, table)
-            commits.publish_change(
+            commits.commit_change(
                 passed.change,
                 table,
                 plan.run,
@@ -111,7 +111,7 @@ def _commit_left_out(plan: Plan, table: Table, change: DataFrame, note: TableNot
     has_changed = not (note.left_out or NOTHING_LEFT_OUT).says_the_same_as(before)
     if has_changed or (note.ties is not None and note.ties.lost):
         no_rows = change.where("false")
-        commits.publish_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
+        commits.commit_change(no_rows, table, plan.run, plan.known_at, closing=None, note=note, after=derived.after)
     return note
 
 

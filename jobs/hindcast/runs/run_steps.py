@@ -2,7 +2,7 @@
 
     plan -> replay each topic -> derive each table, gate it, publish it -> report
 
-`STEPS` lists them; `run_pipeline` does all of them in one process, the DAG does each as a task.
+`run_pipeline` does all of them in one process, the DAG does each as a task; `table_steps` lists those of tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from hindcast.report import page, report
 from hindcast.runs import derive, emission, expression_checks, spark_errors, store_migration, widening
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
-from hindcast.runs.publish import publish_change
+from hindcast.runs.publish import gate_and_publish_change
+from hindcast.runs.table_steps import TABLE_STEPS
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import TableNote
@@ -126,7 +127,7 @@ def _publish_derived(
     derived = derive_change()
     if prepare_table(spark, contract, plan, name, derived):
         derived = derive_change()
-    return publish_change(contract, plan, name, derived)
+    return gate_and_publish_change(contract, plan, name, derived)
 
 
 def finish_run(pipeline: str, run: int) -> dict[str, Any]:
@@ -218,16 +219,10 @@ def execute_run(spark: SparkSession, pipeline: str, number: int) -> dict[str, An
 def execute_table_steps(spark: SparkSession, pipeline: str, number: int) -> None:
     """Do the steps of a planned run up to its report."""
     contract, plan = _load_plan(pipeline, number)
-    for topic in contract.topics:
-        if plan.has_work_for(contract, topic):
-            replay_topic(spark, pipeline, number, topic)
-    for view in contract.ordered_views:
-        if plan.has_work_for(contract, view):
-            build_view(spark, pipeline, number, view)
-
-
-STEPS: tuple[Callable[..., Any], ...] = (plan_run, replay_topic, build_view, finish_run)
-"""The steps in the order of a run: `replay_topic` once per topic, `build_view` once per view."""
+    for step in TABLE_STEPS.values():
+        for table in step.list_tables(contract):
+            if plan.has_work_for(contract, table):
+                step.execute(spark, pipeline, number, table)
 
 
 @contextmanager

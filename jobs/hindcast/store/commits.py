@@ -84,7 +84,7 @@ class ClosedRows(NamedTuple):
 
 
 def closing_summary(table: Table) -> Column:
-    """Return what a change closes, for `publish_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
+    """Return what a change closes, for `commit_change`: an aggregate over the rows of `plane.diff_rows`, `closing`.
 
     A struct with the fields of `ClosedRows`.
     """
@@ -100,7 +100,7 @@ def closing_summary(table: Table) -> Column:
     ).alias("closing")
 
 
-def publish_change(
+def commit_change(
     changes: DataFrame,
     table: Table,
     run: int,
@@ -129,7 +129,7 @@ def publish_change(
         return
     spark = changes.sparkSession
     enable_deletion_vectors(spark, table)
-    if few and delta_rs_writer.publish_change(rows, table, run, known_at, note.as_json(), after):
+    if few and delta_rs_writer.try_commit_change(rows, table, run, known_at, note.as_json(), after):
         return
     view = f"change_of_{table.pipeline}_{table.name}"
     rows.createOrReplaceTempView(view)

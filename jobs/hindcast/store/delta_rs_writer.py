@@ -53,10 +53,10 @@ class _MergeNeededError(Exception):
     """Rows are to be closed that only a MERGE can close."""
 
 
-def publish_change(
+def try_commit_change(
     rows: DataFrame, table: Table, run: int, known_at: datetime, note: JsonObject, after: int | None
 ) -> bool:
-    """Commit a few rows, some of them closed, as `commits.publish_change` does; return False if that needs a MERGE."""
+    """Commit a few rows, some of them closed, as `commits.commit_change` does; return False if that needs a MERGE."""
     delta_table = DeltaTable(table.path)
     opened = files.collect_rows(rows.where("change = 'open'").drop("change"), delta_table)
     if opened is None or delta_table.metadata().partition_columns != ["_belief"]:

@@ -55,7 +55,7 @@ def process_aggregate(spec: ProcessorSpec, rows: TaskRows) -> tuple[ProcessorOut
             **{name: rows.column(source).take(pa.array(key_rows)) for name, source in names.items()},
         )
     )
-    state_tables.append(rows.build_clock_rows("reached aggregate", state.reached))
+    state_tables.append(rows.build_clock_rows("reached aggregate", state.stream_time))
     return out, state_tables
 
 

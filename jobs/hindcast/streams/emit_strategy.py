@@ -78,7 +78,7 @@ def aggregate_windows(
         emitted, waiting = _emit_suppressed(windows, task, results, headers)
     elif emit is EmitStrategy.ON_CLOSE:
         emitted, waiting = _emit_on_close(windows, task, results, written)
-    return emitted, nodes, WindowState(task.reached, int(written[-1]), rows, waiting)
+    return emitted, nodes, WindowState(task.final_stream_time, int(written[-1]), rows, waiting)
 
 
 def _emit_suppressed(

@@ -63,7 +63,7 @@ def process_table_side(spec: ProcessorSpec, rows: TaskRows, side: int, asks: int
         rows.build_state_rows(
             f"store {side}", state_numbers, time=state.time, n=state.latest.astype(np.int64), put=put, **more
         ),
-        rows.build_clock_rows(f"reached {side}", state.reached),
+        rows.build_clock_rows(f"reached {side}", state.stream_time),
     ]
 
 
@@ -212,12 +212,12 @@ def _emit_join(
         nothing = np.full(len(number), NOTHING)
         changes = TableChanges(joined.cause, joined.key, number, nothing, joined.time, nothing == NOTHING)
         store = TableStore(
-            empty_store_state(rows.partition_count)._replace(reached=rows.read_clock("reached result")),
+            empty_store_state(rows.partition_count)._replace(stream_time=rows.read_clock("reached result")),
             spec.result.bound,
         )
         passed, stored = tables.materialize_changes(changes, store, rows.home)
         joined = joined.take(passed.value)
-        state_tables = [*state_tables, rows.build_clock_rows("reached result", stored.state.reached)]
+        state_tables = [*state_tables, rows.build_clock_rows("reached result", stored.state.stream_time)]
     tombstone = (joined.left == NOTHING) & (joined.right == NOTHING)
     before = {"before_first": joined.left_before, "before_second": joined.right_before} if spec.sends_old_values else {}
     return ProcessorOutput(

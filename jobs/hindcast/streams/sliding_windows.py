@@ -83,7 +83,7 @@ class SlidingWindows:
             behind,
         )
         # A record that is not late needs windows that start at most three times the difference earlier.
-        oldest = max(written - behind, task.reached - self.grace - 3 * self.difference)
+        oldest = max(written - behind, task.final_stream_time - self.grace - 3 * self.difference)
         remaining = np.flatnonzero(store.taken[len(store.taken) // 2 :])
         remaining = remaining[starts[remaining] >= oldest]
         start = starts[remaining]

@@ -1,9 +1,9 @@
 """Records of a kafka view as rows of tasks (`task_rows`), and what tasks emit as rows of its log. DataFrame in and out.
 
 The records of an input have `key` (struct or null), `value` (struct with the key's columns, or null), `timestamp`,
-`partition`, `id` (the key's bytes), `order` (`order.add_processing_order`), `passes` (false: the input has a value that
-does not pass its own condition), `headers` (as in the log), `_partition_number` and `_offset` (their place in the
-topic); if the input sends old values also `before` (like `value`), the value before the change.
+`partition`, `id` (the key's bytes), `order` (`processing_order.add_processing_order`), `passes` (false: the input has a
+value that does not pass its own condition), `headers` (as in the log), `_partition_number` and `_offset` (their place
+in the topic); if the input sends old values also `before` (like `value`), the value before the change.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def answer_requests(state: StoreState, requests: StoreRequests, home: Integers, 
         value[state.key], time[state.key] = state.value, state.time
         _answer_unversioned(value, time, *requests, answers)
         key = np.flatnonzero(value != NOTHING)
-        new_state = StoreState(key, time[key], value[key], np.ones(len(key), np.bool_), state.reached)
+        new_state = StoreState(key, time[key], value[key], np.ones(len(key), np.bool_), state.stream_time)
     else:
         store, slot = open_store(state, requests.key, requests.time, home)
         _answer_versioned(store, *requests, slot, retention, answers)

@@ -60,7 +60,7 @@ class TimeWindows:
             place[count:], value, timestamp, timestamps, nodes, task.nodes, task.reduce
         )
         results = WindowUpdates(record, keys[count:], start, start + self.size, result_nodes, latest)
-        stays = (nodes != NOTHING) & (starts[row] + self.size > task.reached - self.grace)
+        stays = (nodes != NOTHING) & (starts[row] + self.size > task.final_stream_time - self.grace)
         row = row[stays]
         windows = WindowRows(keys[row], starts[row], starts[row] + self.size, nodes[stays], timestamps[stays])
         return FoldResult(results, grown, windows)

@@ -26,7 +26,7 @@ UNLIMITED = 2**61
 class StoreState(NamedTuple):
     """The versions in a store, by key and time; a `value` of NOTHING ends the version before.
 
-    `latest`: the version is its key's latest; all others are boundaries. `reached`: the stream time of each partition.
+    `latest`: the version is its key's latest; all others are boundaries. `stream_time`: that of each partition.
     Times in ms.
     """
 
@@ -34,7 +34,7 @@ class StoreState(NamedTuple):
     time: Integers
     value: Integers
     latest: Booleans
-    reached: Integers
+    stream_time: Integers
 
 
 class TimeSlots(NamedTuple):
@@ -56,7 +56,7 @@ class VersionedStore(NamedTuple):
     value: Integers
     latest: Integers
     latest_value: Integers
-    reached: Integers
+    stream_time: Integers
 
 
 def empty_store_state(partitions: int = 1) -> StoreState:
@@ -85,7 +85,7 @@ def open_store(state: StoreState, key: Integers, time: Integers, home: Integers)
         np.full(len(slots.time), NOTHING),
         np.full(keys, NOTHING),
         np.full(keys, NOTHING),
-        state.reached.copy(),
+        state.stream_time.copy(),
     )
     _load_versions(store, state.key, slot[: len(state.key)], state.value, state.latest)
     return store, slot[len(state.key) :]
@@ -94,7 +94,7 @@ def open_store(state: StoreState, key: Integers, time: Integers, home: Integers)
 def snapshot_store(store: VersionedStore, retention: int) -> StoreState:
     """Return the versions of a store that a put or a look-up can still find. `retention` in ms."""
     rows = _snapshot_rows(store, retention)
-    return StoreState(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, store.reached)
+    return StoreState(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] > 0, store.stream_time)
 
 
 @compile_loop
@@ -105,9 +105,9 @@ def put_version(store: VersionedStore, key: int, slot: int, value: int, retentio
     """
     time = store.slots.time
     home = store.home[key]
-    if time[slot] < store.reached[home] - retention:
+    if time[slot] < store.stream_time[home] - retention:
         return REJECTED
-    store.reached[home] = max(store.reached[home], time[slot])
+    store.stream_time[home] = max(store.stream_time[home], time[slot])
     latest = store.latest[key]
     if latest == NOTHING or slot < latest:
         following = find_at_or_above(store.boundaries, slot + 1)
@@ -144,7 +144,7 @@ def get_as_of(store: VersionedStore, key: int, slot: int, retention: int) -> tup
     latest = store.latest[key]
     if latest != NOTHING and latest <= slot:
         return store.latest_value[key], store.slots.time[latest]
-    if store.slots.time[slot] < store.reached[store.home[key]] - retention:
+    if store.slots.time[slot] < store.stream_time[store.home[key]] - retention:
         return NOTHING, NOTHING
     boundary = find_at_or_below(store.boundaries, slot)
     if boundary < store.slots.first[key] or store.value[boundary] == NOTHING:
@@ -189,7 +189,7 @@ def _snapshot_rows(store: VersionedStore, retention: int) -> Integers:
     rows = np.empty((len(store.slots.time) + len(store.latest), 4), np.int64)
     used = 0
     for key in range(len(store.latest)):
-        begun, latest, bound = used, store.latest[key], store.reached[store.home[key]] - retention
+        begun, latest, bound = used, store.latest[key], store.stream_time[store.home[key]] - retention
         for slot in range(store.slots.first[key], store.slots.first[key + 1]):
             if is_taken(store.boundaries, slot):
                 time = store.slots.time[slot]

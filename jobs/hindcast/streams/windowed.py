@@ -66,7 +66,7 @@ class FoldTask(NamedTuple):
     """True for a reducer: it makes null of the first null of a window, which is emitted but not stored."""
 
     @property
-    def reached(self) -> int:
+    def final_stream_time(self) -> int:
         """T after the last record."""
         return int(self.stream_time[-1]) if len(self.stream_time) else self.state.stream_time
 

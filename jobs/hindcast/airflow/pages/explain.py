@@ -14,9 +14,10 @@ from sqlglot.errors import SqlglotError
 from hindcast.airflow.pages import key_history
 from hindcast.airflow.pages.drawing import format_moment
 from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
-from hindcast.airflow.pages.key_history import CellValue, Row, find_cell, read_moment
+from hindcast.airflow.pages.key_history import Row, find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import describe_cause
 from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, Join, Shape, View, list_shapes
@@ -134,7 +135,7 @@ class _RowExplainer:
         """Explain a lookup in a table: the version of the key that was valid then."""
         name, by = self.view.second_input or "", ""
         row = first.rows[0] if first.rows else self.row
-        key: Sequence[CellValue] = [row.get(column) for column in self.known[self.view.first_input].key]
+        key: Sequence[ColumnValue] = [row.get(column) for column in self.known[self.view.first_input].key]
         if join.keys:
             key, by = self._evaluate_keys(first, join.keys), f" by {', '.join(join.keys)}"
         second = self.reader.read_version(name, key or [None], self.moment)
@@ -149,7 +150,7 @@ class _RowExplainer:
             second,
         ]
 
-    def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[CellValue]:
+    def _evaluate_keys(self, first: InputRows, texts: Sequence[str]) -> list[ColumnValue]:
         """Return the values of the expressions of `on` over the first input's row; none without a row."""
         if not first.rows:
             return []
@@ -213,7 +214,7 @@ def _describe_rows(part: InputRows) -> str:
     return f"{count} {noun}{'' if part.total == 1 else 's'} of {part.name}"
 
 
-def _format_literal(value: CellValue) -> str:
+def _format_literal(value: ColumnValue) -> str:
     return "NULL" if value is None else sql_literal(value)
 
 

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import TypeAlias
 
 from hindcast.airflow.pages import catalog, key_history
-from hindcast.airflow.pages.key_history import CellValue, Row, find_cell, read_moment
+from hindcast.airflow.pages.key_history import Row, find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
@@ -138,7 +139,7 @@ class InputReader:
             part = self.read_rows(name, condition, [ColumnBound(start, moment, moment)] if is_same else [])
         return record, part
 
-    def read_version(self, name: str, key: Sequence[CellValue], moment: datetime) -> InputRows:
+    def read_version(self, name: str, key: Sequence[ColumnValue], moment: datetime) -> InputRows:
         """Return the version of a key that was valid at a moment."""
         part = self._build_part(name)
         if None in key:

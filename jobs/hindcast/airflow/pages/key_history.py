@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import sql_literal
+from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import QueryError, UnknownError
 from hindcast.common.json_values import JsonValue
 from hindcast.contract import Contract
@@ -35,14 +35,6 @@ MAX_SUGGESTIONS = 20
 _CACHE_SIZE = 32
 _MAX_CACHED_ROWS = 200_000
 
-
-CellValue: TypeAlias = (
-    bool | int | float | str | bytes | date | Decimal | list["CellValue"] | dict[str, "CellValue"] | None
-)
-"""A value in a table, as DuckDB and Arrow give it to Python."""
-
-Row: TypeAlias = dict[str, CellValue]
-"""A row of a table, by column."""
 
 T = TypeVar("T")
 
@@ -116,7 +108,7 @@ def crosshair_condition(kind: str, moment: datetime) -> str:
     return predicates.during_condition(kind, at, at) if kind == "windows" else predicates.as_of_condition(kind, at)
 
 
-def read_history(table: Table, key: Sequence[CellValue]) -> KeyHistory:
+def read_history(table: Table, key: Sequence[ColumnValue]) -> KeyHistory:
     """Return every row of a key that was ever current; UnknownError if there is none."""
     delta_table = tables.open_table(table)
     if delta_table is None:

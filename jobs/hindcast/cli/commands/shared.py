@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from hindcast.common.errors import QueryError
+from hindcast.common.errors import PlatformError, QueryError
 from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
@@ -21,11 +22,30 @@ def open_session(pipeline: str) -> SparkSession:
     """Return a session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a new JVM."""
     from hindcast.common.session import open_session
     from hindcast.common.spark_connect import TOKEN_VARIABLE, read_token, token_path
-    from hindcast_local import stack
 
-    if "SPARK_REMOTE" not in os.environ and (url := stack.find_shared_spark(read_settings())):
-        os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(read_settings()))})
+    if "SPARK_REMOTE" not in os.environ and not _find_missing(*LOCAL_STACK):
+        from hindcast_local import stack
+
+        if url := stack.find_shared_spark(read_settings()):
+            os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(read_settings()))})
     return open_session(f"hindcast {pipeline}")
+
+
+LOCAL_STACK = "hindcast_local", "psutil"
+"""The modules that `hindcast up` needs besides the library."""
+
+
+def require_demo_extra(*modules: str) -> None:
+    """Raise PlatformError if one of these modules, which come with the extra `demo`, is not installed."""
+    if missing := _find_missing(*modules):
+        raise PlatformError(
+            f"this command needs {' and '.join(missing)}, which the extra `demo` installs",
+            fix="pip install 'hindcast[demo]'; in a checkout of Hindcast: make setup",
+        )
+
+
+def _find_missing(*modules: str) -> list[str]:
+    return [name for name in modules if find_spec(name) is None]
 
 
 def load_contract(pipeline: str) -> Contract:

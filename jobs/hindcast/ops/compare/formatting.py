@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import escape_controls
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject
 from hindcast.ops.compare.comparison import CauseRecord, Comparison, DifferenceExample, ExampleRecord
 from hindcast.ops.compare.differences import KINDS
 from hindcast.ops.compare.outputs import PARTITION_SHIFT, OutputFormat
 from hindcast.ops.compare.rules import DifferenceRule
 from hindcast.query import show
-
-ColumnValue: TypeAlias = JsonValue | Decimal | date | bytes
-"""A value that DuckDB holds in a key or a value."""
 
 
 def read_examples(

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, RequestError, suggest_nearest
 from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import read_settings
@@ -34,7 +35,7 @@ class ErasureRequest:
 
     topic: str
     text: str
-    key: tuple[JsonValue, ...] = ()
+    key: tuple[ColumnValue, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
     def digest(self, spark: SparkSession, contract: Contract) -> str:

@@ -1,6 +1,6 @@
-"""Stream time and acceptance: which records of a log a table takes, and their processing order.
+"""Acceptance: which records of a log are accepted, which are late and which expire, by stream time.
 
-docs/semantics.md, rules 17, 31 and 32.
+Here fates are decided; docs/semantics.md, rules 17, 31 and 32. That bytes are malformed is found in formats/decode.py.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -51,45 +51,6 @@ def add_stream_time(events: DataFrame, stream_time: Column | None = None) -> Dat
     counts = F.col("key").isNotNull() & F.col("value").isNotNull()
     seen = F.max(F.when(counts, F.col("timestamp"))).over(upto)
     return events.withColumn("streamTime", _latest_stream_time(seen, stream_time))
-
-
-def add_processing_order(
-    records: DataFrame, topic: int, *, waits: bool = False, turn: Column | None = None
-) -> DataFrame:
-    """Return records of one topic with `order`: their place in processing order, over all topics and partitions.
-
-    `records` has `run`, `partition`, `offset` and `timestamp`; `topic` is the topic's number in its contract. Runs come
-    one after the other. Within a run each partition is in offset order, and the partition whose next record has the
-    smallest timestamp goes first, ties by topic and partition, as in a Kafka Streams task that never runs out of
-    buffered input (KIP-353). That is the order of `reached`, the largest timestamp of the partition so far.
-    `waits`: all runs count as one, so that the order does not depend on where runs cut the log (`settled`). `turn`:
-    sorts before the offset within a partition: a requeued record comes after the records ingested before it
-    (ingest/requeued_records.py).
-
-    Returns the same columns and `order`: struct<run, reached (ms), topic, partition, offset, turn>; `turn` is empty: it
-    orders the results of one record.
-
-        partition 0: @1, @9, @2    partition 1: @3    ->    @1, @3, @9, @2
-    """
-    run = F.lit(0).cast("long") if waits else F.col("run")
-    so_far = Window.partitionBy("partition", run).orderBy(*([] if turn is None else [turn]), "offset")
-    so_far = so_far.rowsBetween(Window.unboundedPreceding, 0)
-    return records.withColumn(
-        "order",
-        F.struct(
-            run.alias("run"),
-            F.max(F.unix_millis("timestamp")).over(so_far).alias("reached"),
-            F.lit(topic).alias("topic"),
-            F.col("partition"),
-            F.col("offset"),
-            F.array().cast("array<int>").alias("turn"),
-        ),
-    )
-
-
-def interval_micros(interval: Column) -> Column:
-    """Return a day-time interval in microseconds."""
-    return F.unix_micros(F.timestamp_micros(F.lit(0)) + interval)
 
 
 def _decide_fate(stream_time: Column, history_retention: Column) -> Column:
