@@ -284,7 +284,8 @@ _TABLES = """\
 <!-- Written by scripts/docs_reference.py from the modules that write them: change it there. -->
 
 A pipeline has a folder in the warehouse, and every table in it is plain Delta: any reader sees these columns.
-[Concepts](concepts.md#the-tables-on-disk) says what the folder is for; [Reading](reading.md) has the conditions for queries.
+[Concepts](concepts.md#the-tables-on-disk) says what the folder is for; [Reading](reading.md) has the conditions for
+queries.
 
 All moments are UTC with microseconds. Periods are half-open: the start belongs to them, the end does not.
 

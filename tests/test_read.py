@@ -74,6 +74,7 @@ def test_a_data_file_that_is_broken_is_named_with_what_to_do(restaurant: Pipelin
             if "_delta_log" not in file.parts:
                 whole = file.read_bytes()
                 file.write_bytes(whole[: len(whole) // 2])
+        journal._PARSED.clear()  # of an unchanged journal a process does not read the files again
         with pytest.raises(TableError, match=r"a data file cannot be read: .*\.parquet") as refused:
             read.query(warehouse, restaurant.contract, "menu", Question(as_of=at(3)))
         assert refused.value.where.endswith(f"/{restaurant.name}/{name}")

@@ -14,10 +14,10 @@ from sqlglot.errors import SqlglotError
 from hindcast.airflow.pages import key_history
 from hindcast.airflow.pages.drawing import format_moment
 from hindcast.airflow.pages.inputs_as_of import InputReader, InputRows, find_records
-from hindcast.airflow.pages.key_history import Row, find_cell, read_moment
+from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
-from hindcast.common.column_values import ColumnValue
+from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import describe_cause
 from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, Join, Shape, View, list_shapes

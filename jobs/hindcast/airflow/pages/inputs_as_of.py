@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import TypeAlias
 
 from hindcast.airflow.pages import catalog, key_history
-from hindcast.airflow.pages.key_history import Row, find_cell, read_moment
+from hindcast.airflow.pages.key_history import find_cell, read_moment
 from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
-from hindcast.common.column_values import ColumnValue
+from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns

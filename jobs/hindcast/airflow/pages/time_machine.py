@@ -17,8 +17,9 @@ from hindcast.airflow.pages import drawing, key_history
 from hindcast.airflow.pages.drawing import Axis
 from hindcast.airflow.pages.explain import explain_row
 from hindcast.airflow.pages.inputs_as_of import find_records
-from hindcast.airflow.pages.key_history import KeyHistory, Row, RowSample, find_cell, read_moment
+from hindcast.airflow.pages.key_history import KeyHistory, RowSample, find_cell, read_moment
 from hindcast.bitemporal.predicates import Question
+from hindcast.common.column_values import Row
 from hindcast.common.errors import QueryError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, RequestError, suggest_nearest
-from hindcast.common.json_values import JsonValue
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.shapes import PLACE_COLUMNS
@@ -142,7 +141,7 @@ def _key_condition(contract: Contract, request: ErasureRequest, struct: str = ""
     )
 
 
-def _typed_literal(kind: str, value: JsonValue) -> Column:
+def _typed_literal(kind: str, value: ColumnValue) -> Column:
     return F.lit(value).try_cast(kind)
 
 
