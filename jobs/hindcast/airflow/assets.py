@@ -6,9 +6,9 @@ find all of it. `extra` of the event has pipeline, run, knownAt, opened, closed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -17,15 +17,7 @@ from hindcast.common.settings import read_settings
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorsProtocol
 
-    from hindcast.common.json_values import JsonValue
-
-
-class TriggeringEvent(Protocol):
-    """What this module reads from an event that started a DAG run; Airflow's class of these events is private."""
-
-    @property
-    def extra(self) -> Mapping[str, JsonValue] | None:
-        """The fields that the sender added."""
+    from hindcast.common.json_values import JsonObject
 
 
 def table_asset(table: str) -> Asset:
@@ -52,8 +44,7 @@ def send_asset_events(events: OutletEventAccessorsProtocol, report: dict[str, An
     return published
 
 
-def describe_trigger(triggering: Iterable[TriggeringEvent]) -> str | None:
-    """Return the reason of a run that these events started; None if none of them is of a run."""
-    extras = [event.extra or {} for event in triggering]
+def describe_trigger(extras: Iterable[JsonObject]) -> str | None:
+    """Return the reason of a run that events with these extras started; None if none of them is of a run."""
     runs = {f"{extra['pipeline']}, run {extra['run']}" for extra in extras if "run" in extra}
     return f"published by {'; '.join(sorted(runs))}" if runs else None

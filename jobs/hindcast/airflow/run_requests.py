@@ -45,8 +45,9 @@ def read_run_request(context: Context, now: datetime) -> RunRequest:
         raise RequestError(found, where=dag, fix="leave one of the two out: `until`, or replay: everything")
     until = until or (end if params["replay"] == "interval" else None)
     _refuse_future(until, now, dag)
-    events = [event for group in (context.get("triggering_asset_events") or {}).values() for event in group]
-    return RunRequest(until, params["only"], params["reason"] or assets.describe_trigger(events))
+    events = (context.get("triggering_asset_events") or {}).values()
+    extras = [event.extra or {} for group in events for event in group]
+    return RunRequest(until, params["only"], params["reason"] or assets.describe_trigger(extras))
 
 
 def refuse_invalid_preview(context: Context, now: datetime) -> None:

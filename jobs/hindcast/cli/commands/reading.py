@@ -157,7 +157,7 @@ def query(arguments: argparse.Namespace) -> int:
 
 
 def history(arguments: argparse.Namespace) -> int:
-    """Show every row that was ever believed, with both periods; or those that a run changed."""
+    """Show every row that was ever current, with both periods; or those that a run changed."""
     return query(arguments)
 
 
