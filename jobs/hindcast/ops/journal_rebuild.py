@@ -98,7 +98,7 @@ def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, dateti
                 known_ats[number] = max(m if m.tzinfo else m.replace(tzinfo=UTC) for m in moments)
     for name in (name for name, view in contract.views.items() if view.semantics == "kafka"):
         notes = tables.read_notes(emitted_log.emitted_table(warehouse, contract, name), EmissionNote.from_json)
-        known_ats |= {run: datetime.fromisoformat(note.known_at) for run, note in notes.items()}
+        known_ats |= {run: datetime.fromisoformat(note.known_at) for run, note in notes.items() if note.known_at}
     return known_ats
 
 

@@ -203,5 +203,5 @@ class EmissionNote:
     def from_json(cls, note: Mapping[str, Any]) -> EmissionNote:
         """Return the note that Delta's log has."""
         waits_for = tuple(note["waitsFor"]) if note.get("waitsFor") else None
-        common = note["run"], note["knownAt"], note["epoch"], note["definition"], note.get("upto", -1)
+        common = note["run"], note.get("knownAt", ""), note["epoch"], note.get("definition", ""), note.get("upto", -1)
         return cls(*common, note.get("buckets", 1), waits_for)
