@@ -105,7 +105,7 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     assert len(journal.read_completed_runs(read_settings().warehouse, "large")) == 1
     peaks = {"heap": heap(spark), "resident, JVM": resident(spark), "resident, Python": _own()}
     chunks = len(journal.read_runs(read_settings().warehouse, "large")[0].plan.topics["prices"].chunks)
-    rows = report["tables"]["prices"]["opened"]
+    rows = report.tables["prices"].opened
     print(f"{count:,} records in {chunks} chunks, {rows:,} rows: {took:.0f} s; peaks in MiB: {peaks}", flush=True)
     spark.stop()
     return {"chunks": chunks, "rows": rows, "seconds": round(took), "peaks in MiB": peaks}

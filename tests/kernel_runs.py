@@ -54,7 +54,8 @@ def build(p: Pipeline, *views: str, run: int = 1, on: bool = True) -> dict[str, 
     """What the commits of some views note, or of all."""
     assert p.spark is not None
     with p.here(), kernels(on=on):
-        return {view: run_steps.build_view(p.spark, p.name, run, view) for view in views or p.contract.ordered_views}
+        names = views or p.contract.ordered_views
+        return {view: run_steps.build_view(p.spark, p.name, run, view).as_json() for view in names}
 
 
 def stored(p: Pipeline, name: str) -> list[str]:

@@ -128,7 +128,8 @@ class Pipeline:
         assert self.spark is not None
         with self.here():
             name = run_id or f"run-{next(_numbers)}"
-            return run_steps.run_pipeline(self.spark, self.name, name, None if until is None else at(until), **asked)
+            report = run_steps.run_pipeline(self.spark, self.name, name, None if until is None else at(until), **asked)
+            return report.as_json()
 
     @contextmanager
     def here(self) -> Iterator[None]:

@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     spark = open_session("secured", conf, small=True)
     spark.sparkContext.setLogLevel("INFO")
     seen: dict[str, Any] = {"processes": _processes()}
-    seen["run"] = run_steps.run_pipeline(spark, asked["pipeline"], "first") if asked["pipeline"] else None
+    seen["run"] = run_steps.run_pipeline(spark, asked["pipeline"], "first").as_json() if asked["pipeline"] else None
     for name, by in (("read", read_records), ("far", timestamp_overflow.read_records_by_client)):
         seen[name] = {way: _read(spark, environ, asked["topic"], by) for way, environ in asked["ways"].items()}
     seen["processes"] += _processes()

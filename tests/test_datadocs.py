@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hindcast.common.errors import PlatformError
 from hindcast.contract import Contract, load
 from hindcast.quality import datadocs
+from hindcast.quality.gate_results import GateResult
 from test_contracts import GOOD, contract
 
 GATE = {
@@ -30,15 +32,15 @@ def gated(tmp_path: Path) -> Contract:
     return load(contract(tmp_path, GOOD))
 
 
-def report() -> dict[str, Any]:
-    tables = {"menu": {"gates": [GATE]}}
-    return {"pipeline": "restaurant", "runId": "first", "knownAt": "2026-02-01T00:00:00+00:00", "tables": tables}
+def build_site(gated: Contract, folder: Path, run_id: str = "first", gate: dict[str, Any] = GATE) -> Path:
+    gates = {"menu": [GateResult.from_json(gate)], "orders": []}
+    return datadocs.build_site(gated, run_id, datetime(2026, 2, 1, tzinfo=UTC), gates, folder)
 
 
 @pytest.mark.parametrize("name", ["plain", "${env:PATH}", "$HOME", "${HOME}", r"a\$b", "not/yet/there"])
 def test_the_folder_is_the_one_that_is_named(tmp_path: Path, gated: Contract, name: str) -> None:
     folder = tmp_path / "docs" / name
-    assert datadocs.build_site(gated, report(), folder) == folder / "index.html"
+    assert build_site(gated, folder) == folder / "index.html"
     assert "restaurant.menu" in (folder / "index.html").read_text()
     assert [path.name for path in (tmp_path / "docs").iterdir()] == [Path(name).parts[0]]
 
@@ -46,16 +48,16 @@ def test_the_folder_is_the_one_that_is_named(tmp_path: Path, gated: Contract, na
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/null/docs"])
 def test_what_is_no_folder_is_named(gated: Contract, name: str) -> None:
     with pytest.raises(PlatformError, match="is not a folder") as refused:
-        datadocs.build_site(gated, report(), Path(name))
+        build_site(gated, Path(name))
     assert refused.value.where == name
 
 
 def test_folders_of_other_files_are_left_alone_and_data_docs_are_built_anew(tmp_path: Path, gated: Contract) -> None:
     with pytest.raises(PlatformError, match="has files other than Data Docs") as refused:
-        datadocs.build_site(gated, report(), tmp_path)
+        build_site(gated, tmp_path)
     assert (refused.value.where, [path.name for path in tmp_path.iterdir()]) == (str(tmp_path), ["restaurant.yaml"])
     for run in ("first", "second"):
-        page = datadocs.build_site(gated, report() | {"runId": run}, tmp_path / "docs")
+        page = build_site(gated, tmp_path / "docs", run)
         assert run in page.read_text()
 
 
@@ -66,9 +68,7 @@ def test_what_a_gate_says_of_itself_is_no_html(tmp_path: Path, gated: Contract) 
         "unexpected_rows_query": f"SELECT * FROM {{batch}} WHERE note = '{script}'",
         "description": script,
     }
-    told = report()
-    told["tables"]["menu"]["gates"] = [{**GATE, **asked, "failing": 0, "checked": 1}]
-    datadocs.build_site(gated, told, tmp_path / "docs")
+    build_site(gated, tmp_path / "docs", gate={**GATE, **asked, "failing": 0, "checked": 1})
     pages = [path.read_text() for path in (tmp_path / "docs").rglob("*.html")]
     assert any("alert(8)" in text for text in pages)
     assert not any(script in text for text in pages)

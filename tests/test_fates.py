@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from hindcast.ingest import fate_revisions, ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
-from hindcast.report import report
 from hindcast.runs import preview, run_steps
 from pipelines import Pipeline, pipeline, tuples
 
@@ -58,7 +58,7 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
         assert p.believed("menu") == second
         assert [row for row in p.history("menu") if row[-1] is not None] == [("tea", 1, 0, 25, 1, 2)]
         assert told["topics"]["menu"]["decidedAnew"] == {"accepted": 1, "expired": 0}
-        assert "earlier records under the current contract: 1 accepted" in report.format_report(told)
+        assert "earlier records under the current contract: 1 accepted" in reports.format_report(told)
         assert p.fates("menu")[2] == (2, "expired"), "the log keeps the first fate"
         assert tuples(p.raw("quarantine"), "offset", "run") == [(2, 1)], "and the quarantine what was refused"
 

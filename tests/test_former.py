@@ -102,7 +102,7 @@ def test_runs_go_on_from_it_and_it_is_verified_maintained_and_trimmed(
     contract = find(former.schemas, "restaurant")
     before = history(former, contract, "bills")
 
-    report = run_steps.run_pipeline(spark, "restaurant", "after")
+    report = run_steps.run_pipeline(spark, "restaurant", "after").as_json()
     assert report["topics"]["menu"]["offsets"] == 1
     believed = read.query(former.warehouse, contract, "bills", Question(from_time=FIRST_MOMENT)).to_pylist()
     assert {str(row["amount"]) for row in believed if row["customer"] == "bob"} == {"9.00"}
@@ -131,7 +131,7 @@ def test_a_run_that_was_stopped_is_planned_again(former_with_kafka: Settings, sp
     former = former_with_kafka
     text = (former.schemas / "votes.yaml").read_text("utf-8")
     (former.schemas / "votes.yaml").write_text(text.replace("[red, blue]", "[red, blue, green]"), "utf-8")
-    report = run_steps.run_pipeline(spark, "votes", "after")
+    report = run_steps.run_pipeline(spark, "votes", "after").as_json()
     assert report["state"] == "completed"
     contract = find(former.schemas, "votes")
     assert "green" in {row["candidate"] for row in history(former, contract, "votes")}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import reports
 from hindcast.quality import hold_store
-from hindcast.report import report
 from hindcast.runs import incremental_state
 from pipelines import pipeline, wrong
 
@@ -67,7 +67,7 @@ def test_a_held_key_of_which_nothing_is_left_is_held_no_more(
         p.send("menu", ("truffle", None, 0))
         told = p.run()
         assert [told["tables"][name].get("noLongerHeld") for name in views] == [{"mended": 1}] * len(views)
-        assert "no longer held: 1 mended" in report.format_report(told)
+        assert "no longer held: 1 mended" in reports.format_report(told)
         assert not hold_store.read_held_rows(p.warehouse, p.name).num_rows
         assert {len(p.believed(name)) for name in views} == {1}
         assert len(views) == 1 or not wrong(p)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from hindcast.common.errors import GateError, RunError
 from hindcast.plan import journal, planner
 from hindcast.quality import hold_store
-from hindcast.report import report
 from hindcast.runs import incremental_state, run_steps
 from hindcast.store import commits
 from pipelines import T0, Pipeline, pipeline
@@ -81,7 +81,8 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
         keys = {name: hold_store.find_held_keys(p.warehouse, p.name, name, told)}
-        return run_steps.run_release(p.spark, p.name, f"release-{len(p.states())}", keys, "ann", datetime.now(UTC))
+        name = f"release-{len(p.states())}"
+        return run_steps.run_release(p.spark, p.name, name, keys, "ann", datetime.now(UTC)).as_json()
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
@@ -129,7 +130,7 @@ def _story(p: Pipeline) -> None:
     gate = told["tables"]["menu"]["gates"][0]
     assert (gate["outcome"], gate["checked"], gate["failing"]) == ("failed", 5, 1)
     assert gate["rows"] == "hindcast failing restaurant --run 2 --table menu --held"
-    assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in report.format_report(told)
+    assert "1 key is held back, 1 of them newly: hindcast release restaurant.menu" in reports.format_report(told)
     assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
     assert p.believed("bills") == [("anna", "curry", 16, 5)]
     # A further record of the key: its whole change, from where it was held on, is held anew.

@@ -435,7 +435,7 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
         patch.setattr(eligibility, "MIN_ROWS", 10**9)
         with p.here():
             assert p.spark is not None
-            assert "kernel" not in run_steps.build_view(p.spark, p.name, 1, "by_kind")
+            assert not run_steps.build_view(p.spark, p.name, 1, "by_kind").kernel
     assert stored(p, "both") == stored(plain, "both")
 
 

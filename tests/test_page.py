@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from browser import chromium
-from hindcast.report import page
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -228,12 +228,12 @@ def embedded(html: str) -> Any:
     ],
 )
 def test_the_verdict_is_a_sentence(report: dict[str, Any], kind: str, sentence: str) -> None:
-    assert page.summarize_outcome(report) == (kind, sentence)
-    assert sentence in text(page.render_page(report))
+    assert reports.summarize_outcome(report) == (kind, sentence)
+    assert sentence in text(reports.render_page(report))
 
 
 def test_offsets_are_the_sum_of_their_fates() -> None:
-    told = text(page.render_page(made()))
+    told = text(reports.render_page(made()))
     assert "Every offset read has exactly one fate. ✓ All 52 are accounted for." in told
     assert "100 to 111 ✓ 12 = 10 accepted + 2 expired" in told
     assert "0 to 39 ✓ 40 = 40 accepted" in told
@@ -249,25 +249,25 @@ def test_offsets_are_the_sum_of_their_fates() -> None:
 def test_offsets_that_do_not_add_up_are_told_at_the_top_and_at_their_partition() -> None:
     report = made()
     report["topics"]["orders"]["partitions"][0]["fates"] = {"accepted": 38, "malformed": 1}
-    told = text(page.render_page(report))
-    assert page.summarize_outcome(report).kind == "attention"
+    told = text(reports.render_page(report))
+    assert reports.summarize_outcome(report).kind == "attention"
     assert "it has no gates; the offsets and fates of orders do not add up." in told
     assert "✗ The counts do not add up for orders." in told
     assert "✗ 40 ≠ 39 = 38 accepted + 1 malformed: does not add up" in told
 
     report = made()
     report["topics"]["menu"]["partitions"].pop(0)
-    assert "the offsets and fates of menu do not add up" in page.summarize_outcome(report).sentence
-    assert "✗ 12 offsets in all, 0 in its partitions: does not add up" in text(page.render_page(report))
+    assert "the offsets and fates of menu do not add up" in reports.summarize_outcome(report).sentence
+    assert "✗ 12 offsets in all, 0 in its partitions: does not add up" in text(reports.render_page(report))
 
 
 def test_a_topic_without_new_offsets_is_told_if_its_fates_were_decided_anew() -> None:
     report = made()
     report["topics"]["menu"] |= {"offsets": 0, "late": 0, "partitions": []}
-    told = text(page.render_page(report))
+    told = text(reports.render_page(report))
     assert "menu restaurant.menu earlier records under the current contract: 3 accepted no new offsets" in told
     del report["topics"]["menu"]["decidedAnew"]
-    assert "Nothing new: menu." in text(page.render_page(report))
+    assert "Nothing new: menu." in text(reports.render_page(report))
 
 
 def test_past_answers_by_table_and_age() -> None:
@@ -275,7 +275,7 @@ def test_past_answers_by_table_and_age() -> None:
     report["tables"]["orders"] = {"opened": 4000, "closed": 0, "corrected": 0}
     report["tables"]["bills"]["newlyLeftOut"] = {"no_key": 0, "too_late": 2}
     report["tables"]["bills"]["closedUpTo"] = "2026-01-01T00:59:00+00:00"
-    told = text(page.render_page(report))
+    told = text(reports.render_page(report))
     assert "5 past answers changed" in told
     assert "Past answers under an hour under a day under a week under 30 days older" in told
     assert (
@@ -288,14 +288,14 @@ def test_past_answers_by_table_and_age() -> None:
 def test_gates_that_failed_are_in_the_html_worst_first() -> None:
     outcomes = [("failed", "warn"), ("error", "stop"), ("passed", "stop"), ("failed", "stop"), ("unchecked", "warn")]
     report = made(*({**FAILED, "outcome": outcome, "on_failure": act} for outcome, act in outcomes))
-    told = text(page.render_page(report))
+    told = text(reports.render_page(report))
     found = re.findall(r"(\S) (\w+) bills expect_column\w+ \(column='amount'.*?\) .*? (stop|warn) 40 2 2", told)
     assert found == [("✗", "failed", "stop"), ("✗", "failed", "warn"), ("!", "error", "stop")]
     assert "Failing rows: hindcast failing restaurant 3 bills 1" in told
 
 
 def test_of_a_run_that_was_stopped_the_page_says_what_stopped_it() -> None:
-    told = text(page.render_page(stopped()))
+    told = text(reports.render_page(stopped()))
     assert "Why it was stopped restaurant.bills: 1 of 2 gates stopped it" in told
     assert "hindcast run restaurant" in told
 
@@ -315,8 +315,8 @@ def test_no_text_of_a_report_becomes_html(hostile: str) -> None:
         keys = ("pipeline", "runId", "again", "found", "knownAt", "intervalEnd", "run")
         return {**report, **dict.fromkeys(keys, name), "state": "stopped"}
 
-    html = page.render_page(named(hostile))
-    assert Elements(html).found == Elements(page.render_page(named("plain"))).found
+    html = reports.render_page(named(hostile))
+    assert Elements(html).found == Elements(reports.render_page(named("plain"))).found
     assert embedded(html) == named(hostile)
     html.encode("utf-8")
 
@@ -325,12 +325,12 @@ def test_no_text_of_a_report_becomes_html(hostile: str) -> None:
 def test_what_a_report_lacks_is_left_out(missing: str) -> None:
     whole = held_back()
     report = {name: part for name, part in whole.items() if name != missing}
-    assert embedded(page.render_page(report)) == report
-    page.render_page(whole | {missing: None})
+    assert embedded(reports.render_page(report)) == report
+    reports.render_page(whole | {missing: None})
 
 
 def test_parts_of_topics_tables_and_gates_may_be_missing() -> None:
-    told = text(page.render_page(made(topics={"menu": {}}, tables={"menu": {}, "bills": {"gates": [{}]}})))
+    told = text(reports.render_page(made(topics={"menu": {}}, tables={"menu": {}, "bills": {"gates": [{}]}})))
     assert "Nothing new: menu." in told
     assert "Unchanged: menu, bills." in told
     assert "! error bills ? ()" in told
@@ -338,23 +338,23 @@ def test_parts_of_topics_tables_and_gates_may_be_missing() -> None:
 
 def test_the_report_comes_back_from_the_page() -> None:
     report = made(gate(kwargs={"max_value": 2**63 - 1, "min_value": -1e-300}), FAILED)
-    assert embedded(page.render_page(report)) == report
+    assert embedded(reports.render_page(report)) == report
     assert (
-        embedded(page.render_page(made(gate(observed=float("nan")))))["tables"]["bills"]["gates"][0]["observed"]
+        embedded(reports.render_page(made(gate(observed=float("nan")))))["tables"]["bills"]["gates"][0]["observed"]
         == "NaN"
     )
 
 
 def test_five_thousand_gates_are_less_than_a_megabyte() -> None:
     report = many()
-    html = page.render_page(report)
+    html = reports.render_page(report)
     print(f"5,000 gates: {len(html.encode()):,} bytes; as plain JSON {len(json.dumps(report)):,}")
     assert len(html.encode()) < 1_000_000
     assert embedded(html) == report
 
 
 def test_the_page_names_nothing_outside_itself() -> None:
-    html = page.render_page(held_back())
+    html = reports.render_page(held_back())
     assert re.findall(r'(?:src|href|action)="(?!#|data:,")[^"]*"', html) == []
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", html)
 
@@ -378,7 +378,7 @@ def opened(browser: WebDriver, tmp_path: Path) -> Iterator[Open]:
 
     def open_(report: dict[str, Any], address: str = "") -> WebDriver:
         file = tmp_path / "page.html"
-        file.write_text(page.render_page(report), encoding="utf-8")
+        file.write_text(reports.render_page(report), encoding="utf-8")
         browser.get("about:blank")
         browser.get(file.as_uri() + address)
         until(browser, "return performance.getEntriesByName('gates shown').length")
@@ -563,7 +563,7 @@ def test_saved_json_is_the_report(opened: Open) -> None:
 
 def test_without_scripts_the_page_can_be_read(browser: WebDriver, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(page.render_page(held_back()), encoding="utf-8")
+    file.write_text(reports.render_page(held_back()), encoding="utf-8")
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(file.as_uri())

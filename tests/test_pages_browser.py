@@ -13,12 +13,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import reports
 from browser import chromium, shown, waited
 from hindcast.airflow.pages import PREFIX
 from hindcast.airflow.pages.access import PageAccess
 from hindcast.airflow.pages.routes import build_app
 from hindcast.common.settings import read_settings
-from hindcast.report import page
 from hindcast_local import ports
 from warehouses import HOSTILE, at, shop
 
@@ -141,7 +141,7 @@ def test_text_of_topics_stays_text(browser: WebDriver, url: str, table: str) -> 
 
 
 def test_nothing_is_written_to_the_console(browser: WebDriver, url: str) -> None:
-    page.write_page(read_settings().reports, report_with_a_gate())
+    reports.write_page(read_settings().reports, report_with_a_gate())
     browser.get_log("browser")
     for address in (
         "/quality",

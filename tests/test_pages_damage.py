@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from fastapi.testclient import TestClient
 
+import reports
 from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.plan import journal
@@ -34,7 +35,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         run = Run(plan(contract, 1))
         journal.append_entry(found.warehouse, run)
         journal.append_entry(found.warehouse, replace(run, outcome=Stopped("prices", f"bad {HOSTILE}")))
-        page.write_page(found.reports, report(contract, 1, state="stopped"))
+        reports.write_page(found.reports, report(contract, 1, state="stopped"))
         yield found
 
 
@@ -130,10 +131,10 @@ def test_a_plan_in_the_journal_that_is_none_is_told_in_its_pipelines_line(web: T
 
 def test_a_report_is_replaced_whole_or_not_at_all(settings: Settings, tmp_path: Path) -> None:
     contract = find(settings.schemas, "guest")
-    path = page.write_page(tmp_path, report(contract, 1))
+    path = reports.write_page(tmp_path, report(contract, 1))
     read_before = path.open(encoding="utf-8"), path.with_suffix(".json").open(encoding="utf-8")
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    page.write_page(tmp_path, report(contract, 1, state="stopped", reason="x" * 100_000))
+    reports.write_page(tmp_path, report(contract, 1, state="stopped", reason="x" * 100_000))
     for file in read_before:
         with file:
             assert file.read().encode() == before[Path(file.name).name], "who has opened it reads all of the old one"

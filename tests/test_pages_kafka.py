@@ -286,7 +286,7 @@ def test_what_a_run_has_emitted_is_counted_and_how_far_a_view_that_waits_has_com
     waits = emitted_log.emitted_table(settings.warehouse, contract, "bills")
     assert emitted_log.read_last_note(waits, 0) is None
     assert [
-        emitted_log.describe_progress(contract, note)
+        emitted_log.find_progress(contract, note).as_json()
         for run in (1, 5)
         if (note := emitted_log.read_last_note(waits, run))
     ] == [

@@ -169,7 +169,7 @@ def a_refused_record_is_requeued_by_its_place_in_kafka(p: Pipeline, spark: Spark
         requeue.build_request(p.contract, topic="elsewhere")
     asked = requeue.build_request(p.contract, **asia, offsets=[1])
     assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"sales": 1}
-    told = run_steps.run_requeue(spark, p.name, "requeue", asked)
+    told = run_steps.run_requeue(spark, p.name, "requeue", asked).as_json()
     assert told["topics"]["sales"]["requeued"] == {"accepted": 1}
     assert believed(p)["asia1"] == 51
     assert quarantine.list_refused(p.warehouse, p.contract).to_pylist() == []

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import RequestError
 from hindcast.quality import hold_store
-from hindcast.report import page, report
 from hindcast.runs import run_steps
 from pipelines import Pipeline, pipeline
 
@@ -65,7 +65,7 @@ def finish_release(p: Pipeline, approval: tuple[str, ...]) -> str:
     tasks.release(*approval, spark=p.spark)
     tasks.finish_release("shop", "approved", Events())
     assert p.states()[-1][1] == "completed"
-    return report.format_report(run_steps.finish_run("shop", p.states()[-1][0]))
+    return reports.format_report(run_steps.finish_run("shop", p.states()[-1][0]).as_json())
 
 
 def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
@@ -89,7 +89,7 @@ def test_an_approval_ends_well_when_a_run_without_the_gate_came_first(
         p.write(TOPICS + VIEW)
         told = p.run()
         assert told["tables"]["dear"]["noLongerHeld"] == {"mended": 1}
-        assert "no longer held: 1 mended" in page.render_page(told)
+        assert "no longer held: 1 mended" in reports.render_page(told)
         assert "dear                 unchanged" in finish_release(p, approval)
         assert f"{TRUFFLE}: is no longer held as it was shown; it is left unchanged" in capsys.readouterr().out
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+import reports
 from hindcast.bitemporal.predicates import Question
 from hindcast.contract import load
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.query import read, spark_functions
-from hindcast.report import report
-from hindcast.report.page import render_page
+from hindcast.report import report, report_text
+from hindcast.report.run_report import TableReport
 from hindcast.store.commit_notes import LeftOut
 from pipelines import T0, Pipeline, cloned, pipeline
 
@@ -55,7 +56,7 @@ def test_fates_and_changes_are_counted(restaurant: Pipeline) -> None:
 
 def test_lines_for_people(restaurant: Pipeline) -> None:
     told = of_run(restaurant, 2)
-    assert report.format_report(told).splitlines() == [
+    assert reports.format_report(told).splitlines() == [
         f"restaurant, run 2 (second), known at {told['knownAt']}",
         "",
         "  menu                          1 offsets: 1 accepted; 1 late",
@@ -93,12 +94,12 @@ def test_a_report_tells_what_has_changed_in_the_contract(restaurant: Pipeline, t
         told["views"]["bills"]["where"] = "quantity > 1"
         p.path.write_text(yaml.safe_dump(told), encoding="utf-8")
         done = p.run("fourth")
-    assert report.format_report(done).splitlines()[2:5] == [
+    assert reports.format_report(done).splitlines()[2:5] == [
         "the contract was changed since run 3:",
         "  views.bills.where added: quantity > 1",
         "",
     ]
-    assert "views.bills.where added: quantity &gt; 1" in render_page(done)
+    assert "views.bills.where added: quantity &gt; 1" in reports.render_page(done)
     assert ["contract" in of_run(p, number) for number in (1, 2, 3, 4)] == [False, False, False, True]
 
 
@@ -137,7 +138,7 @@ def test_what_a_view_left_out_is_counted_once(spark: SparkSession, broker: str, 
     ]
     assert [table["closedUpTo"][17:19] for table in tables] == ["04", "06", "06", "06"]
     assert [told["topics"]["orders"]["withoutValue"] for told in (first, second, third)] == [0, 1, 0]
-    lines = [report.format_report(told).splitlines() for told in (first, second, third)]
+    lines = [reports.format_report(told).splitlines() for told in (first, second, third)]
     left_out = ["  by_five              2 rows opened; left out: 1 without a key"]
     left_out += ["  in_all               2 rows opened; left out: 1 without a key"]
     assert lines[0][5 : 5 + views] == left_out[:views]
@@ -167,7 +168,8 @@ def test_a_window_closes_when_every_partition_of_the_topic_has_gone_past_it(
     share = TopicPlan("id", 0, 0, {}, {partition: OffsetRange(0, 9) for partition in (0, 1)}, {})
     plan = Plan("windowed", 1, "first", T0, None, "hash", {"orders": share})
     note = LeftOut({"no_key": 0, "no_value": 0, "too_late": 2}, times)
-    told = report.summarize_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", note, LeftOut({"too_late": 1}))
+    table, earlier = TableReport(left_out=note), LeftOut({"too_late": 1})
+    told = report.summarize_aggregate(load(tmp_path / "windowed.yaml"), plan, "by_five", table, earlier).as_json()
     assert (told["closedUpTo"], told["newlyLeftOut"]["too_late"]) == (closed, 1)
 
 
@@ -181,7 +183,7 @@ def test_gates_that_did_not_pass_say_why(restaurant: Pipeline) -> None:
         "detail": "no",
     }
     told["tables"]["bills"]["gates"] = [gate, {**gate, "outcome": "passed", "detail": ""}]
-    lines = [" ".join(line.split()) for line in report.format_report(told).splitlines() if "expect_it" in line]
+    lines = [" ".join(line.split()) for line in reports.format_report(told).splitlines() if "expect_it" in line]
     assert lines == ["failed expect_it(column='a') (warn): no", "passed expect_it(column='a')"]
 
 
@@ -206,10 +208,10 @@ def test_what_a_kafka_view_emitted_and_how_far_it_is_settled_in_words(table: dic
     topic = {"offsets": 0, "late": 0, "partitions": []}
     told = {"opened": 0, "closed": 0, "corrected": 0, "gates": [], **table}
     of_run = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "topics": {"t": topic}, "again": "hindcast run p"}
-    lines = report.format_report({**of_run, "tables": {"view": told}}).splitlines()
+    lines = reports.format_report({**of_run, "tables": {"view": told}}).splitlines()
     assert f"  {'view':<20} {words}" in lines
-    shown = render_page({**of_run, "tables": {"view": told}})
-    assert all(note in shown for note in report.format_emission(told))
+    shown = reports.render_page({**of_run, "tables": {"view": told}})
+    assert all(note in shown for note in report_text.format_emission(TableReport.from_json(told)))
 
 
 def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
@@ -228,11 +230,11 @@ def test_what_a_kernel_has_opened_is_said_to_be_its_work() -> None:
         },
         "copied": {"opened": 3, "closed": 0, "corrected": 0, "gates": []},
     }
-    lines = [" ".join(line.split()) for line in report.format_report({**of_run, "tables": tables}).splitlines()]
+    lines = [" ".join(line.split()) for line in reports.format_report({**of_run, "tables": tables}).splitlines()]
     assert "joined 4 rows opened by a kernel" in lines
     assert "counted 2 rows opened by a kernel; left out: 1 without a key" in lines
     assert "copied 3 rows opened" in lines
-    shown = " ".join(re.sub(r"<[^>]*>", " ", render_page({**of_run, "tables": tables})).split())
+    shown = " ".join(re.sub(r"<[^>]*>", " ", reports.render_page({**of_run, "tables": tables})).split())
     assert "joined (4 opened by a kernel, 0 closed)" in shown
     assert "copied (3 opened, 0 closed)" in shown
     assert "counted opened by a kernel left out" in shown

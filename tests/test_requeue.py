@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from hindcast.cli.main import main
 from hindcast.common.errors import QueryError, RequestError
 from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
 from hindcast.plan.purposes import Requeue
-from hindcast.report import report
 from hindcast.runs import incremental_state, run_steps
 from hindcast.store import commits
 from pipelines import Pipeline, pipeline, tuples
@@ -99,9 +99,8 @@ def refused(p: Pipeline, *, everything: bool = False) -> list[tuple[Any, ...]]:
 
 
 def requeued(p: Pipeline, spark: SparkSession, **asked: Any) -> dict[str, Any]:
-    return run_steps.run_requeue(
-        spark, p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
-    )
+    asked_for = requeue.build_request(p.contract, **asked)
+    return run_steps.run_requeue(spark, p.name, f"requeue-{len(p.states())}", asked_for).as_json()
 
 
 def send(p: Pipeline) -> None:
@@ -152,8 +151,8 @@ def test_malformed_records_are_decoded_anew(
             told = requeued(p, spark, topic="menu")
             assert told["topics"]["menu"]["requeued"] == {}
             assert told["topics"]["menu"]["still"]["records"] == 5
-            assert "5 still malformed" in report.format_report(told)
-            assert "offset 1: oversized: " in report.format_report(told)
+            assert "5 still malformed" in reports.format_report(told)
+            assert "offset 1: oversized: " in reports.format_report(told)
             changed = {name for name, version in p.versions().items() if version != before[name]}
             assert changed == {"fates/menu"}
 
@@ -164,11 +163,14 @@ def test_malformed_records_are_decoded_anew(
         assert len(refused(p)) == 6
         asked = requeue.build_request(p.contract, reason="oversized")
         assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"menu": 4, "orders": 1}
-        looked = requeue.preview_requeue(spark, p.contract, asked, journal.read_runs(p.warehouse, p.name)[-1].known_at)
-        assert looked["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
-        became = [(it["offset"], it["fate"]) for it in looked["menu"]["first"]]
+        last_run = journal.read_runs(p.warehouse, p.name)[-1]
+        menu = requeue.preview_requeue(spark, p.contract, asked, last_run.known_at)["menu"]
+        assert menu.requeued == {"accepted": 2, "expired": 1, "null_key": 1}
+        became = [(it["offset"], it["fate"]) for it in menu.first]
         assert became == [(1, "accepted"), (3, "accepted"), (5, "expired"), (6, "null_key")]
-        assert "\n      partition 0, offset 1: accepted\n" in requeue.format_requeue(looked["menu"])
+        assert "\n      partition 0, offset 1: accepted\n" in requeue.format_requeue(
+            menu.requeued, menu.still, menu.first
+        )
         told = requeued(p, spark, reason="oversized")
         assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
         assert told["topics"]["menu"]["offsets"] == 0
@@ -308,7 +310,7 @@ def test_a_requeue_that_died_is_finished(
             with pytest.raises(KeyboardInterrupt):
                 run_steps.run_requeue(spark, p.name, "dying", asked)
         if then == "retried":
-            told = run_steps.run_requeue(spark, p.name, "dying", asked)
+            told = run_steps.run_requeue(spark, p.name, "dying", asked).as_json()
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:

@@ -23,6 +23,7 @@ from hindcast.ops import journal_rebuild, maintenance, retention
 from hindcast.ops.erase import forget, records
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import horizon, journal
+from hindcast.plan.purposes import Requeue
 from hindcast.query import read, spark_functions
 from hindcast.runs import run_steps
 from hindcast.store import commits
@@ -204,7 +205,7 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
         p.run()
         assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
         with pytest.raises(RequestError, match="no malformed record like that is left") as nothing:
-            run_steps.run_requeue(spark, p.name, "again", {"topics": ["menu"]})
+            run_steps.run_requeue(spark, p.name, "again", Requeue(("menu",)))
         assert "was trimmed" in nothing.value.fix
 
         # another valid_time cannot date what was removed; a run under way, and another contract, are waited for

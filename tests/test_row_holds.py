@@ -133,7 +133,8 @@ def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
     assert p.spark is not None
     with p.here():
         named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
-        return run_steps.run_release(p.spark, p.name, f"release-{len(p.states())}", named, "ann", datetime.now(UTC))
+        name = f"release-{len(p.states())}"
+        return run_steps.run_release(p.spark, p.name, name, named, "ann", datetime.now(UTC)).as_json()
 
 
 @pytest.mark.parametrize(

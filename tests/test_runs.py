@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import reports
 from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
 from hindcast.ingest import topic_log
 from hindcast.plan import journal, planner
-from hindcast.report import page, report
 from hindcast.runs import run_steps
 from hindcast.store import table_creation, tables
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
@@ -186,12 +186,12 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
             ("passed", "stop"),
             ("failed", "warn"),
         ]
-        assert "1 of 5 rows fail, for example soup" in report.format_report(told)
+        assert "1 of 5 rows fail, for example soup" in reports.format_report(told)
         assert [(it["run"], it["offsets"], set(it["tables"])) for it in told["givenUp"]] == [
             (1, {"menu": len(SEED["menu"]), "orders": len(SEED["orders"]) + 2}, {"menu", "orders"})
         ]
-        assert "run 1 was abandoned; what it did stays: menu: " in report.format_report(told)
-        assert "run 1 was abandoned; what it did stays: menu: " in page.render_page(told)
+        assert "run 1 was abandoned; what it did stays: menu: " in reports.format_report(told)
+        assert "run 1 was abandoned; what it did stays: menu: " in reports.render_page(told)
         assert "givenUp" not in p.run("third")
 
 
@@ -347,7 +347,7 @@ def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> N
 
 def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
     with restaurant.here():
-        again = run_steps.finish_run("restaurant", 2)
+        again = run_steps.finish_run("restaurant", 2).as_json()
     told = {run.number: run.detail for run in journal.read_runs(restaurant.warehouse, "restaurant")}
     assert again == told[2]
     assert json.loads(json.dumps(again)) == again

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import reports
 from hindcast.cli import main
 from hindcast.common.errors import HindcastError
 from hindcast.contract import load
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.quality import hold_store
-from hindcast.report import page, report
 from hindcast.runs import preview
 from pipelines import pipeline
 
@@ -106,7 +106,7 @@ def test_no_value_is_shown_whatever_happens(
         ]  # what a contract says, is said
         told += [json.dumps(gates), json.dumps(done["topics"])]
         shown = {**done, "tables": {**done["tables"], "customers": {**done["tables"]["customers"], "gates": gates}}}
-        told += [report.format_report(shown), page.render_page(shown)]
+        told += [reports.format_report(shown), reports.render_page(shown)]
         told.append(str(preview.preview_run(spark, "shop")["tables"]["customers"]["examples"]))
         rows = hold_store.list_entries(p.warehouse, "shop").drop("reason")
         told.append(str([row["row"] for row in rows.to_pylist()]))

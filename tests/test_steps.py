@@ -18,6 +18,7 @@ from hindcast.airflow import assets, operators, priority, run_requests, tasks
 from hindcast.airflow.run_requests import RunRequest
 from hindcast.common.errors import GateError, RequestError, RunError
 from hindcast.contract import load
+from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -120,7 +121,7 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
     counts = {"opened": 0, "closed": 0, "corrected": 0}
     tables = {"menu": counts, "orders": {**counts, "opened": 2}, "bills": {**counts, "closed": 1, "corrected": 1}}
     report = {"pipeline": "restaurant", "run": 3, "knownAt": "2026-01-05T12:00:00+00:00", "tables": tables}
-    assert assets.send_asset_events(Events(), report) == ["orders", "bills"]  # type: ignore[arg-type]
+    assert assets.send_asset_events(Events(), RunReport.from_json(report)) == ["orders", "bills"]  # type: ignore[arg-type]
     told = {"pipeline": "restaurant", "run": 3, "knownAt": report["knownAt"]}
     assert sent == [
         ("restaurant.orders", {**told, **counts, "opened": 2}),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import reports
 from hindcast.common.errors import escape_controls
 from hindcast.ops import doctor
 from hindcast.ops.compare import Comparison, formatting
@@ -15,7 +16,6 @@ from hindcast.ops.erase import forget
 from hindcast.ops.erase.proof import Evidence, Proof
 from hindcast.ops.verify import verify
 from hindcast.ops.verify.findings import Finding
-from hindcast.report import report
 from hindcast.runs import preview
 
 ODD = "\x1b]0;mine\x07\x9b31m\u202eend"
@@ -25,7 +25,7 @@ RUN: dict[str, Any] = {"pipeline": "p", "run": 1, "runId": "r", "knownAt": "", "
 
 
 def tell_report() -> str:
-    return report.format_report({**RUN, "reason": ODD, "tables": {"sales": TABLE}})
+    return reports.format_report({**RUN, "reason": ODD, "tables": {"sales": TABLE}})
 
 
 def tell_preview() -> str:
@@ -61,5 +61,5 @@ def test_no_text_of_others_steers_a_terminal(tell: Callable[[], str]) -> None:
 
 
 def test_a_reason_stays_on_its_line() -> None:
-    told = report.format_report({**RUN, "reason": "late\n  all gates passed", "tables": {}})
+    told = reports.format_report({**RUN, "reason": "late\n  all gates passed", "tables": {}})
     assert r"reason: late\n  all gates passed" in told.splitlines()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+import reports
 from hindcast.cli import main
 from hindcast.common.settings import read_settings
 from hindcast.kafka import partitioning, produce
@@ -17,7 +18,6 @@ from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import Cluster
 from hindcast.ops import doctor
 from hindcast.quality import gate_results, hold_store
-from hindcast.report import page, report
 from hindcast.runs import incremental_state, preview, run_steps
 from hindcast.streams import murmur2
 from pipelines import Pipeline, at, pipeline
@@ -79,13 +79,13 @@ def test_a_correction_that_loses_to_another_partition_is_told(
         assert [(it["outcome"], it["checked"]) for it in previewed["tables"]["menu"]["gates"]] == [("failed", 2)]
         assert "warning: 1 record lost a tie" in preview.format_preview(previewed)
         assert judged(p, 2) == [("failed", 2, 1)]
-        text = report.format_report(told)
+        text = reports.format_report(told)
         assert "warning: 2 keys are in more than one partition: producers use different partitioners" in text
         assert (
             f"warning: 1 record lost a tie to a larger partition number, whichever was sent later; namely: {place} 0"
             in text
         )
-        assert "2 keys are in more than one partition" in page.render_page(told)
+        assert "2 keys are in more than one partition" in reports.render_page(told)
         assert p.believed("menu") == [
             ("curry", 8, 0, None),
             ("soup", 5, 0, 3),
@@ -108,7 +108,7 @@ def test_a_correction_that_loses_to_another_partition_is_told(
         assert judged(p, 3) == [("failed", 3, 2)]
         assert (
             "1 record was replaced at the same timestamp by a later one of this run, and never seen"
-            in report.format_report(told)
+            in reports.format_report(told)
         )
         assert ("rice", 4, 0, None) in p.believed("menu")
 
@@ -125,7 +125,7 @@ HOLDING = (
 def release(p: Pipeline) -> dict[str, Any]:
     assert p.spark is not None
     keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ())}
-    return run_steps.run_release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC))
+    return run_steps.run_release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
 
 
 @pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])

@@ -194,8 +194,7 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
             told = run_steps.run_requeue(
                 spark, p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
             )
-            fates: dict[str, Any] = told["topics"]["menu"]["requeued"]
-            return fates
+            return dict(told.topics["menu"].requeued or {})
 
         p.send(
             "menu",

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+import reports
 from hindcast.cli import main
 from hindcast.common.errors import ContractError, TableError
-from hindcast.report import page, report
 from hindcast.runs import preview, widening
 from hindcast.store.columns import parse_declared_type
 from hindcast.store.table_creation import WIDENING_WARNING
@@ -87,8 +87,8 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
             "plain": {"price": ["int", "bigint"]},
             "doubled": {"twice": ["int", "bigint"]},
         }
-        assert f"widened: twice from int to bigint. {WIDENING_WARNING}" in report.format_report(told)
-        assert "widened: twice from int to bigint" in page.render_page(told)
+        assert f"widened: twice from int to bigint. {WIDENING_WARNING}" in reports.format_report(told)
+        assert "widened: twice from int to bigint" in reports.render_page(told)
         p.run("third")  # the second one had been planned before the soup came
         assert p.believed("doubled") == [("curry", 16, 0, None), ("soup", 2**41, 1, None)]
         with pytest.raises(DeltaError, match="typeWidening"):

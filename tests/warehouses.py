@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+import reports
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, load
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
-from hindcast.report import page
 from hindcast.store import tables
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,7 +141,7 @@ def complete(settings: Settings, contract: Contract, run: int) -> None:
     entry, made = journal.Run(plan(contract, run)), report(contract, run)
     journal.append_entry(settings.warehouse, entry)
     journal.append_entry(settings.warehouse, replace(entry, outcome=journal.Completed(made)))
-    page.write_page(settings.reports, made)
+    reports.write_page(settings.reports, made)
 
 
 @contextmanager

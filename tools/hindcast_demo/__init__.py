@@ -24,7 +24,7 @@ from hindcast.kafka import produce, security
 from hindcast.plan import journal
 from hindcast.quality import hold_store
 from hindcast.query import read, show
-from hindcast.report import report
+from hindcast.report import report, report_text
 from hindcast.store import duckdb_reader, emitted_log, tables
 from hindcast.store.tables import Table
 from hindcast_demo import flights, restaurant, semantics_diff, votes
@@ -176,7 +176,7 @@ def _show_gates(settings: Settings) -> None:
     print("\nvotes, run 3: a vote for a candidate who does not exist; a gate stopped the run, nothing was published\n")
     stopped = journal.read_runs(settings.warehouse, "votes")[-1]
     fields = report.read_report(settings.warehouse, find(settings.schemas, "votes"), stopped)
-    lines = report.format_report(fields).splitlines()
+    lines = report_text.format_report(fields).splitlines()
     print("\n".join(line for line in lines if "stopped:" in line or "failed" in line))
     print(f"\nthe reports of all runs: {settings.reports}")
 

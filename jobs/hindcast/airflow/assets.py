@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -17,7 +17,8 @@ from hindcast.common.settings import read_settings
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorsProtocol
 
-    from hindcast.common.json_values import JsonObject
+    from hindcast.common.json_values import JsonObject, JsonValue
+    from hindcast.report.run_report import RunReport
 
 
 def table_asset(table: str) -> Asset:
@@ -32,14 +33,15 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
     return AssetAlias(pipeline, group="hindcast")
 
 
-def send_asset_events(events: OutletEventAccessorsProtocol, report: dict[str, Any]) -> list[str]:
+def send_asset_events(events: OutletEventAccessorsProtocol, report: RunReport) -> list[str]:
     """Send the events of a completed run, given its report, and return the tables that they are for."""
-    pipeline, published = report["pipeline"], []
-    for name, table in report["tables"].items():
-        if table["opened"] + table["closed"]:
-            counts = {count: table[count] for count in ("opened", "closed", "corrected")}
-            extra = {"pipeline": pipeline, "run": report["run"], "knownAt": report["knownAt"], **counts}
-            events[pipeline_alias(pipeline)].add(table_asset(f"{pipeline}.{name}"), extra=extra)
+    pipeline, published = report.pipeline, []
+    known_at = report.known_at.isoformat() if report.known_at else None
+    for name, table in report.tables.items():
+        if table.opened + table.closed:
+            counts = {"opened": table.opened, "closed": table.closed, "corrected": table.corrected}
+            extra = {"pipeline": pipeline, "run": report.run, "knownAt": known_at, **counts}
+            events[pipeline_alias(pipeline)].add(table_asset(f"{pipeline}.{name}"), extra={**extra})
             published.append(name)
     return published
 

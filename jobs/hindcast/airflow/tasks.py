@@ -193,15 +193,14 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
     """
     with _raise_airflow_errors():
         from hindcast.airflow import assets
-        from hindcast.report import report
+        from hindcast.report import report_text
         from hindcast.runs import run_steps
 
-        fields = run_steps.finish_run(pipeline, run)
-        print(report.format_report(fields))
+        report = run_steps.finish_run(pipeline, run)
+        print(report_text.format_report(report))
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
-        assets.send_asset_events(outlet_events, fields)
-        held = [table.get("held", {}) for table in fields["tables"].values()]
-        return any(counts.get("newly") or counts.get("grown") for counts in held)
+        assets.send_asset_events(outlet_events, report)
+        return any(held.newly or held.grown for held in report.held.values())
 
 
 def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessorsProtocol | None = None) -> None:
@@ -247,13 +246,13 @@ def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: S
     """Publish what a person has approved, in the planned run `name`, and print its report."""
     with _raise_airflow_errors():
         from hindcast.airflow import connections
-        from hindcast.report import report
+        from hindcast.report import report_text
         from hindcast.runs import run_steps
 
         connections.apply_connection()
         keys = _read_chosen_keys(pipeline, until, labels)
-        fields = run_steps.run_release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))
-        print(report.format_report(fields))
+        report = run_steps.run_release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))
+        print(report_text.format_report(report))
 
 
 def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:

@@ -78,7 +78,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.ops import maintenance
     from hindcast.quality import approval
     from hindcast.query import read
-    from hindcast.report import report
+    from hindcast.report import report_text
     from hindcast.runs import preview, run_steps
     from hindcast.runs.table_steps import TABLE_STEPS
 
@@ -96,7 +96,7 @@ def step(name: str, argv: Sequence[str]) -> int:
                 looked_at, contract = datetime.fromisoformat(shown), find(read_settings().schemas, pipeline)
                 keys = approval.choose_keys(read_settings().warehouse, contract, looked_at, labels)
                 fields = run_steps.run_release(open_session(), pipeline, run_id, keys, by, looked_at)
-                print(report.format_report(fields))
+                print(report_text.format_report(fields))
             elif name == "maintain":
                 contract = find(read_settings().schemas, pipeline)
                 print(maintenance.format_report(maintenance.maintain_tables(open_session, read_settings(), contract)))

@@ -16,7 +16,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -99,28 +99,6 @@ def emit_event(event: Event) -> None:
         _listener.get()(event)
     except Exception:  # backends of metrics and logs can raise anything
         _LOGGER.warning("an event could not be reported: %s", event["event"], exc_info=True)
-
-
-def summarise_report(report: Mapping[str, Any]) -> Event:
-    """Return the fields that a run's report adds to the event of the step that completes it.
-
-    `records`: by topic, the count of each fate that occurs. `late`: by topic, the count of late records. `held`: by
-    table, the number of keys held back, for tables that have quarantine gates.
-    """
-    records: dict[str, dict[str, int]] = {}
-    for name, topic in report["topics"].items():
-        counts = records.setdefault(name, {})
-        for part in topic["partitions"]:
-            for fate, n in part["fates"].items():
-                counts[fate] = counts.get(fate, 0) + n
-    tables = report["tables"].items()
-    held = {
-        name: table.get("held", {}).get("keys", 0)
-        for name, table in tables
-        if "held" in table or any(gate["on_failure"] == "quarantine" for gate in table["gates"])
-    }
-    late = {name: topic["late"] for name, topic in report["topics"].items() if topic["late"]}
-    return {"records": records, "late": late, "held": held}
 
 
 _LOGGER = logging.getLogger("hindcast.steps")

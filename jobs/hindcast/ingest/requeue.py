@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import duckdb
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import acceptance, valid_time
 from hindcast.common.errors import QueryError, suggest_nearest
-from hindcast.common.json_values import JsonObject, list_objects, parse_object
+from hindcast.common.json_values import JsonObject, list_objects
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import REDACTED
@@ -147,34 +148,40 @@ def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[JsonO
     ]
 
 
+class RequeuePreview(NamedTuple):
+    """How many records would get each fate, the `first` of them with theirs, and those that are malformed `still`
+    (`describe_still_malformed`).
+    """
+
+    requeued: dict[str, int]
+    first: list[JsonObject]
+    still: JsonObject
+
+
 def preview_requeue(
     spark: SparkSession, contract: Contract, request: Requeue, known_at: datetime
-) -> dict[str, JsonObject]:
-    """Return what a requeue would make of the records, by topic, without writing.
-
-    `requeued`: how many would get each fate; `first` of them, each with its own; `still`: see
-    `describe_still_malformed`.
-    """
-    preview: dict[str, JsonObject] = {}
+) -> dict[str, RequeuePreview]:
+    """Return what a requeue would make of the records, by topic, without writing."""
+    preview = {}
     for name in count_waiting(read_settings().warehouse, contract, request):
         rows = decide_records(spark, contract, name, request, known_at).persist()
         counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
-        preview[name] = {
-            "requeued": _exclude_malformed(counts),
-            "first": _list_first(contract, name, rows.where("fate <> 'malformed'")),
-            "still": describe_still_malformed(contract, name, rows),
-        }
+        first = _list_first(contract, name, rows.where("fate <> 'malformed'"))
+        still = describe_still_malformed(contract, name, rows)
+        preview[name] = RequeuePreview(_exclude_malformed(counts), first, still)
         rows.unpersist()
     return preview
 
 
-def format_requeue(topic: JsonObject) -> str:
-    """Return what became of the malformed records of a topic, in words."""
-    counts, left = parse_object(topic["requeued"]), parse_object(topic["still"])
+def format_requeue(counts: Mapping[str, int], left: JsonObject, first: Sequence[JsonObject] = ()) -> str:
+    """Return what became of the malformed records of a topic, in words: `counts` by fate, and those that are `left`.
+
+    `first`: the first of the former with their fates.
+    """
     parts = [f"{n:,} {fate}" for fate, n in counts.items()]
     parts += [f"{left['records']:,} still malformed"] if left["records"] else []
     lines = [", ".join(parts) or "none"]
-    for record in (*list_objects(topic.get("first")), *list_objects(left["first"])):
+    for record in (*first, *list_objects(left["first"])):
         place = f"partition {record['partition']}"
         if "topic" in record:
             place = f"{record['topic']}, partition {record['topicPartition']}"

@@ -172,12 +172,15 @@ def group_by_topic(kafka: str, members: MemberPartitions, partitions: Iterable[i
     return groups
 
 
+def find_member(members: MemberPartitions, partition: int) -> tuple[str, int] | tuple[None, None]:
+    """Return the topic and partition in Kafka of a partition of a pattern's log; twice None without members."""
+    return kafka_partition("", members, partition) if members else (None, None)
+
+
 def member_fields(members: MemberPartitions, partition: int) -> dict[str, str | int]:
-    """Return a report's fields of a member beside its `partition`: topic, topicPartition; none without members."""
-    if not members:
-        return {}
-    topic, number = kafka_partition("", members, partition)
-    return {"topic": topic, "topicPartition": number}
+    """Return the fields of a member beside its `partition`: topic, topicPartition; none without members."""
+    topic, number = find_member(members, partition)
+    return {} if topic is None or number is None else {"topic": topic, "topicPartition": number}
 
 
 def member_columns(members: MemberPartitions, partition: str = "partition") -> dict[str, Column]:

@@ -79,7 +79,7 @@ def _has_planned_offsets(run: Run, ingested: dict[str, list[IngestedRange]]) -> 
 
 def _rebuild_report(warehouse: str, contract: Contract, plan: Plan) -> Completed:
     """Return a completed run's outcome, with a report from logs, tables and gate results."""
-    return Completed({**report.build_report(warehouse, contract, plan), "rebuilt": True})
+    return Completed(replace(report.build_report(warehouse, contract, plan), rebuilt=True).as_json())
 
 
 def _find_published_runs(warehouse: str, contract: Contract) -> dict[int, datetime]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from hindcast.common import permissions
 from hindcast.common.errors import PlatformError
@@ -16,8 +15,10 @@ from hindcast.quality.expectations import describe_gate, import_gx
 from hindcast.quality.gate_results import GateResult
 
 
-def build_site(contract: Contract, report: Mapping[str, Any], folder: Path) -> Path:
-    """Write the site of a run's report (`report.build_report`) into a folder; return the path of its first page.
+def build_site(
+    contract: Contract, run_id: str, known_at: datetime, gates: Mapping[str, Sequence[GateResult]], folder: Path
+) -> Path:
+    """Write the site of a run's gate results, by table, into a folder; return the path of its first page.
 
     One validation result for each table that has gates: what was checked and what was observed. It has no failing rows;
     `hindcast failing` lists them. The pages load their style from Great Expectations' site, so they are plain offline.
@@ -39,11 +40,10 @@ def build_site(contract: Contract, report: Mapping[str, Any], folder: Path) -> P
         "hindcast",
         {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": {"class_name": _INDEX}},
     )
-    for name, table in report["tables"].items():
-        gates = [GateResult.from_json(gate) for gate in table["gates"]]
-        if not gates:
+    for name, own in gates.items():
+        if not own:
             continue
-        suite = f"{report['pipeline']}.{name}"
+        suite = f"{contract.pipeline}.{name}"
         results = [
             ExpectationValidationResult(
                 success=gate.outcome == "passed",
@@ -57,7 +57,7 @@ def build_site(contract: Contract, report: Mapping[str, Any], folder: Path) -> P
                     "exception_traceback": "",
                 },
             )
-            for gate in gates
+            for gate in own
         ]
         passed = sum(bool(result.success) for result in results)
         validation = ExpectationSuiteValidationResult(
@@ -70,7 +70,7 @@ def build_site(contract: Contract, report: Mapping[str, Any], folder: Path) -> P
                 "unsuccessful_expectations": len(results) - passed,
                 "success_percent": 100 * passed / len(results),
             },
-            meta={"run_id": RunIdentifier(report["runId"], datetime.fromisoformat(report["knownAt"]))},
+            meta={"run_id": RunIdentifier(run_id, known_at)},
         )
         key = ValidationResultIdentifier(ExpectationSuiteIdentifier(suite), validation.meta["run_id"], suite)
         context.validation_results_store.add(key, validation)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common.json_values import JsonValue
@@ -30,6 +31,13 @@ class OverdueKeys(NamedTuple):
         """Return the form in reports."""
         until = self.until.isoformat() if self.until else None
         return self._asdict() | {"since": self.since.isoformat(), "until": until}
+
+    @classmethod
+    def from_json(cls, overdue: Mapping[str, Any]) -> OverdueKeys:
+        """Return the keys from their form in reports."""
+        since, until = datetime.fromisoformat(overdue["since"]), overdue["until"]
+        ended = datetime.fromisoformat(until) if until else None
+        return cls(overdue["keys"], overdue["key"], since, ended, overdue["seconds"])
 
 
 def read_overdue(warehouse: str, contract: Contract, run: int, known_at: datetime) -> dict[str, OverdueKeys]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
@@ -12,41 +15,64 @@ from hindcast.store import tables
 from hindcast.store.commit_notes import TableNote
 
 
-def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list[dict[str, Any]]:
-    """Return the runs between the last completed one and the run `number` that were abandoned but wrote something.
+@dataclass(frozen=True)
+class AbandonedRun:
+    """What a run wrote before it was abandoned.
 
-    Each has its `run` and `runId`; by topic the number of `offsets` that it appended to the log; under `tables` the
-    rows that it `opened` and `closed`, and how many of these are past answers (`corrected`).
+    `offsets`: by topic, how many it appended to the log. `tables`: by table, the rows that it `opened` and `closed`,
+    and how many of these are past answers (`corrected`).
     """
+
+    run: int
+    run_id: str
+    offsets: Mapping[str, int]
+    tables: Mapping[str, Mapping[str, int]]
+
+    def as_json(self) -> JsonObject:
+        """Return the form in reports."""
+        return {"run": self.run, "runId": self.run_id, "offsets": self.offsets, "tables": self.tables}
+
+    @classmethod
+    def from_json(cls, run: Mapping[str, Any]) -> AbandonedRun:
+        """Return the run from its form in reports."""
+        return cls(run["run"], run["runId"], run["offsets"], run["tables"])
+
+
+def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list[AbandonedRun]:
+    """Return the runs between the last completed one and the run `number` that were abandoned but wrote something."""
     earlier = [run for run in journal.read_runs(warehouse, contract.pipeline) if run.number < number]
-    last = max((run.number for run in earlier if run.state == "completed"), default=0)
+    last = journal.find_last_completed(earlier)
     abandoned = []
-    for run in (run for run in earlier if run.number > last and run.state == "abandoned"):
+    for run in earlier:
+        if run.state != "abandoned" or (last is not None and run.number < last.number):
+            continue
         offsets = {name: _count_offsets(warehouse, contract, name, run.number) for name in contract.topics}
-        notes = {
+        counts = {
             name: _read_published_counts(warehouse, contract, name, run.number)
             for name in (*contract.topics, *contract.views)
         }
-        written = {
-            "offsets": {name: n for name, n in offsets.items() if n},
-            "tables": {name: note for name, note in notes.items() if any(note.values())},
-        }
-        if any(written.values()):
-            abandoned.append({"run": run.number, "runId": run.run_id, **written})
+        written = AbandonedRun(
+            run.number,
+            run.run_id,
+            {name: n for name, n in offsets.items() if n},
+            {name: rows for name, rows in counts.items() if any(rows.values())},
+        )
+        if written.offsets or written.tables:
+            abandoned.append(written)
     return abandoned
 
 
-def format_abandoned_run(run: dict[str, Any]) -> str:
+def format_abandoned_run(run: AbandonedRun) -> str:
     """Return a sentence that says what an abandoned run did."""
     parts = []
-    for name in dict.fromkeys([*run["offsets"], *run["tables"]]):
-        offsets, note = run["offsets"].get(name, 0), run["tables"].get(name, {})
+    for name in dict.fromkeys([*run.offsets, *run.tables]):
+        offsets, rows = run.offsets.get(name, 0), run.tables.get(name, {})
         counts = [format_count(offsets, "offset")] if offsets else []
-        counts += [f"{format_count(note['opened'], 'row')} opened"] if note.get("opened") else []
-        counts += [f"{note['closed']:,} closed"] if note.get("closed") else []
-        counts += [f"{note['corrected']:,} of these a past answer"] if note.get("corrected") else []
+        counts += [f"{format_count(rows['opened'], 'row')} opened"] if rows.get("opened") else []
+        counts += [f"{rows['closed']:,} closed"] if rows.get("closed") else []
+        counts += [f"{rows['corrected']:,} of these a past answer"] if rows.get("corrected") else []
         parts.append(f"{name}: {', '.join(counts)}")
-    return f"run {run['run']} was abandoned; what it did stays: {'; '.join(parts)}"
+    return f"run {run.run} was abandoned; what it did stays: {'; '.join(parts)}"
 
 
 def _count_offsets(warehouse: str, contract: Contract, name: str, number: int) -> int:

@@ -13,27 +13,29 @@ import json
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from jinja2 import Environment, Template
 
+from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.plan import definitions
 from hindcast.quality.expectations import format_gate
 from hindcast.report import abandoned_runs
-from hindcast.report.report import (
-    LEFT_OUT,
+from hindcast.report.report_text import (
     format_emission,
+    format_left_out,
     format_no_longer_held,
     format_overdue,
     format_ties,
     format_widening,
 )
+from hindcast.report.run_report import RunReport
 
 OUTCOMES = ("failed", "error", "unchecked", "passed")
 """The outcomes of a gate, in the order in which the page lists them."""
@@ -51,15 +53,15 @@ class RunSummary(NamedTuple):
     sentence: str
 
 
-def write_page(folder: Path, report: dict[str, Any]) -> Path:
+def write_page(folder: Path, report: RunReport) -> Path:
     """Write a report as a page and as JSON, for people and for programs; return the path of the page.
 
     Each file is written under another name and renamed, so a reader sees the whole new file or the whole old one.
     """
-    pipeline_folder = folder / str(report["pipeline"])
+    pipeline_folder = folder / report.pipeline
     pipeline_folder.mkdir(parents=True, exist_ok=True)
-    path = pipeline_folder / f"run-{report['run']}.html"
-    _replace_file(path.with_suffix(".json"), json.dumps(report, indent=2))
+    path = pipeline_folder / f"run-{report.run}.html"
+    _replace_file(path.with_suffix(".json"), json.dumps(report.as_json(), indent=2))
     _replace_file(path, render_page(report))
     return path
 
@@ -80,13 +82,13 @@ def _replace_file(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def render_page(report: dict[str, Any]) -> str:
-    """Return the HTML page of a report (`report.build_report`), also of a stopped run; it omits what the report lacks.
+def render_page(report: RunReport) -> str:
+    """Return the HTML page of a report (`report.build_report`), also of a stopped run.
 
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
-    plain = json.loads(json.dumps(report), parse_constant=str)
-    gates, topics, tables = _summarize_gates(plain), _summarize_topics(plain), _summarize_tables(plain)
+    plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
+    gates, topics, tables = _summarize_gates(report), _summarize_topics(report), _summarize_tables(report)
     style, script = (
         files("hindcast.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
     )
@@ -95,9 +97,9 @@ def render_page(report: dict[str, Any]) -> str:
     others = [table for table in tables if not table.has_news and table.name not in unpublished]
     page = _load_template().render(
         report=plain,
-        contract=definitions.format_change(plain.get("contract")),
-        abandoned=[abandoned_runs.format_abandoned_run(run) for run in plain.get("givenUp", [])],
-        verdict=summarize_outcome(plain),
+        contract=definitions.format_change(report.contract),
+        abandoned=[abandoned_runs.format_abandoned_run(run) for run in report.abandoned],
+        verdict=summarize_outcome(report),
         topics=[topic for topic in topics if topic.has_news],
         quiet=[topic.name for topic in topics if not topic.has_news],
         read=sum(topic.read for topic in topics),
@@ -109,7 +111,7 @@ def render_page(report: dict[str, Any]) -> str:
         corrected=sum(table.corrected for table in tables),
         ages=list(dict.fromkeys(age for table in tables for age in table.ages)),
         most=max((n for table in tables for n in table.ages.values()), default=0),
-        held=_find_held(plain),
+        held=report.held,
         gates=len(gates),
         outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
         failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
@@ -123,24 +125,23 @@ def render_page(report: dict[str, Any]) -> str:
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def summarize_outcome(report: dict[str, Any]) -> RunSummary:
+def summarize_outcome(report: RunReport) -> RunSummary:
     """Return what a person on call wants to know first: the outcome of the run and the numbers behind it."""
-    run = f"Run {report.get('run', '?')} of {report.get('pipeline', '?')}"
-    gates, held = _summarize_gates(report), _find_held(report)
+    run = f"Run {report.run} of {report.pipeline}"
+    gates, held = _summarize_gates(report), report.held
     wrong, clauses = [topic.name for topic in _summarize_topics(report) if not topic.is_balanced], []
     if held:
-        keys = sum(table["keys"] for table in held.values())
+        keys = sum(table.keys for table in held.values())
         place = next(iter(held)) if len(held) == 1 else f"{len(held)} tables"
         clauses.append(f"{format_count(keys, 'key')} of {place} {'is' if keys == 1 else 'are'} held back")
     if wrong:
         clauses.append(f"the offsets and fates of {_join_names(wrong)} do not add up")
-    if report.get("state") == "stopped":
+    if report.state == "stopped":
         stopping = [gate.table for gate in gates if gate.is_stopping]
         names, by = _join_names(list(dict.fromkeys(stopping))), f"{len(stopping):,} gates" if stopping[1:] else "a gate"
         why = f" by {by} of {names}: nothing of {names} was published, nor of what depends on it" if stopping else ""
         return RunSummary("stopped", f"{'; '.join([f'{run} was stopped{why}', *clauses])}.")
-    tables = _report_section(report, "tables").values()
-    changed = any(table.get("opened") or table.get("closed") for table in tables) or not tables
+    changed = any(table.opened or table.closed for table in report.tables.values()) or not report.tables
     sentence = f"{run} {'was published' if changed else 'changed nothing'}; {_describe_gates(gates)}"
     if clauses:
         because = held and sentence.endswith("(quarantine)")
@@ -157,7 +158,7 @@ class PartitionSummary(NamedTuple):
     name: str
     offsets: str
     read: int
-    fates: dict[str, int]
+    fates: Mapping[str, int]
 
     @property
     def is_balanced(self) -> bool:
@@ -202,7 +203,7 @@ class TableSummary(NamedTuple):
     opened: int
     closed: int
     corrected: int
-    ages: dict[str, int]
+    ages: Mapping[str, int]
     notes: list[str]
     by: str
 
@@ -221,7 +222,7 @@ class GateSummary(NamedTuple):
     on_failure: str
     expectation: str
     parameters: str
-    result: dict[str, Any]
+    result: JsonObject
 
     @property
     def has_failed(self) -> bool:
@@ -234,81 +235,65 @@ class GateSummary(NamedTuple):
         return self.has_failed and self.on_failure == "stop"
 
 
-def _summarize_topics(report: dict[str, Any]) -> list[TopicSummary]:
+def _summarize_topics(report: RunReport) -> list[TopicSummary]:
     summaries = []
-    for name, topic in _report_section(report, "topics").items():
+    for name, topic in report.topics.items():
         partitions = []
-        for part in topic.get("partitions") or []:
-            start, end = part.get("start", 0), part.get("end", 0)
-            range_ = f"{start:,} to {end - 1:,}" if end > start else f"none at {start:,}"
-            place = f"{part['topic']}-{part['topicPartition']}" if "topic" in part else str(part.get("partition", 0))
-            partitions.append(PartitionSummary(place, range_, end - start, _report_section(part, "fates")))
+        for part in topic.partitions:
+            range_ = f"{part.start:,} to {part.end - 1:,}" if part.end > part.start else f"none at {part.start:,}"
+            partitions.append(PartitionSummary(part.name, range_, part.end - part.start, part.fates))
         news = [part for part in partitions if part.read or part.fates]
         quiet = len(partitions) - len(news) if news else 0
-        offsets = topic.get("offsets", read := sum(part.read for part in news))
-        revised = ", ".join(f"{n:,} {fate}" for fate, n in _report_section(topic, "decidedAnew").items() if n)
-        requeued = ", ".join(f"{n:,} {fate}" for fate, n in _report_section(topic, "requeued").items())
-        still = _report_section(topic, "still").get("records") or 0
+        read = sum(part.read for part in news)
+        offsets = read if topic.offsets is None else topic.offsets
+        revised = ", ".join(f"{n:,} {fate}" for fate, n in topic.decided_anew.items() if n)
+        requeued = ", ".join(f"{n:,} {fate}" for fate, n in (topic.requeued or {}).items())
+        still = topic.still.get("records") or 0
         notes = {
-            f"{topic.get('late') or 0:,} late": topic.get("late"),
-            f"{topic.get('withoutValue') or 0:,} without a value": topic.get("withoutValue"),
-            f"{topic.get('beforeHorizon') or 0:,} dated before the horizon": topic.get("beforeHorizon"),
+            f"{topic.late:,} late": topic.late,
+            f"{topic.without_value or 0:,} without a value": topic.without_value,
+            f"{topic.before_horizon:,} dated before the horizon": topic.before_horizon,
             f"earlier records under the current contract: {revised}": revised,
-            **dict.fromkeys(format_ties(topic), True),
-            f"requeued: {requeued or 'none'}": "requeued" in topic,
+            **dict.fromkeys(format_ties(topic.ties), True),
+            f"requeued: {requeued or 'none'}": topic.requeued is not None,
             f"{still:,} still malformed": still,
             f"{format_count(quiet, 'partition')} had nothing new": quiet,
             f"✗ {offsets:,} offsets in all, {read:,} in its partitions: does not add up": offsets != read,
         }
-        summaries.append(
-            TopicSummary(name, topic.get("topic", name), offsets, news, [note for note, n in notes.items() if n])
-        )
+        summaries.append(TopicSummary(name, topic.topic, offsets, news, [note for note, n in notes.items() if n]))
     return summaries
 
 
-def _summarize_tables(report: dict[str, Any]) -> list[TableSummary]:
-    summaries, held = [], _find_held(report)
-    for name, table in _report_section(report, "tables").items():
-        left_out = [
-            f"{n:,} {LEFT_OUT.get(kind, kind)}" for kind, n in _report_section(table, "newlyLeftOut").items() if n > 0
-        ]
-        notes = [f"left out: {', '.join(left_out)}"] if left_out else []
-        if name in held:
-            keys, rows, newly = (held[name].get(count) or 0 for count in ("keys", "rows", "newly"))
-            new = f", {format_count(newly, 'key')} newly" if newly else ""
-            notes.insert(0, f"held back: {format_count(keys, 'key')} with {format_count(rows, 'row')}{new}")
-            if overdue := held[name].get("overdue"):
-                notes.insert(1, format_overdue(overdue))
+def _summarize_tables(report: RunReport) -> list[TableSummary]:
+    summaries = []
+    for name, table in report.tables.items():
+        notes = format_left_out(table)
+        if held := table.held:
+            new = f", {format_count(held.newly, 'key')} newly" if held.newly else ""
+            count = f"{format_count(held.keys, 'key')} with {format_count(held.rows, 'row')}{new}"
+            overdue = [format_overdue(held.overdue)] if held.overdue else []
+            notes = [f"held back: {count}", *overdue, *notes]
         notes += format_no_longer_held(table)
-        opened, closed, corrected = (table.get(count) or 0 for count in ("opened", "closed", "corrected"))
-        if table.get("closedUpTo") and (opened or closed or notes):
-            notes.append(f"windows closed up to {format_timestamp(table['closedUpTo'])}")
+        if table.closed_up_to and (table.opened or table.closed or notes):
+            notes.append(f"windows closed up to {format_timestamp(table.closed_up_to.isoformat())}")
         notes += [*format_emission(table), *format_widening(table)]
-        by = " by a kernel" if table.get("kernel") else ""
-        summaries.append(TableSummary(name, opened, closed, corrected, _report_section(table, "ages"), notes, by))
+        by, counts = " by a kernel" if table.kernel else "", (table.opened, table.closed, table.corrected)
+        summaries.append(TableSummary(name, *counts, table.ages or {}, notes, by))
     return summaries
 
 
-def _summarize_gates(report: dict[str, Any]) -> list[GateSummary]:
+def _summarize_gates(report: RunReport) -> list[GateSummary]:
     """Return all gates, failed ones first."""
     summaries = []
-    for table, section in _report_section(report, "tables").items():
-        for place, gate in enumerate(section.get("gates") or []):
-            name = gate.get("expectation", "?")
-            parameters = format_gate(name, _report_section(gate, "kwargs")).removeprefix(name)
-            outcome, on_failure = gate.get("outcome", "error"), gate.get("on_failure", "")
-            summaries.append(GateSummary(table, place, outcome, on_failure, name, parameters, gate))
+    for name, table in report.tables.items():
+        for place, gate in enumerate(table.gates):
+            result = gate.result
+            parameters = format_gate(result.expectation, result.kwargs).removeprefix(result.expectation)
+            kind = result.outcome, result.on_failure, result.expectation
+            plain = json.loads(json.dumps(gate.as_json()), parse_constant=str)
+            summaries.append(GateSummary(name, place, *kind, parameters, plain))
     ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
     return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
-
-
-def _find_held(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the `held` section of each table that holds keys back."""
-    return {
-        name: table["held"]
-        for name, table in _report_section(report, "tables").items()
-        if _report_section(table, "held").get("keys")
-    }
 
 
 def _describe_gates(gates: Sequence[GateSummary]) -> str:
@@ -333,7 +318,7 @@ def format_timestamp(iso: str) -> str:
     return iso.replace("T", " ").replace("+00:00", " UTC")
 
 
-def _embed_report(report: dict[str, Any], gates: Iterable[GateSummary]) -> str:
+def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:
     """Return the report and, on a second line, its gates in page order, as JSON; zlib-compressed, then in base64."""
     listed = [(gate.table, gate.place, gate.outcome, gate.parameters) for gate in gates]
     lines = "\n".join(json.dumps(part, separators=(",", ":")) for part in (report, listed))
@@ -351,11 +336,6 @@ def _load_template() -> Template:
 def _policy_hash(text: str) -> str:
     """Return the source expression by which a Content-Security-Policy allows exactly this style or script."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _report_section(report: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a section of a report or of a part of it; empty if missing or null."""
-    return report.get(name) or {}
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ from hindcast.quality import hold_back
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.staged_change import StagedChange
 from hindcast.query import show
-from hindcast.report import report
+from hindcast.report import report, report_text
 from hindcast.runs import (
     change_statistics,
     emission,
@@ -155,7 +155,7 @@ def format_preview(preview: dict[str, Any]) -> str:
         lines.append(
             f"{name}: {format_count(topic['offsets'], 'offset')}: {format_counts(topic['fates']) or 'nothing new'}"
         )
-        lines += [f"  {line}" for line in report.format_ties(topic)]
+        lines += [f"  {line}" for line in report_text.format_ties(topic.get("ties", {}))]
         if topic["stops"]:
             lines += [f"the run would stop: {topic['stops']}", "the rest assumes that it does not stop"]
     for name, table in preview["tables"].items():
@@ -224,7 +224,7 @@ def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | Non
     """Return the tie counts of a topic as its report has them; empty if there are none."""
     row = None if tied is None else ties.count_ties(tied).first()
     counts = tie_counts.summarize_ties(row.asDict(recursive=True)["ties"]) if row else None
-    return report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts) if counts else {}
+    return {**report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts)} if counts else {}
 
 
 def _describe_change(

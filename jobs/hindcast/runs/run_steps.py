@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -32,6 +31,7 @@ from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
 from hindcast.quality import expectations
 from hindcast.report import page, report
+from hindcast.report.run_report import RunReport
 from hindcast.runs import derive, emission, expression_checks, spark_errors, store_migration, widening
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
@@ -130,20 +130,20 @@ def _publish_derived(
     return gate_and_publish_change(contract, plan, name, derived)
 
 
-def finish_run(pipeline: str, run: int) -> dict[str, Any]:
+def finish_run(pipeline: str, run: int) -> RunReport:
     """Make the run's report, check that every offset has a fate, and complete the run; return the report."""
     with step_events.record_step("finish", pipeline, run):
         past = journal.read_runs(read_settings().warehouse, pipeline)
         entry = next((entry for entry in past if entry.number == run), None)
         step_events.record_begin(run_id=entry.run_id if entry else None)
         if entry is not None and isinstance(entry.outcome, Completed):
-            result = {**entry.outcome.report}
+            result = RunReport.from_json(entry.outcome.report)
         else:
             contract, plan = _load_plan(pipeline, run)
             result = report.build_report(read_settings().warehouse, contract, plan)
-            _append_outcome(pipeline, run, Completed(result))
+            _append_outcome(pipeline, run, Completed(result.as_json()))
         page.write_page(read_settings().reports, result)
-        step_events.add_fields(**step_events.summarise_report(result))
+        step_events.add_fields(**result.summarize_for_events())
     return result
 
 
@@ -154,14 +154,14 @@ def run_pipeline(
     interval_end: datetime | None = None,
     only: str | None = None,
     reason: str | None = None,
-) -> dict[str, Any]:
+) -> RunReport:
     """Plan a run and do all its steps in order; return its report."""
     return execute_run(spark, pipeline, plan_run(pipeline, run_id, interval_end, only, reason))
 
 
 def run_release(
     spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
-) -> dict[str, Any]:
+) -> RunReport:
     """Do a run that publishes changes that were held back, and nothing else; return its report.
 
     `keys`: by table the keys to release, as `hold_store.find_held_keys` returns them; `by`: who released them; `until`:
@@ -183,7 +183,7 @@ def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], 
     return _plan_special_run(contract, run_id, Release(released))
 
 
-def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeue) -> dict[str, Any]:
+def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeue) -> RunReport:
     """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
 
     Raise RequestError if there are none, unless the run `run_id` is still unfinished.
@@ -204,13 +204,13 @@ def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeu
     return execute_run(spark, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts))))
 
 
-def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Upgrade) -> dict[str, Any]:
+def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Upgrade) -> RunReport:
     """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
     contract = find(read_settings().schemas, pipeline)
     return execute_run(spark, pipeline, _plan_special_run(contract, run_id, request))
 
 
-def execute_run(spark: SparkSession, pipeline: str, number: int) -> dict[str, Any]:
+def execute_run(spark: SparkSession, pipeline: str, number: int) -> RunReport:
     """Do the steps of a planned run in order; return its report."""
     execute_table_steps(spark, pipeline, number)
     return finish_run(pipeline, number)

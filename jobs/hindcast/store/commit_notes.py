@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.json_values import JsonObject
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,16 @@ class TieCounts:
     loser: tuple[int, int] | None = None
     winner: tuple[int, int] | None = None
 
-    def as_json(self) -> dict[str, JsonValue]:
-        """Return its field in a note: without zeros."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts that are not zero, by name."""
         counts = {"scattered": self.scattered, "lost": self.lost, "replaced": self.replaced}
+        return {what: n for what, n in counts.items() if n}
+
+    def as_json(self) -> JsonObject:
+        """Return its field in a note: without zeros."""
         places = {"loser": self.loser, "winner": self.winner}
-        return {**{what: n for what, n in counts.items() if n}, **{side: p for side, p in places.items() if p}}
+        return {**self.counts, **{side: place for side, place in places.items() if place}}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TieCounts:
@@ -163,7 +168,7 @@ class FatesNote:
     run: int
     refused: int = 0
     requeued: Mapping[str, int] | None = None
-    still: JsonValue = None
+    still: JsonObject = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:
         """Return the note as Delta's log has it."""
@@ -173,7 +178,7 @@ class FatesNote:
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> FatesNote:
         """Return the note that Delta's log has."""
-        return cls(note["run"], note.get("refused", 0), note.get("requeued"), note.get("still"))
+        return cls(note["run"], note.get("refused", 0), note.get("requeued"), note.get("still") or {})
 
 
 @dataclass(frozen=True)

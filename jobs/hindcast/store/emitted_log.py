@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import Row
@@ -39,13 +40,32 @@ def count_records(table: Table, run: int) -> dict[str, int]:
     return {"records": records, "tombstones": tombstones}
 
 
-def describe_progress(contract: Contract, note: EmissionNote) -> JsonObject | None:
-    """Return until when a view with `wait` has processed everything, and which partition it waits for; else None."""
+class WaitingView(NamedTuple):
+    """Up to when a view with `wait` has processed everything (None: nothing), and the partition that it waits for."""
+
+    up_to: datetime | None
+    topic: str
+    partition: int
+
+    def as_json(self) -> JsonObject:
+        """Return the form in reports."""
+        up_to = self.up_to.isoformat() if self.up_to else None
+        return {"upTo": up_to, "waitsFor": {"topic": self.topic, "partition": self.partition}}
+
+    @classmethod
+    def from_json(cls, settled: Mapping[str, Any]) -> WaitingView:
+        """Return the view's progress from its form in a report."""
+        up_to, place = settled["upTo"], settled["waitsFor"]
+        return cls(datetime.fromisoformat(up_to) if up_to else None, place["topic"], place["partition"])
+
+
+def find_progress(contract: Contract, note: EmissionNote) -> WaitingView | None:
+    """Return how far a view with `wait` has got; None for another view."""
     if note.waits_for is None:
         return None
-    upto = None if note.upto < 0 else datetime.fromtimestamp(note.upto / 1000, UTC).isoformat()
     topic, partition = note.waits_for
-    return {"upTo": upto, "waitsFor": {"topic": contract.kafka_topic(topic), "partition": partition}}
+    up_to = None if note.upto < 0 else datetime.fromtimestamp(note.upto / 1000, UTC)
+    return WaitingView(up_to, contract.kafka_topic(topic), partition)
 
 
 class EmitCause(NamedTuple):

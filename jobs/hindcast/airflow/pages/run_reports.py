@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Literal
 
 from hindcast.common import permissions
 from hindcast.common.errors import PlatformError, TableError
@@ -15,12 +15,9 @@ from hindcast.common.settings import Settings
 from hindcast.plan import journal
 from hindcast.plan.journal import Completed, Run
 from hindcast.report.page import OUTCOMES, summarize_outcome
+from hindcast.report.run_report import RunReport
 
 _NOT_ENDED = {"planned": "It has not ended.", "abandoned": "It was abandoned."}
-
-
-Report: TypeAlias = dict[str, Any]
-"""The report of a run, from the journal or from a file that may be malformed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
     """
     if isinstance(run.outcome, Completed):
         try:
-            return _summarize_report(run, {**run.outcome.report})
+            return _summarize_report(run, RunReport.from_json(run.outcome.report))
         except _MALFORMED as error:
             found = f"the report of run {run.number} is malformed: {type(error).__name__}: {error}"
             pipeline = run.plan.pipeline
@@ -57,7 +54,7 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
 
 def summarize_unread_run(run: Run) -> RunOutcome:
     """Return the same for a run that has no report, or whose report cannot be read."""
-    return _summarize_report(run, _outline_report(run))
+    return _summarize_report(run, None)
 
 
 def find_file(folder: Path, name: str) -> str | None:
@@ -75,8 +72,7 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome:
     fix = f"hindcast report {run.plan.pipeline} {run.number} --format json > {path}"
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        own = report if report.get("runId") == run.run_id else _outline_report(run)
-        return _summarize_report(run, own)
+        return _summarize_report(run, RunReport.from_json(report) if report.get("runId") == run.run_id else None)
     except OSError as error:
         raise PlatformError(**permissions.explain_error(error, path)) from None
     except _MALFORMED as error:
@@ -84,21 +80,18 @@ def _summarize_file(run: Run, path: Path) -> RunOutcome:
         raise PlatformError(found, where=str(path), fix=f"write it again: {fix}") from None
 
 
-def _outline_report(run: Run) -> Report:
-    """Return the first fields of a report, for a run that has none."""
-    state = run.state if run.stopped is None else "stopped"
-    return {"pipeline": run.plan.pipeline, "run": run.number, "state": state}
-
-
-def _summarize_report(run: Run, report: Report) -> RunOutcome:
+def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
+    if report is None:
+        state: Literal["completed", "stopped"] = "completed" if run.state == "completed" else "stopped"
+        report = RunReport(run.plan.pipeline, run.number, run.run_id, run.known_at, state=state)
     summary = summarize_outcome(report) if run.has_report else None
-    tables, topics = (list((report.get(part) or {}).values()) for part in ("tables", "topics"))
-    gates = [gate.get("outcome", "error") for table in tables for gate in table.get("gates") or []]
+    tables, topics = report.tables.values(), report.topics.values()
+    gates = [gate.result.outcome for table in tables for gate in table.gates]
     counts = {
-        "records": _sum_counts(topic.get("offsets") for topic in topics),
-        "late": _sum_counts(topic.get("late") for topic in topics),
-        "corrected": _sum_counts(table.get("corrected") for table in tables),
-        "held": _sum_counts((table.get("held") or {}).get("keys") for table in tables),
+        "records": _sum_counts(topic.offsets for topic in topics),
+        "late": _sum_counts(topic.late for topic in topics),
+        "corrected": _sum_counts(table.corrected for table in tables),
+        "held": _sum_counts(held.keys for held in report.held.values()),
     }
     return RunOutcome(
         summary.kind if summary else run.state,

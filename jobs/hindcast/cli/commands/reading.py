@@ -58,7 +58,7 @@ def ledger(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> int:
     """Show what a run did, or what stopped it (default: the last run)."""
-    from hindcast.report import page, report
+    from hindcast.report import page, report, report_text
 
     runs = [r for r in read_runs(arguments.pipeline) if r.has_report]
     run = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
@@ -70,10 +70,11 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.data_docs:
         from hindcast.quality import datadocs
 
-        print(datadocs.build_site(contract, fields, arguments.data_docs))
+        gates = {name: [gate.result for gate in table.gates] for name, table in fields.tables.items()}
+        print(datadocs.build_site(contract, run.run_id, run.known_at, gates, arguments.data_docs))
         return 0
-    formats = {"json": lambda: json.dumps(fields, indent=2), "html": lambda: page.render_page(fields)}
-    print(formats.get(arguments.format, lambda: report.format_report(fields))())
+    formats = {"json": lambda: json.dumps(fields.as_json(), indent=2), "html": lambda: page.render_page(fields)}
+    print(formats.get(arguments.format, lambda: report_text.format_report(fields))())
     return 0
 
 

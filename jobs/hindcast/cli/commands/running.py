@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import load_contract, open_session, parse_moment, read_runs
 from hindcast.common.errors import BusyError, QueryError
@@ -17,6 +17,7 @@ from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
     from hindcast.plan.journal import Run
+    from hindcast.report.run_report import RunReport
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -129,8 +130,12 @@ def requeue(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         topics = requeue.preview_requeue(spark, contract, request, datetime.now(UTC))
         lines = [f"{pipeline}: what a requeue would do; nothing was written"]
-        lines += [f"  {name:<20} {requeue.format_requeue(topic)}" for name, topic in topics.items()]
-        print(json.dumps(topics, indent=2) if arguments.format == "json" else "\n".join(lines))
+        lines += [
+            f"  {name:<20} {requeue.format_requeue(topic.requeued, topic.still, topic.first)}"
+            for name, topic in topics.items()
+        ]
+        fields = {name: topic._asdict() for name, topic in topics.items()}
+        print(json.dumps(fields, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0
     _print_report(run_steps.run_requeue(spark, pipeline, run_id, request), arguments.format)
     return 0
@@ -190,8 +195,8 @@ def abandon(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_report(report: dict[str, Any], format_: str) -> None:
+def _print_report(report: RunReport, format_: str) -> None:
     """Print the report of a run as text, or as JSON."""
-    from hindcast.report.report import format_report
+    from hindcast.report.report_text import format_report
 
-    print(json.dumps(report, indent=2) if format_ == "json" else format_report(report))
+    print(json.dumps(report.as_json(), indent=2) if format_ == "json" else format_report(report))

@@ -39,6 +39,7 @@ from hindcast.plan.purposes import Erasure
 from hindcast.quality import gate_results, hold_store
 from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
+from hindcast.report.run_report import RunReport
 from hindcast.runs import emission, row_counts, run_steps
 from hindcast.store import emitted_log, row_reader, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
@@ -340,7 +341,7 @@ class _ErasureStep:
                 continue
             scrubbed = self.texts.scrub_json(report)
             if isinstance(scrubbed, dict) and scrubbed != report:
-                page.write_page(read_settings().reports, scrubbed)
+                page.write_page(read_settings().reports, RunReport.from_json(scrubbed))
 
     @property
     def _folder(self) -> WarehouseFolder:

@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -30,6 +29,7 @@ from hindcast.contract.types import parse_column_type
 from hindcast.plan import journal, notices
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.purposes import Upgrade, UpgradeMode
+from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps, shadow_table, store_migration
 from hindcast.store import lazy_migration, row_reader, store_formats, table_creation, tables
 from hindcast.store.store_formats import OlderFormat
@@ -65,7 +65,7 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: Upgr
         if takeover.version is not None:
             _refuse_wrong_rows(spark, contract, table, takeover)
         result = _run_upgrade(spark, contract, takeover)
-        lines.append(f"run {result['run']}: {takeover.from_format} rows are now read as today's, and runs go on")
+        lines.append(f"run {result.run}: {takeover.from_format} rows are now read as today's, and runs go on")
         lines += [
             f"but {other} has to be upgraded too, before runs go on" for other in _list_waiting_topics(contract, name)
         ]
@@ -81,10 +81,10 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: Upgr
             with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
                 shadow_table.build_shadow(spark, table)
             result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
-            lines.append(f"run {result['run']}: replaced by the table that was built beside it")
+            lines.append(f"run {result.run}: replaced by the table that was built beside it")
         case _:
             result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
-            lines.append(f"run {result['run']}: rewritten")
+            lines.append(f"run {result.run}: rewritten")
     return [*lines, f"the store format is {store_formats.CURRENT_FORMAT}"]
 
 
@@ -265,7 +265,7 @@ def _list_waiting_topics(contract: Contract, name: str) -> list[str]:
     return waiting
 
 
-def _run_upgrade(spark: SparkSession, contract: Contract, request: Upgrade) -> dict[str, Any]:
+def _run_upgrade(spark: SparkSession, contract: Contract, request: Upgrade) -> RunReport:
     """Run the upgrade for the table and what is made of it, without tables that wait for theirs; return the report."""
     request = replace(request, without=tuple(_list_waiting_topics(contract, request.table)))
     return run_steps.run_upgrade(spark, contract.pipeline, journal.new_run_id("upgrade"), request)

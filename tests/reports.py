@@ -1,0 +1,26 @@
+"""Reports of runs, for tests that have them as JSON: shown as text and as a page by the library's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hindcast.report import page, report_text
+from hindcast.report.run_report import RunReport
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    return report_text.format_report(RunReport.from_json(report))
+
+
+def render_page(report: Mapping[str, Any]) -> str:
+    return page.render_page(RunReport.from_json(report))
+
+
+def write_page(folder: Path, report: Mapping[str, Any]) -> Path:
+    return page.write_page(folder, RunReport.from_json(report))
+
+
+def summarize_outcome(report: Mapping[str, Any]) -> page.RunSummary:
+    return page.summarize_outcome(RunReport.from_json(report))
