@@ -82,6 +82,15 @@ def test_each_field_that_was_changed_added_or_removed_is_listed(tmp_path: Path) 
     ]
 
 
+def test_a_column_may_be_named_as_the_gates_are(tmp_path: Path) -> None:
+    after = contract(tmp_path, ("value: {price: int}", "value: {price: int, expect: int}, renamed: {expect: [hoped]}"))
+    assert lines([run(1, contract(tmp_path), [])], after) == [
+        "the contract was changed since run 1:",
+        "  topics.menu.value.expect added: int",
+        '  topics.menu.renamed.expect added: ["hoped"]',
+    ]
+
+
 def test_all_that_decides_about_the_hash_is_among_the_fields(tmp_path: Path) -> None:
     """Whatever value of the contract is changed: where the hash is another, a field is."""
     here, changed, path = contract(tmp_path), 0, tmp_path / "other.yaml"

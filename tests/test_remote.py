@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from hindcast.common import port_owners, spark_connect
+from hindcast.common.connect_channels import Channels
 from hindcast.common.errors import PlatformError
 from hindcast.common.settings import Settings, read_settings
 from hindcast.common.spark_connect import TOKEN_VARIABLE
@@ -245,7 +246,7 @@ def test_the_token_is_not_sent_to_another_user_who_has_the_port(monkeypatch: pyt
 @pytest.mark.parametrize("how", ["stays", "leaves"])
 def test_a_session_does_not_send_it_to_one_who_takes_the_port_later(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     with run_thief(monkeypatch, how) as (port, uid, thief):
-        channels = spark_connect._build_channels(f"sc://127.0.0.1:{port}", "secret")
+        channels = Channels(f"sc://127.0.0.1:{port}", "secret")
         with channels.toChannel() as channel:
             call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
             with pytest.raises(grpc.RpcError, match=r"Getting metadata from plugin failed.*not by us"):

@@ -17,7 +17,7 @@ from hindcast.common.settings import read_settings
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorsProtocol
 
-    from hindcast.common.json_values import JsonObject, JsonValue
+    from hindcast.common.json_values import JsonObject
     from hindcast.report.run_report import RunReport
 
 

@@ -41,8 +41,9 @@ def list_metrics(event: Event) -> Iterator[Metric]:
     yield Metric("timing", "step_duration", event["seconds"], step)
     if event["event"] == "step failed":
         yield Metric("counter", "steps_failed", 1, step | {"error": event["error"]})
-    for kind in ("opened", "closed", "corrected"):
-        if n := event.get(kind):
+    counts = {"opened": event.get("opened"), "closed": event.get("closed"), "corrected": event.get("corrected")}
+    for kind, n in counts.items():
+        if n:
             yield Metric("counter", f"rows_{kind}", n, table)
     for outcome in ("failed", "error"):
         if n := event.get("gates", {}).get(outcome):
@@ -53,9 +54,10 @@ def list_metrics(event: Event) -> Iterator[Metric]:
                 yield Metric("counter", "records", n, pipeline | {"table": name, "fate": fate})
     for name, n in event.get("late", {}).items():
         yield Metric("counter", "late", n, pipeline | {"table": name})
-    for field in ("held", "offsets_left", "lag_seconds"):
-        for name, n in event.get(field, {}).items():
-            yield Metric("gauge", field, n, pipeline | {"table": name})
+    gauges = {"held": event.get("held"), "offsets_left": event.get("offsets_left")}
+    for field, values in {**gauges, "lag_seconds": event.get("lag_seconds")}.items():
+        for name, value in (values or {}).items():
+            yield Metric("gauge", field, value, pipeline | {"table": name})
 
 
 def send_event(event: Event) -> None:

@@ -14,9 +14,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from hindcast.common import port_owners, private_files
+from hindcast.common import private_files
 from hindcast.common.errors import PlatformError
 from hindcast.common.settings import Settings
 
@@ -43,7 +43,9 @@ def connect_to_server(url: str, conf: Mapping[str, str], token: str = "") -> Spa
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.session import SparkSession as Session
 
-    channels = _build_channels(url, token)
+    from hindcast.common.connect_channels import Channels
+
+    channels = Channels(url, token)
     _wait_for_server(url, channels.host, channels.port)
     channels.refuse_foreign()
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # PySpark's functions then speak to the server, not to a JVM here
@@ -126,73 +128,6 @@ def _unreachable_error(url: str) -> PlatformError:
         fix="start it again (hindcast up, if it is the one of `make up`), then repeat the command: a run continues"
         " where it stopped; HINDCAST_VAR/logs/spark.log says why the server ended",
     )
-
-
-def _foreign_owner_error(url: str, port: int, uid: int) -> PlatformError:
-    """Return the error of a server that is another user's."""
-    return PlatformError(
-        f"port {port} is held by uid {uid}, not by us ({os.geteuid()}) or root: the token was not sent to it",
-        where=url.partition("/;")[0],
-        fix=f"find out why uid {uid} listens there: it may be after the token. Have that process ended, or "
-        "choose another port (HINDCAST_SPARK_PORT), then `make down` and `make up`. If you want to use another user's"
-        " server, it needs TLS, and the URL needs use_ssl=true",
-    )
-
-
-def _build_channels(url: str, token: str) -> Any:
-    """Return a builder of channels to the server at `url` that send the token with every call."""
-    import grpc
-    from pyspark.sql.connect.client.core import DefaultChannelBuilder
-
-    class Shown(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # it has no types
-        """The token for gRPC, which asks for it at each call, once the call's connection is made."""
-
-        def __init__(self, channels: Channels) -> None:
-            self.channels = channels
-
-        def __call__(self, _: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
-            try:
-                self.channels.refuse_foreign()
-            except PlatformError as error:
-                callback((), error)
-            else:
-                callback((("authorization", f"Bearer {self.channels.token}"),), None)
-
-    class Channels(DefaultChannelBuilder):
-        """PySpark's builder, extended: it knows only `localhost` as loopback and needs TLS elsewhere."""
-
-        @property
-        def port(self) -> int:
-            return int(self.endpoint.rpartition(":")[2])
-
-        def refuse_foreign(self) -> None:
-            """Raise PlatformError if a token would go to another user of this machine."""
-            if self.token is None or self.use_ssl or not port_owners.is_loopback(self.host):
-                return
-            if others := port_owners.find_others(self.host.strip("[]"), self.port):
-                raise _foreign_owner_error(url, self.port, min(others))
-
-        def toChannel(self) -> grpc.Channel:  # noqa: N802  # PySpark's name
-            if self.token is None or self.use_ssl:
-                return super().toChannel()
-            if port_owners.is_loopback(self.host):
-                shown = grpc.metadata_call_credentials(Shown(self))
-                local = grpc.composite_channel_credentials(grpc.local_channel_credentials(), shown)
-                return self._secure_channel(self.endpoint, local)
-            return self._insecure_channel(self.endpoint) if self._is_plain() else super().toChannel()
-
-        def metadata(self) -> list[tuple[str, str]]:
-            """Return the metadata of every call; the token is in it if the channel does not send it."""
-            plain = self.token is not None and self._is_plain() and not port_owners.is_loopback(self.host)
-            return [*super().metadata(), *([("authorization", f"Bearer {self.token}")] if plain else [])]
-
-        def _is_plain(self) -> bool:
-            return str(self.getDefault(self.PARAM_USE_SSL, "")).lower() == "false"
-
-    channels = Channels(url)
-    if token:
-        channels.set(Channels.PARAM_TOKEN, token)
-    return channels
 
 
 def token_path(settings: Settings) -> Path:

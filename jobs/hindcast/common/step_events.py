@@ -21,13 +21,41 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict, Unpack
 
 from hindcast.common.errors import BusyError
 from hindcast.common.settings import Settings
 
-Event = dict[str, Any]
-"""`event` (what happened), `level`, `timestamp` (ISO 8601, UTC), and the fields of the step."""
+
+class StepFields(TypedDict, total=False):
+    """The fields of a step's events; counts of rows, of gate results by outcome, and of what the name says by table."""
+
+    pipeline: str
+    run: int
+    run_id: str | None
+    step: str
+    table: str
+    seconds: float
+    error: str
+    opened: int
+    closed: int
+    corrected: int
+    gates: Mapping[str, int]
+    records: Mapping[str, Mapping[str, int]]
+    late: Mapping[str, int]
+    held: Mapping[str, int]
+    offsets: Mapping[str, int]
+    offsets_left: Mapping[str, int]
+    lag_seconds: Mapping[str, float]
+
+
+class Event(StepFields):
+    """What happened (`event`) and when (ISO 8601, UTC), with the fields of the step."""
+
+    event: str
+    level: Literal["info", "error"]
+    timestamp: str
+
 
 EVENTS_VARIABLE = "HINDCAST_EVENTS"
 """The variable with the path of the file in which a step under spark-submit leaves its events for its task."""
@@ -36,8 +64,12 @@ EVENTS_VARIABLE = "HINDCAST_EVENTS"
 @contextmanager
 def record_step(name: str, pipeline: str, run: int | None = None, table: str | None = None) -> Iterator[None]:
     """Emit an event when the step in the block ends, waits or fails, with its `seconds` and all added fields."""
-    given = {"pipeline": pipeline, "run": run, "step": name, "table": table}
-    fields: Event = {field: value for field, value in given.items() if value is not None}
+    fields: StepFields = {"pipeline": pipeline}
+    if run is not None:
+        fields["run"] = run
+    fields["step"] = name
+    if table is not None:
+        fields["table"] = table
     before, started = _step_fields.set(fields), time.monotonic()
     try:
         yield
@@ -54,13 +86,13 @@ def record_step(name: str, pipeline: str, run: int | None = None, table: str | N
         _step_fields.reset(before)
 
 
-def record_begin(**fields: Any) -> None:
-    """Emit the event that the step has begun, with these fields, which stay part of its later events."""
-    add_fields(**fields)
+def record_begin(run_id: str | None) -> None:
+    """Emit the event that the step has begun, with the run's id, which stays part of its later events."""
+    add_fields(run_id=run_id)
     _emit("step begun", "info", _step_fields.get() or {})
 
 
-def add_fields(**fields: Any) -> None:
+def add_fields(**fields: Unpack[StepFields]) -> None:
     """Add fields to the later events of the current step; do nothing outside of a step."""
     current = _step_fields.get()
     if current is not None:
@@ -103,7 +135,7 @@ def emit_event(event: Event) -> None:
 
 _LOGGER = logging.getLogger("hindcast.steps")
 _LOGGER.addHandler(logging.NullHandler())  # without logging configured nothing goes to stderr: the error says it
-_step_fields: ContextVar[Event | None] = ContextVar("step_fields", default=None)
+_step_fields: ContextVar[StepFields | None] = ContextVar("step_fields", default=None)
 
 
 def _log_event(event: Event) -> None:
@@ -120,7 +152,7 @@ _FRAME_FIELDS = ("timestamp", "level", "event")
 _listener: ContextVar[Callable[[Event], None]] = ContextVar("listener", default=_log_event)
 
 
-def _emit(what: str, level: str, fields: Event) -> None:
+def _emit(what: str, level: Literal["info", "error"], fields: StepFields) -> None:
     emit_event({"timestamp": datetime.now(UTC).isoformat(), "level": level, "event": what, **fields})
 
 

@@ -23,7 +23,7 @@ from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, Question
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, UnknownError, suggest_nearest
-from hindcast.common.json_values import JsonObject
+from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.contract import Contract
 from hindcast.plan import horizon, journal
 from hindcast.query import show
@@ -149,7 +149,7 @@ def moment_of(warehouse: str, pipeline: str, text: str) -> datetime:
         ) from None
 
 
-def parse_key(table: Table, text: str) -> list[ColumnValue]:
+def parse_key(table: Table, text: str) -> list[JsonValue]:
     """Return the values of a key that a user wrote: the text of its only column, or a JSON object of all its columns.
 
     Raises QueryError if the object does not have exactly the key's columns.
@@ -169,7 +169,7 @@ def format_key(table: Table, key: Sequence[ColumnValue]) -> str:
     return json.dumps(dict(zip(table.key, map(show.plain_value, key), strict=True)))
 
 
-def parse_key_bound(table: Table, text: str) -> list[ColumnValue]:
+def parse_key_bound(table: Table, text: str) -> list[JsonValue]:
     """Return a bound of a key range that a user wrote: the first column's text, or a JSON object of leading columns.
 
     Raises QueryError if the object has other columns.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from hindcast.streams.windowed import Windows
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
+    from hindcast.streams.task_rows import ColumnArray
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def merge_outputs(outs: list[ProcessorOutput]) -> ProcessorOutput:
     cause = np.concatenate([out.cause for out in outs])
     by_cause = np.argsort(cause, kind="stable")
 
-    def column(name: str) -> Any:
+    def column(name: str) -> ColumnArray | None:
         columns = [getattr(out, name) for out in outs]
         if columns[0] is None:
             return None
@@ -107,4 +108,4 @@ def merge_outputs(outs: list[ProcessorOutput]) -> ProcessorOutput:
             return pa.concat_arrays(columns).take(pa.array(by_cause))
         return np.concatenate(columns)[by_cause]
 
-    return ProcessorOutput(*(column(name) for name in ProcessorOutput._fields))
+    return ProcessorOutput._make(column(name) for name in ProcessorOutput._fields)
