@@ -53,6 +53,33 @@ def test_every_measure_is_what_it_would_be_from_scratch_at_every_instant(spark: 
         assert one == pytest.approx(other), (one, other)
 
 
+@pytest.mark.parametrize(
+    ("group", "shown"),
+    [
+        ("value.v", "key"),
+        ("cast(value.v AS float)", "key"),
+        ("struct(value.v AS v, 1 AS n)", "key.v"),
+        ("struct(array(struct(value.v AS v)) AS a)", "key.a[0].v"),
+    ],
+)
+def test_negative_zero_and_zero_are_one_group_that_shows_zero(spark: SparkSession, group: str, shown: str) -> None:
+    measures = {"n": Measure("count", F.col("value.v")), "most": Measure("max", F.col("value.v"))}
+    held = versions(spark, [("a", -0.0, 0, 20), ("b", 0.0, 10, None), ("c", 2.5, 0, None)])
+    found = aggregates.aggregate_table(held, F.expr(group), measures)
+    assert rows(found, F.expr(f"string({shown}) AS shown"), "validFrom", "validTo", "value.n") == [
+        ("0.0", 0, 10, 1),
+        ("0.0", 10, 20, 2),
+        ("0.0", 20, None, 1),
+        ("2.5", 0, None, 1),
+    ]
+    events = records(spark, [(0, "a", -0.0, 10), (0, "b", 0.0, 20), (0, "c", None, 20)])
+    found = aggregates.aggregate_stream(events.withColumn("key", F.expr(group)), measures)
+    assert rows(found, F.expr(f"string({shown}) AS shown"), "validFrom", "validTo", "value.n") == [
+        ("0.0", 10, 20, 1),
+        ("0.0", 20, None, 2),
+    ]
+
+
 def test_a_stream_is_aggregated_from_each_timestamp_to_the_next(spark: SparkSession) -> None:
     log = [(0, "a", 5, 10), (0, "a", 3, 20), (1, "a", 4, 15), (0, "a", 1, 15), (0, None, 9, 1), (0, "a", None, 16)]
     measures = {"total": Measure("sum", F.col("value.v")), "different": Measure("count_distinct", F.col("value.v"))}

@@ -63,6 +63,22 @@ REFUSED = [
         "collate UTF8_LCASE cannot be distinguished",
         "without COLLATE",
     ),
+    (
+        ORDERS,
+        "select: {n: array()}",
+        9,
+        "it is array<void>, and no table can store array<void>",
+        "cast(array() AS array<",
+    ),
+    (ORDERS, "select: {n: struct(array(null))}", 9, "no table can store array<void>", "cast(array() AS array<"),
+    (ORDERS, "select: {n: interval 1 day}", 9, "it is interval day, and no table can store interval day", "a string"),
+    (
+        ORDERS,
+        "select: {n: array(struct(make_interval(quantity) AS i))}",
+        9,
+        "it is array<struct<i:interval>>, and no table can store interval",
+        "timestampdiff(SECOND",
+    ),
     (ORDERS, "join: {table: menu, on: length(item)}", 9, "length(orders.item) is int, menu.item is string", "cast(len"),
 ]
 

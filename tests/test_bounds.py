@@ -38,6 +38,7 @@ EXCESS = [
     ("quantity * price", "price + " * 5_000 + "price", 19, "has more than 5,000 terms"),
     ("quantity * price", "price + " * 100_000 + "price", 1, "expressions and gates have more than 20,000 terms"),
     ("quantity: int", f"quantity: '{'array<' * 500}int{'>' * 500}'", 14, "more than 20 nested types"),
+    ("quantity: int", f"quantity: 'int{'[]' * 500}'", 14, "more than 20 nested types"),
     ("pipeline: restaurant", f"pipeline: {'p' * 251}", 1, "is a name of 251 characters"),
     ("  bills:", f"  {'b' * 245}:", 16, "is a name of 245 characters"),
     ("price: ", f"{'c' * 300}: ", 8, "is a name of 300 characters"),

@@ -6,14 +6,18 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import InvalidOperation
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from sqlglot.errors import TokenError
 
 from hindcast.common.errors import ContractError, suggest_nearest
 from hindcast.contract import Contract, find, load, load_all, locate_complaint
 from hindcast.contract.load import format_json_schema
+from hindcast.contract.parsing import Verbatim
 from hindcast.contract.types import format_duration, parse_column_type, parse_duration
 from hindcast.contract.view_checks import Complaint
 
@@ -429,6 +433,7 @@ REFUSED = [
     ("quantity * price", "item", 19, "'item' is a column of orders and of menu", "write orders.item"),
     ("quantity * price", "orders.price", 19, "'orders' has no column 'price'", "known here: customer, item, quantity"),
     ("quantity * price", "quantity *", 19, "'quantity *' does not parse", "one Spark SQL expression"),
+    ("quantity * price", "'1e99999999991.5BD'", 19, "'1e99999999991.5BD' does not parse: the parser", "one Spark SQL"),
     ("amount: quantity", "customer: quantity", 19, "'customer' is the key and cannot be computed", "another name"),
     ("column: amount", "column: amuont", 21, "no column 'amuont' here", "did you mean 'amount'?"),
     (
@@ -628,6 +633,38 @@ def test_a_complaint_about_a_pipeline_is_found_in_its_own_file_beside_a_broken_o
     contract(tmp_path, "topics: [", "broken.yaml")
     complaint = Complaint(("views", "bills", "expect", 0), "it is odd", "mend it")
     assert locate_complaint(tmp_path, "restaurant", complaint).where == f"{path}:21"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TokenError("odd"),
+        InvalidOperation(),
+        AttributeError("no attribute"),
+        RecursionError(),
+        IndexError(),
+        KeyError("x"),
+    ],
+    ids=repr,
+)
+def test_whatever_the_parser_raises_is_about_the_expression_and_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    written = f"quantity * {type(failure).__name__}"
+
+    def parse(_: Any, __: Any, text: str) -> Any:
+        if written in text:
+            raise failure
+        return real(_, __, text)
+
+    real = Verbatim.Parser.parse
+    monkeypatch.setattr(Verbatim.Parser, "parse", parse)
+    path = contract(tmp_path, GOOD.replace("quantity * price", written))
+    with pytest.raises(ContractError) as caught:
+        load(path)
+    assert caught.value.where == f"{path}:19"
+    assert f"'{written}' " in caught.value.found
+    assert caught.value.fix
 
 
 def test_inputs_joined_by_their_keys_must_have_keys_of_one_type(tmp_path: Path) -> None:

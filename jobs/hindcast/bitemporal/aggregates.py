@@ -20,7 +20,15 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, IntegralType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StructType,
+)
 from pyspark.sql.window import WindowSpec
 
 from hindcast.bitemporal import skew
@@ -58,6 +66,7 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
         )
         .where(F.col("_group").isNotNull())
     )
+    members = _normalize_zeros(members, "_group")
     parts = _partial_aggregates(measures)
     types = {part: members.schema[part.argument].dataType for part in parts}
     ways = {part: _choose_strategy(part, types[part]) for part in parts}
@@ -84,6 +93,7 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
     members = events.where(
         F.col("key").isNotNull() & F.col("value").isNotNull() & has_value_to_aggregate(measures)
     ).select("key", "timestamp", *(argument.alias(name) for name, argument in _argument_columns(measures).items()))
+    members = _normalize_zeros(members, "key")
     parts = _partial_aggregates(measures)
     exact = all(_is_mergeable(part, members.schema[part.argument].dataType) for part in parts)
     cuts = skew.find_cuts(members.select(F.col("key").alias("_on"), F.col("timestamp").alias("_at"))) if exact else None
@@ -122,6 +132,36 @@ def has_value_to_aggregate(measures: Mapping[str, Measure]) -> Column:
     sum(a), max(b):    a 1, b null -> yes    a null, b null -> no
     """
     return reduce(or_, (measure.argument.isNotNull() for measure in measures.values()))
+
+
+def _normalize_zeros(rows: DataFrame, group: str) -> DataFrame:
+    """Return rows with 0.0 for each -0.0 in the column of their group, also inside structs and arrays.
+
+    Both are one group. Spark's GROUP BY shows it as 0.0 (its rule NormalizeFloatingNumbers), but a window, which
+    groups alike, leaves each row its own zero: the group would show the one of an arbitrary member.
+    """
+    kind = rows.schema[group].dataType
+    return rows.withColumn(group, _without_negative_zero(F.col(group), kind)) if _has_fractions(kind) else rows
+
+
+def _without_negative_zero(column: Column, kind: DataType) -> Column:
+    match kind:
+        case FloatType() | DoubleType():
+            return F.when(column == 0, F.lit(0).cast(kind)).otherwise(column)
+        case ArrayType():
+            return F.transform(column, lambda element: _without_negative_zero(element, kind.elementType))
+        case StructType():
+            fields = (_without_negative_zero(column[f.name], f.dataType).alias(f.name) for f in kind.fields)
+            return F.when(column.isNotNull(), F.struct(*fields))
+    return column
+
+
+def _has_fractions(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_fractions(field.dataType) for field in kind.fields)
+    return isinstance(kind, FloatType | DoubleType) or (
+        isinstance(kind, ArrayType) and _has_fractions(kind.elementType)
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from hindcast.contract import bounds
-from hindcast.contract.types import format_value
+from hindcast.contract.types import PARSER_ERRORS, format_value
 
 PREFIX = "SELECT "
 """What stands before an expression where it is parsed: positions in a tree are shifted by its length."""
@@ -65,8 +65,8 @@ def tokenize(text: str) -> list[Token]:
 def _tokenize(text: str) -> list[Token]:
     try:
         tokens = list(sqlglot.tokenize(text, read=Verbatim))
-    except sqlglot.errors.SqlglotError as error:
-        raise ExpressionError(f"'{text}' does not parse: {error}", ONE_EXPRESSION_FIX) from None
+    except PARSER_ERRORS as error:
+        raise _build_parser_error(text, error) from None
     kinds = [token.token_type for token in tokens]
     for place, token in enumerate(tokens):
         if kinds[place] == TokenType.STRING:
@@ -101,6 +101,11 @@ def _is_call(following: Sequence[TokenType]) -> bool:
 ONE_EXPRESSION_FIX = "write one Spark SQL expression"
 
 
+def _build_parser_error(text: str, error: Exception) -> ExpressionError:
+    detail = f"{error}" if isinstance(error, sqlglot.errors.SqlglotError) else f"the parser fails ({error!r})"
+    return ExpressionError(f"'{text}' does not parse: {detail}", ONE_EXPRESSION_FIX)
+
+
 def strip_comments(text: str) -> str:
     """Return an expression without its comments and hints.
 
@@ -125,12 +130,8 @@ def parse(text: str) -> exp.Expr:
 
     The tree is shared: do not change it.
     """
-    try:
-        tree = _parse(tokenize_bounded(text, PREFIX), text)
-        deep = _measure_depth(tree) > bounds.NESTED
-    except RecursionError:
-        deep = True
-    if deep:
+    tree = _parse(tokenize_bounded(text, PREFIX), text)
+    if _measure_depth(tree) > bounds.NESTED:
         raise ExpressionError(f"{format_value(text)} is nested too deeply", SPLIT_FIX)
     return tree
 
@@ -142,8 +143,10 @@ def _parse(tokens: list[Token], text: str) -> exp.Expr:
         detail = error.errors[0]["description"].rstrip(".") if error.errors else str(error)
         detail = "an operand is missing" if detail.startswith("Required keyword") else detail
         raise ExpressionError(f"'{text}' does not parse: {detail}", ONE_EXPRESSION_FIX) from None
-    except sqlglot.errors.SqlglotError as error:
-        raise ExpressionError(f"'{text}' does not parse: {error}", ONE_EXPRESSION_FIX) from None
+    except RecursionError:
+        raise ExpressionError(f"{format_value(text)} is nested too deeply", SPLIT_FIX) from None
+    except PARSER_ERRORS as error:
+        raise _build_parser_error(text, error) from None
     if len(trees) != 1 or trees[0] is None:
         raise ExpressionError(f"'{text}' is more than one expression", f"{ONE_EXPRESSION_FIX} without AS")
     return trees[0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-import sqlglot
 from sqlglot import expressions as exp
 
 from hindcast.contract import functions
 from hindcast.contract.parsing import ExpressionError, Verbatim, format_tree, strip_comments, tokenize, tokenize_bounded
+from hindcast.contract.types import PARSER_ERRORS
 
 BATCH = "_batch"
 """The name that stands for the batch in a query while it is checked."""
@@ -136,7 +136,7 @@ def _parse_query(query: str) -> _Query | None:
     """Return the tree of one query, None if sqlglot cannot parse it."""
     try:
         trees = [tree for tree in Verbatim().parser().parse(tokenize_bounded(query), query) if tree is not None]
-    except (sqlglot.errors.SqlglotError, ExpressionError, RecursionError):
+    except PARSER_ERRORS:  # an ExpressionError too
         return None
     tree = trees[0] if len(trees) == 1 else None
     while isinstance(tree, exp.Subquery):

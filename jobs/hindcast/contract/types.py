@@ -52,9 +52,16 @@ _SCALARS = {
     exp.DataType.Type.BINARY,
 }
 _CLAUSE = re.compile(r"\b(collate|not|comment|default)\b", re.IGNORECASE)
+_DEEP_ARRAYS = re.compile(rf"(\[\s*\]\s*){{{TYPE_DEPTH + 1}}}")
 _DIGITS = 38
 _MAX_SHOWN = 60
 _NESTED = {exp.DataType.Type.ARRAY, exp.DataType.Type.STRUCT}
+
+PARSER_ERRORS = (
+    sqlglot.errors.SqlglotError,
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""What sqlglot raises for text that it cannot read: its own errors, and those of Python where it has no own."""
 
 
 def format_value(value: ContractValue | Exception) -> str:
@@ -127,6 +134,8 @@ def parse_column_type(text: ContractValue) -> str:
 @lru_cache(maxsize=1024)
 def _parse_column_type(text: str) -> str:
     refuse_deep_brackets(text, "<(", ">)", TYPE_DEPTH, "types")
+    if _DEEP_ARRAYS.search(text):
+        raise ValueError(f"{format_value(text)} has more than {TYPE_DEPTH} nested types; split it into several steps")
     if len(text) > TYPE:
         raise ValueError(f"{format_value(text)} is a type with more than {TYPE:,} characters; make its fields columns")
     uneven = any(text.count(opened) != text.count(closed) for opened, closed in ("()", "<>"))
@@ -137,7 +146,7 @@ def _parse_column_type(text: str) -> str:
         )
     try:
         parsed = exp.DataType.build(text, dialect="spark")
-    except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
+    except PARSER_ERRORS:
         parsed = None
     if not isinstance(parsed, exp.DataType) or (
         "," in text and not parsed.expressions

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    CalendarIntervalType,
     CharType,
     DataType,
     DateType,
@@ -70,7 +71,7 @@ def refuse_unfit_expressions(
     plain, aggregates = _resolve_expressions(view, known), _resolve_aggregates(view, known)
     calls = {place: F.call_function(function, F.expr(argument)) for place, (function, argument) in aggregates.items()}
     types = _analyse_columns({place: F.expr(text) for place, text in plain.items()}, rows.select)
-    _refuse_incomparable(types | _analyse_columns(calls, rows.agg))
+    _refuse_unfit_types(types | _analyse_columns(calls, rows.agg))
     _refuse_hidden_inputs(view, known, rows)
     for place, text in plain.items():
         _refuse_date_literal(spark, place, text, rows.select)
@@ -158,13 +159,21 @@ def _contract_error(folder: Path, contract: Contract, name: str, complaint: Comp
     return locate_complaint(folder, contract.pipeline, complaint._replace(location=place))
 
 
-def _refuse_incomparable(types: Mapping[FieldPath, DataType]) -> None:
-    """Raise UnfitExpressionError for a column whose values Spark cannot compare, or takes for equal where they differ.
+def _refuse_unfit_types(types: Mapping[FieldPath, DataType]) -> None:
+    """Raise UnfitExpressionError for a column whose values a table cannot store, or Spark cannot compare.
 
-    A run publishes what differs from the current rows.
+    Spark takes some for equal where they differ; a run publishes what differs from the current rows.
     """
     for place, kind in types.items():
-        if place[0] in _COLUMNS and (part := _find_incomparable(kind)) is not None:
+        if place[0] not in _COLUMNS:
+            continue
+        if (part := _find_unstorable(kind)) is not None:
+            found = f"it is {kind.simpleString()}, and no table can store {part.simpleString()}"
+            fix = "cast it to a string; or write a number, such as timestampdiff(SECOND, start, end)"
+            if not isinstance(part, _NOT_STORED):
+                fix = "cast it to the type that is meant, for example cast(array() AS array<string>)"
+            raise UnfitExpressionError(place, found, fix)
+        if (part := _find_incomparable(kind)) is not None:
             found = f"it is {kind.simpleString()}, and values of {part.simpleString()} cannot be distinguished"
             fix = "write a string without COLLATE, map_entries(...) of a map, to_json(...) of a variant"
             raise UnfitExpressionError(place, found, fix)
@@ -173,18 +182,34 @@ def _refuse_incomparable(types: Mapping[FieldPath, DataType]) -> None:
 _COLUMNS = ("select", "key", "group_by", "aggregate")
 _COMPARED = (
     *(NumericType, BooleanType, BinaryType, DateType, TimestampType, TimestampNTZType, NullType),
-    *(CharType, VarcharType, DayTimeIntervalType, YearMonthIntervalType),
+    *(CharType, VarcharType),
 )
+_NOT_STORED = (DayTimeIntervalType, YearMonthIntervalType, CalendarIntervalType)
+
+
+def _find_unstorable(kind: DataType) -> DataType | None:
+    """Return the first part of a type that Delta has no column for: intervals, arrays of nulls, structs of nulls."""
+    parts = _list_parts(kind)
+    if parts and all(isinstance(part, NullType) for part in parts):
+        return kind
+    found = (_find_unstorable(part) for part in parts)
+    return next((part for part in found if part is not None), kind if isinstance(kind, _NOT_STORED) else None)
 
 
 def _find_incomparable(kind: DataType) -> DataType | None:
     """Return the first part of a type whose values are not equal exactly where they are the same."""
-    if isinstance(kind, StructType):
-        return next((found for field in kind.fields if (found := _find_incomparable(field.dataType)) is not None), None)
-    if isinstance(kind, ArrayType):
-        return _find_incomparable(kind.elementType)
+    if isinstance(kind, ArrayType | StructType):
+        found = (_find_incomparable(part) for part in _list_parts(kind))
+        return next((part for part in found if part is not None), None)
     plain = kind.isUTF8BinaryCollation() if isinstance(kind, StringType) else isinstance(kind, _COMPARED)
     return None if plain else kind
+
+
+def _list_parts(kind: DataType) -> list[DataType]:
+    """Return the types of a struct's fields, or that of an array's elements; nothing for other types."""
+    if isinstance(kind, StructType):
+        return [field.dataType for field in kind.fields]
+    return [kind.elementType] if isinstance(kind, ArrayType) else []
 
 
 def _refuse_hidden_inputs(view: View, known: Mapping[str, Shape], rows: DataFrame) -> None:
