@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.step_events import StepFields
 from hindcast.plan.purposes import Erasure
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import OverdueKeys
@@ -279,7 +280,7 @@ class RunReport:
         """The keys that are held back, by table."""
         return {name: table.held for name, table in self.tables.items() if table.held}
 
-    def summarize_for_events(self) -> dict[str, Mapping[str, Mapping[str, int] | int]]:
+    def summarize_for_events(self) -> StepFields:
         """Return the fields that the report adds to the event of the step that completes the run.
 
         `records`: by topic, the count of each fate that occurs. `late`: by topic, the count of late records. `held`: by

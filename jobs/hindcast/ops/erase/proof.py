@@ -63,8 +63,7 @@ class LeftText(NamedTuple):
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """The outcome of a search without the texts: how much it read, what is `left`, and where.
 
     `texts`: how many were sought, of which `shared` are said by others too. `rows_left`: the rows of what was to go;
@@ -99,6 +98,13 @@ class Evidence:
             "left": [text._asdict() for text in self.left],
         }
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Evidence:
+        """Return the evidence from a stored proof."""
+        read = document["rowsLeft"], document["files"], document["bytes"], document["rowsRead"]
+        left = tuple(LeftText(text["sha256"], tuple(text["files"])) for text in document["left"])
+        return cls(*read, document["texts"], document["shared"], tuple(document["old"]), left)
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -126,19 +132,9 @@ class Proof:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Proof:
         """Return the proof from its stored form."""
-        evidence = Evidence(
-            rows_left=document["rowsLeft"],
-            files=document["files"],
-            size=document["bytes"],
-            rows_read=document["rowsRead"],
-            texts=document["texts"],
-            shared=document["shared"],
-            orphan_files=tuple(document["old"]),
-            left=tuple(LeftText(text["sha256"], tuple(text["files"])) for text in document["left"]),
-        )
         run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
         request = document["table"], document["sha256"]
-        return cls(*run, *request, document["rows"], tuple(document["readers"]), evidence)
+        return cls(*run, *request, document["rows"], tuple(document["readers"]), Evidence.from_json(document))
 
 
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
@@ -169,18 +165,9 @@ def weigh_evidence(
     others = {p for p in live if p.startswith("logs/")}
     shared = {text for text, places in result.places.items() if text in vocabulary or places & others}
     left = {text: places for text, places in result.places.items() if text not in shared}
-    return Evidence(
-        rows_left=rows,
-        files=result.files,
-        size=result.size,
-        rows_read=result.rows,
-        texts=len(set(sought)),
-        shared=len(shared),
-        orphan_files=tuple(sorted(result.orphan_files)),
-        left=tuple(
-            LeftText(sha256(text.encode()).hexdigest(), tuple(sorted(places))) for text, places in sorted(left.items())
-        ),
-    )
+    found = tuple(LeftText(sha256(text.encode()).hexdigest(), tuple(sorted(left[text]))) for text in sorted(left))
+    counts = rows, result.files, result.size, result.rows, len(set(sought)), len(shared)
+    return Evidence(*counts, tuple(sorted(result.orphan_files)), found)
 
 
 def _search_file(result: SearchResult, name: str, content: bytes, texts: list[str]) -> None:

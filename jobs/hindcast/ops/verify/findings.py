@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
 
 from deltalake import DeltaTable
 
 from hindcast.common.json_values import JsonValue
 from hindcast.store import tables
 from hindcast.store.tables import Table
+
+Storage: TypeAlias = Literal["format", "files", "journal", "published"]
+Content: TypeAlias = Literal["tiling", "system period", "belief", "offsets", "stream time", "quarantine", "emitted"]
+Check: TypeAlias = Storage | Content | Literal["definition"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Finding:
     (in the table's folder).
     """
 
-    check: str
+    check: Check
     table: str
     found: str
     fix: str

@@ -18,7 +18,7 @@ from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import MemberPartitions
-from hindcast.ops.verify.findings import Finding, backup_advice, restore_command
+from hindcast.ops.verify.findings import Check, Finding, backup_advice, restore_command
 from hindcast.plan import horizon, journal
 from hindcast.plan.journal import Run
 from hindcast.store import arrow_reader
@@ -139,7 +139,7 @@ def _build_finding(
     name: str,
     table: Table,
     delta_table: DeltaTable,
-    check: str,
+    check: Check,
     text: str,
     members: MemberPartitions,
     place: Sequence[int],

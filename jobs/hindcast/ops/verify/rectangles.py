@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from hindcast.common import plurals
 from hindcast.contract.shapes import PERIODS
 from hindcast.ops.verify import journal_checks
-from hindcast.ops.verify.findings import Finding, backup_advice, rederive_command, restore_command
+from hindcast.ops.verify.findings import Check, Finding, backup_advice, rederive_command, restore_command
 from hindcast.ops.verify.journal_checks import RunMoments, is_rebuilt
 from hindcast.plan.journal import Run, TableResult
 from hindcast.runs import row_counts
@@ -230,7 +230,7 @@ class _RowChecker:
             text = f"had {'; '.join(wrong)}, counting only rows that are kept"
             yield self._build_finding("published", text, closed=True)
 
-    def _check_condition(self, check: str, what: str, condition: str, *, closed: bool = False) -> Iterator[Finding]:
+    def _check_condition(self, check: Check, what: str, condition: str, *, closed: bool = False) -> Iterator[Finding]:
         """Yield one finding for all rows that meet a condition. `closed`: no later run may look at these rows again."""
         order = ", ".join(f'"{c}"' for c in (*PERIODS[self._table.kind], *self._table.key, "systemFrom"))
         text = f"SELECT {self._first}, count(*) OVER () FROM held WHERE {condition} ORDER BY {order} LIMIT 1"  # noqa: S608
@@ -241,7 +241,7 @@ class _RowChecker:
             yield self._build_finding(check, text, (key, partition, offset), closed=closed)
 
     def _build_finding(
-        self, check: str, found: str, place: RowPlace = (None, None, None), *, closed: bool = False
+        self, check: Check, found: str, place: RowPlace = (None, None, None), *, closed: bool = False
     ) -> Finding:
         table = self._table
         fix = restore_command(table, self._delta_table)
