@@ -51,6 +51,9 @@ EXCESS = [
     ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
     ('"@hourly"', '"0 0 31 2 *"', 2, "a cron expression that Airflow refuses: failed to find next date"),
     ("topic: the.orders", "pattern: (e|e|.)*[^u]", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'e?' * 60}{'e' * 60}", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'(e|e)' * 60}", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'e' * 2_000}", 12, "a pattern has more than 1,000 characters"),
     ("views:", f"{BIG}views:", 19, "more than 50,000 names and values"),
     ("views:", f"z: {'[' * 30_000}\nviews:", 15, "nested more than 40 deep"),
     ("views:", "z: &z {y: *z}\nviews:", 15, "contains an alias of itself"),
@@ -128,6 +131,17 @@ def test_what_is_large_but_within_bounds_is_read_within_a_moment(tmp_path: Path)
     deep = "(" * 28 + "quantity * price" + ")" * 28
     load(contract(tmp_path, GOOD.replace("quantity * price", f"'if({deep} > 1, 1, 2)'")))
     assert time.process_time() - begun < 2 * SECONDS
+
+
+def test_many_patterns_take_no_longer_than_one(tmp_path: Path) -> None:
+    topic = "  t{n}: {{pattern: '{slow}[^e{n}]', read: stream, key: {{k: string}}, value: {{v: string}}}}\n"
+    slow = "e?" * 21 + "e" * 20
+    text = "pipeline: many\nstart: 2026-01-01\ntopics:\n" + "".join(topic.format(n=n, slow=slow) for n in range(200))
+    text += f"  other: {{topic: {'e' * 21}, read: stream, key: {{k: string}}, value: {{v: string}}}}\n"
+    begun = time.monotonic()
+    error = refused(contract(tmp_path, text))
+    assert time.monotonic() - begun < 2 * SECONDS
+    assert "takes too long to match a topic's name" in error.found
 
 
 SCHEMAS: dict[str, tuple[object, str]] = {
