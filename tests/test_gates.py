@@ -208,6 +208,17 @@ def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_i
     assert "Unresolvable" in far.detail
 
 
+def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, folder: Path) -> None:
+    gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
+    schemas = "{multipleOf: 0.5}", "{uniqueItems: true, items: {$ref: '#'}}", "{type: number}"
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "".join(f"      - {gate}{schema}}}\n" for schema in schemas), head)
+    deep = "[" * 900 + "]" * 900
+    notes = "1", "1e400", "NaN", "-Infinity", "9" * 4000, f"[{deep}, {deep}]"
+    verdicts = checked(spark, it, [(n, 1, note, None, 0, 1) for n, note in enumerate(notes)])
+    assert [(it.outcome, it.failing) for it in verdicts] == [("failed", 4), ("failed", 3), ("failed", 3)]
+
+
 @pytest.mark.parametrize(
     ("schema", "far"),
     [

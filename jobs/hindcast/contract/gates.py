@@ -83,8 +83,19 @@ def _check_columns(gate: Expectation, columns: Columns) -> _GateComplaints:
 
 
 def _check_support(gate: Expectation) -> _GateComplaints:
-    if "_like_pattern" in gate.type:
-        yield "column", f"Great Expectations has no {gate.type} for Spark", "use expect_column_values_to_match_regex"
+    substitute = (
+        "expect_column_values_to_match_regex" if "_like_pattern" in gate.type else _NOT_FOR_SPARK.get(gate.type)
+    )
+    if substitute is not None:
+        yield "column", f"Great Expectations has no {gate.type} for Spark", f"use {substitute}"
+
+
+_NOT_FOR_SPARK = {
+    "expect_column_values_to_be_dateutil_parseable": "expect_column_values_to_match_strftime_format",
+    "expect_table_row_count_to_equal_other_table": "expect_row_count_to_be_near_last_runs",
+    "expect_query_results_to_match_comparison": "unexpected_rows_expectation",
+}
+"""Expectations that can only be evaluated elsewhere, with what to use instead."""
 
 
 def _check_sql_type(gate: Expectation) -> _GateComplaints:
