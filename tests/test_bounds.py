@@ -271,6 +271,34 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     check_all(folder, monkeypatch, capsys, FINE)
 
 
+@pytest.mark.parametrize(("own", "keeps"), [("shop.yaml", True), ("shop.yml", True), ("their.yaml", False)])
+def test_a_broken_contract_keeps_its_pipeline_from_others(tmp_path: Path, own: str, keeps: bool) -> None:
+    shop = GOOD.replace("pipeline: restaurant", "pipeline: shop")
+    broken, other = contract(tmp_path, f"{shop}  more: [", own), tmp_path / "other.yaml"
+    contract(tmp_path, shop, "other.yaml")
+    told = try_load_all(tmp_path)
+    assert isinstance(told[broken], ContractError)
+    assert isinstance(told[other], ContractError) == keeps
+    if keeps:
+        assert "pipeline 'shop' is already used in" in str(told[other])
+        with pytest.raises(ContractError):
+            find(tmp_path, "shop")
+
+
+def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_path: Path) -> None:
+    kept, twin = contract(tmp_path, GOOD), contract(tmp_path, GOOD, "twin.yaml")
+
+    def read_once(path: Path) -> Contract | ContractError:
+        told = try_load(path)
+        if path == twin:
+            path.unlink()
+        return told
+
+    told = try_load_all(tmp_path, read_once)
+    assert isinstance(told[kept], Contract)
+    assert isinstance(told[twin], ContractError)
+
+
 @pytest.mark.parametrize("schema", ['{"name": "\\ud800"}', '{"name": "a", "doc": ["\\udfff"]}', '{"\\ud83d": 1}'])
 def test_half_a_character_in_an_avro_schema_is_told_with_its_file(tmp_path: Path, schema: str) -> None:
     (tmp_path / "orders.avsc").write_text(schema.replace("{", '{"type": "record", "fields": [], ', 1))
