@@ -141,10 +141,16 @@ def _parse_schema(schema: Any) -> Any:
     return json.loads(schema.schema_str)
 
 
-def _fetch_references(client: Any, settings: Settings, schema: Any, where: str) -> list[Any]:
-    """Return the schemas that a schema refers to, each after those that it refers to itself."""
+def _fetch_references(
+    client: Any, settings: Settings, schema: Any, where: str, seen: set[tuple[str, int]] | None = None
+) -> list[Any]:
+    """Return the schemas that a schema refers to, each once, after those that it refers to itself."""
     found: list[Any] = []
+    seen = set() if seen is None else seen
     for reference in schema.references or ():
+        if (reference.subject, reference.version) in seen:
+            continue
+        seen.add((reference.subject, reference.version))
         its = _ask_registry(lambda r=reference: client.get_version(r.subject, r.version), settings, where)
         if its is None:
             raise TopicError(
@@ -153,7 +159,7 @@ def _fetch_references(client: Any, settings: Settings, schema: Any, where: str) 
                 where=f"{settings.schema_registry}, {where}",
                 fix="register it again",
             )
-        found += [*_fetch_references(client, settings, its.schema, where), _parse_schema(its.schema)]
+        found += [*_fetch_references(client, settings, its.schema, where, seen), _parse_schema(its.schema)]
     return found
 
 
