@@ -208,6 +208,16 @@ def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_i
     assert "Unresolvable" in far.detail
 
 
+def test_a_regular_expression_that_exhausts_the_stack_is_an_error_of_its_gate(
+    spark: SparkSession, folder: Path
+) -> None:
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "      - expect_column_values_to_match_regex: {column: note, regex: '(a|b)*'}\n", head)
+    [verdict] = checked(spark, it, [(1, 1, "a" * 1_000_000, None, 0, 1)])
+    assert (verdict.outcome, "StackOverflowError" in verdict.detail) == ("error", True)
+    assert spark.range(1).count() == 1
+
+
 def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, folder: Path) -> None:
     gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
     schemas = "{multipleOf: 0.5}", "{uniqueItems: true, items: {$ref: '#'}}", "{type: number}"
