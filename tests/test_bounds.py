@@ -52,6 +52,9 @@ EXCESS = [
     ('"@hourly"', '"*/0 * * * *"', 2, "a cron expression that Airflow refuses: step '0' in field 0"),
     ('"@hourly"', '"0 0 31 2 *"', 2, "a cron expression that Airflow refuses: failed to find next date"),
     ("topic: the.orders", "pattern: (e|e|.)*[^u]", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'e?' * 60}{'e' * 60}", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'(e|e)' * 60}", 12, "takes too long to match a topic's name"),
+    ("topic: the.orders", f"pattern: {'e' * 2_000}", 12, "a pattern has more than 1,000 characters"),
     ("views:", f"{BIG}views:", 19, "more than 50,000 names and values"),
     ("views:", f"z: {'[' * 30_000}\nviews:", 15, "nested more than 40 deep"),
     ("views:", "z: &z {y: *z}\nviews:", 15, "contains an alias of itself"),
@@ -129,6 +132,17 @@ def test_what_is_large_but_within_bounds_is_read_within_a_moment(tmp_path: Path)
     deep = "(" * 28 + "quantity * price" + ")" * 28
     load(contract(tmp_path, GOOD.replace("quantity * price", f"'if({deep} > 1, 1, 2)'")))
     assert time.process_time() - begun < 2 * SECONDS
+
+
+def test_many_patterns_take_no_longer_than_one(tmp_path: Path) -> None:
+    topic = "  t{n}: {{pattern: '{slow}[^e{n}]', read: stream, key: {{k: string}}, value: {{v: string}}}}\n"
+    slow = "e?" * 21 + "e" * 20
+    text = "pipeline: many\nstart: 2026-01-01\ntopics:\n" + "".join(topic.format(n=n, slow=slow) for n in range(200))
+    text += f"  other: {{topic: {'e' * 21}, read: stream, key: {{k: string}}, value: {{v: string}}}}\n"
+    begun = time.monotonic()
+    error = refused(contract(tmp_path, text))
+    assert time.monotonic() - begun < 2 * SECONDS
+    assert "takes too long to match a topic's name" in error.found
 
 
 SCHEMAS: dict[str, tuple[object, str]] = {
@@ -256,6 +270,34 @@ def test_odd_files_are_told_and_take_no_neighbour_down(
     _odd_files(folder)
     monkeypatch.setenv("HINDCAST_WAREHOUSE", str(tmp_path / "warehouse"))
     check_all(folder, monkeypatch, capsys, FINE)
+
+
+@pytest.mark.parametrize(("own", "keeps"), [("shop.yaml", True), ("shop.yml", True), ("their.yaml", False)])
+def test_a_broken_contract_keeps_its_pipeline_from_others(tmp_path: Path, own: str, keeps: bool) -> None:
+    shop = GOOD.replace("pipeline: restaurant", "pipeline: shop")
+    broken, other = contract(tmp_path, f"{shop}  more: [", own), tmp_path / "other.yaml"
+    contract(tmp_path, shop, "other.yaml")
+    told = try_load_all(tmp_path)
+    assert isinstance(told[broken], ContractError)
+    assert isinstance(told[other], ContractError) == keeps
+    if keeps:
+        assert "pipeline 'shop' is already used in" in str(told[other])
+        with pytest.raises(ContractError):
+            find(tmp_path, "shop")
+
+
+def test_a_file_that_vanishes_while_its_neighbours_are_read_takes_none_down(tmp_path: Path) -> None:
+    kept, twin = contract(tmp_path, GOOD), contract(tmp_path, GOOD, "twin.yaml")
+
+    def read_once(path: Path) -> Contract | ContractError:
+        told = try_load(path)
+        if path == twin:
+            path.unlink()
+        return told
+
+    told = try_load_all(tmp_path, read_once)
+    assert isinstance(told[kept], Contract)
+    assert isinstance(told[twin], ContractError)
 
 
 @pytest.mark.parametrize("schema", ['{"name": "\\ud800"}', '{"name": "a", "doc": ["\\udfff"]}', '{"\\ud83d": 1}'])

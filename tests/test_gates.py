@@ -210,6 +210,27 @@ def test_a_json_schema_is_read_from_nowhere_and_what_is_no_json_does_not_match_i
     assert "Unresolvable" in far.detail
 
 
+def test_a_regular_expression_that_exhausts_the_stack_is_an_error_of_its_gate(
+    spark: SparkSession, folder: Path
+) -> None:
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "      - expect_column_values_to_match_regex: {column: note, regex: '(a|b)*'}\n", head)
+    [verdict] = checked(spark, it, [(1, 1, "a" * 1_000_000, None, 0, 1)])
+    assert (verdict.outcome, "StackOverflowError" in verdict.detail) == ("error", True)
+    assert spark.range(1).count() == 1
+
+
+def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, folder: Path) -> None:
+    gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
+    schemas = "{multipleOf: 0.5}", "{uniqueItems: true, items: {$ref: '#'}}", "{type: number}"
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "".join(f"      - {gate}{schema}}}\n" for schema in schemas), head)
+    deep = "[" * 900 + "]" * 900
+    notes = "1", "1e400", "NaN", "-Infinity", "9" * 4000, f"[{deep}, {deep}]"
+    verdicts = checked(spark, it, [(n, 1, note, None, 0, 1) for n, note in enumerate(notes)])
+    assert [(it.outcome, it.failing) for it in verdicts] == [("failed", 4), ("failed", 3), ("failed", 3)]
+
+
 @pytest.mark.parametrize(
     ("schema", "far"),
     [

@@ -159,3 +159,35 @@ def test_inputs_that_mean_nothing(tmp_path: Path, before: str, after: str, found
     path.write_text(TIPS.replace(before, after), encoding="utf-8")
     with pytest.raises(ContractError, match=found):
         load(path)
+
+
+DEAR = """
+pipeline: dear
+start: 2026-01-01
+topics:
+  tips: {read: stream, key: {customer: string}, value: {item: string}}
+inputs:
+  dishes: {table: restaurant.menu, key: {item: string}, value: {price: "decimal(8,2)"}}
+views:
+  dear:
+    table: dishes
+    where: price > 1
+    expect:
+      - expect_column_values_to_be_between: {column: price, max_value: 9}
+        on_failure: FAILURE
+"""
+
+
+@pytest.mark.parametrize("failure", ["quarantine", "warn"])
+def test_a_gate_of_a_view_of_an_input(spark: SparkSession, broker: str, tmp_path: Path, failure: str) -> None:
+    """Its failing rows have no topic of this pipeline."""
+    menu, dear = RESTAURANT.partition("  orders:")[0], DEAR.replace("FAILURE", failure)
+    with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, dear) as p:
+        other.send("menu", ("curry", {"price": 8}, 0), ("caviar", {"price": 90}, 0))
+        other.run("first")
+        p.run("first")
+        assert [row[0] for row in p.believed("dear")] == (["curry"] if failure == "quarantine" else ["caviar", "curry"])
+        entry = "held" if failure == "quarantine" else "warned"
+        assert [(row["entry"], row["key"], row["topic"]) for row in p.raw("failing")] == [
+            (entry, '{"item":"caviar"}', None)
+        ]

@@ -51,6 +51,25 @@ def test_a_schema_comes_with_all_that_it_refers_to() -> None:
     assert str(avro.parse_schema(json.loads(found[id_]))) == told
 
 
+def test_a_schema_that_many_others_refer_to_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = registry._ask_registry
+    monkeypatch.setattr(registry, "_ask_registry", lambda *given: asked.append(given[-1]) or ask(*given))
+    with peer() as url:
+        register(url, "s0", {"type": "record", "name": "T0", "fields": []})
+        for n in range(1, 12):
+            fields = [{"name": "a", "type": f"T{n - 1}"}]
+            last = register(
+                url,
+                f"s{n}",
+                {"type": "record", "name": f"T{n}", "fields": fields},
+                *[(f"T{before}", f"s{before}") for before in range(n)],
+            )
+        found = fetch(url, last)
+    assert str(avro.parse_schema(json.loads(found[last]))).startswith("struct<`a`: struct<`a`: ")
+    assert len(asked) == 12
+
+
 def test_a_name_is_written_out_once() -> None:
     pair: Any = {"type": "record", "name": "P", "fields": [{"name": n, "type": "geo.Point"} for n in "ab"]}
     first, second = registry.inline_references(pair, [POINT])["fields"]

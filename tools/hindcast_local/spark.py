@@ -25,7 +25,6 @@ def start_server(settings: Settings, more: Mapping[str, str] | None = None) -> p
         **default_properties(settings),
         "spark.master": "local[*]",
         "spark.app.name": "hindcast",
-        "spark.executor.killOnFatalError.depth": "0",  # a task that runs out of memory must not end the server
         "spark.connect.grpc.binding.address": ports.HOST,
         "spark.connect.grpc.binding.port": str(settings.spark_port),
         **(more or {}),

@@ -182,6 +182,8 @@ def default_properties(settings: Settings, *, small: bool = False) -> dict[str, 
         "spark.driver.memory": settings.spark_memory,
         "spark.driver.extraClassPath": classes,
         "spark.executor.extraClassPath": classes,
+        # A task that runs out of memory or stack fails. It must not end the JVM, which others may share.
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.driver.extraJavaOptions": " ".join(_list_java_options(small=small)),
         "spark.executor.extraJavaOptions": " ".join(AVRO_LIMITS),
     }

@@ -2,8 +2,8 @@
 
 from hindcast.contract.expectation import Expectation
 from hindcast.contract.load import (
-    choose_owner,
     find,
+    find_owners,
     list_contract_files,
     load,
     load_all,
@@ -28,8 +28,8 @@ __all__ = [
     "Topic",
     "View",
     "Window",
-    "choose_owner",
     "find",
+    "find_owners",
     "list_contract_files",
     "list_shapes",
     "load",

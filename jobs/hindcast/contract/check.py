@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from hindcast.common.errors import suggest_nearest
 from hindcast.contract import bounds, envelope, formats, gates, keep, names, schedule, semantics_checks, valid_time
-from hindcast.contract.bounds import ExcessError
 from hindcast.contract.model import Contract
 from hindcast.contract.parsing import ExpressionError
-from hindcast.contract.patterns import find_first_match
+from hindcast.contract.patterns import MAX_LENGTH, SlowPatternError, find_matches
 from hindcast.contract.shapes import FieldPath, Shape, list_source_shapes, topic_shape, view_shape
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint, check_fields, check_view
@@ -25,13 +24,14 @@ def check_contract(contract: Contract) -> Iterator[Complaint]:
     yield from schedule.check_schedule(contract)
     for name, topic in contract.topics.items():
         yield from _check_topic(("topics", name), topic)
-        yield from _check_pattern(name, contract)
+        yield from _check_pattern(("topics", name, "pattern"), topic)
         yield from envelope.check_envelope(("topics", name), topic)
         if name in contract.views:
             yield Complaint(("views", name), f"'{name}' is also a topic", "rename the view")
         yield from gates.check_gates(("topics", name), topic.expect, topic_shape(topic))
         yield from gates.check_hold(("topics", name), topic.hold, topic.expect, topic_shape(topic))
         yield from _check_marks(("topics", name), topic.sensitive, topic_shape(topic))
+    yield from _check_matches(contract)
     for name, source in contract.inputs.items():
         for field in ("topics", "views"):
             if name in getattr(contract, field):
@@ -95,28 +95,42 @@ def _check_topic(location: FieldPath, topic: Topic) -> Iterator[Complaint]:
         yield Complaint((*location, "ttl"), "ttl must be longer than zero", "write for example 7 days")
 
 
-def _check_pattern(name: str, contract: Contract) -> Iterator[Complaint]:
-    topic, place = contract.topics[name], ("topics", name, "pattern")
-    if topic.pattern is None:
+def _check_pattern(place: FieldPath, topic: Topic) -> Iterator[Complaint]:
+    pattern = topic.pattern
+    if pattern is None:
         return
     if topic.topic is not None:
         yield Complaint(place, "topic and pattern cannot both be set", "remove one of the two")
+    if len(pattern) > MAX_LENGTH:
+        found = f"a pattern has more than {MAX_LENGTH:,} characters"
+        yield Complaint(place, found, "write a shorter one, such as orders-.*")
+        return
     try:
-        re.compile(topic.pattern)
+        re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        yield Complaint(
-            place, f"'{topic.pattern}' is not a valid regular expression: {error}", "write for example orders-.*"
-        )
+        yield Complaint(place, f"'{pattern}' is not a valid regular expression: {error}", "write for example orders-.*")
+
+
+def _check_matches(contract: Contract) -> Iterator[Complaint]:
+    """Yield a complaint about every pattern that matches the topic of another table, or takes too long to."""
+    patterns = {name: topic.pattern for name, topic in contract.topics.items() if topic.pattern is not None}
+    others = {contract.kafka_topic(other): other for other in contract.topics if other not in patterns}
+    if any(complaint for name in patterns for complaint in _check_pattern((), contract.topics[name])):
         return
-    others = {contract.kafka_topic(other): other for other in contract.topics if contract.topics[other].pattern is None}
     try:
-        kafka = find_first_match(topic.pattern, list(others))
-    except ExcessError as error:
-        yield Complaint(place, error.found, error.fix)
+        matches = find_matches([*patterns.values()], [*others])
+    except SlowPatternError as error:
+        name = [*patterns][error.place]
+        found = f"'{patterns[name]}' takes too long to match a topic's name"
+        yield Complaint(("topics", name, "pattern"), found, "write it without nested repetitions, such as orders-.*")
         return
-    if kafka is not None:
-        found = f"the pattern matches {kafka}, the topic of topics.{others[kafka]}: its records would be in two logs"
-        yield Complaint(place, found, f"write a pattern that leaves it out, or remove topics.{others[kafka]}")
+    for name, kafka in zip(patterns, matches, strict=True):
+        if kafka is not None:
+            found = (
+                f"the pattern matches {kafka}, the topic of topics.{others[kafka]}: its records would be in two logs"
+            )
+            fix = f"write a pattern that leaves it out, or remove topics.{others[kafka]}"
+            yield Complaint(("topics", name, "pattern"), found, fix)
 
 
 def _check_views(contract: Contract) -> Iterator[Complaint]:

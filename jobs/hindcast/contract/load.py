@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,27 +106,51 @@ def try_load_all(
 ) -> dict[Path, Contract | ContractError]:
     """Return the contract of each file of a folder, or its error: no file takes another one down.
 
-    Of two contracts with one name, `choose_owner` picks the file that keeps it; the other is an error.
+    Of two contracts with one name, `find_owners` picks the file that keeps it; the other is an error.
     """
     return _refuse_repeated_pipelines({path: read_one(path) for path in list_contract_files(folder)})
 
 
 def _refuse_repeated_pipelines(read: dict[Path, Contract | ContractError]) -> dict[Path, Contract | ContractError]:
-    named: dict[str, list[Path]] = {}
-    for path, contract in read.items():
-        if isinstance(contract, Contract):
-            named.setdefault(contract.pipeline, []).append(path)
-    owners = {pipeline: choose_owner(pipeline, files) for pipeline, files in named.items()}
+    owners = find_owners(read)
     for path, contract in read.items():
         if isinstance(contract, Contract) and (owner := owners[contract.pipeline]) != path:
             read[path] = repeated_name_error(contract.pipeline, path, owner)
     return read
 
 
-def choose_owner(pipeline: str, files: Iterable[Path]) -> Path:
-    """Return the file that keeps this pipeline's name: NAME.yaml, else NAME.yml, else the first."""
+def find_owners(read: Mapping[Path, Contract | ContractError]) -> dict[str, Path]:
+    """Return the file that keeps each pipeline's name: NAME.yaml, else NAME.yml, else the first.
+
+    A file with the pipeline's own name keeps it also while it does not load, if it says `pipeline: NAME`: no other
+    contract then takes its place and changes its tables.
+    """
+    files: dict[str, list[Path]] = {}
+    for path, contract in read.items():
+        if isinstance(contract, Contract):
+            files.setdefault(contract.pipeline, []).append(path)
+    for path, contract in read.items():
+        if isinstance(contract, ContractError) and path.stem in files and _is_meant_as(path, path.stem):
+            files[path.stem].append(path)
+    return {pipeline: _choose_owner(pipeline, candidates) for pipeline, candidates in files.items()}
+
+
+def _choose_owner(pipeline: str, files: Sequence[Path]) -> Path:
     names = [f"{pipeline}.yaml", f"{pipeline}.yml"]
     return min(files, key=lambda path: names.index(path.name) if path.name in names else len(names))
+
+
+def _is_meant_as(path: Path, pipeline: str) -> bool:
+    """Return whether a file that does not load says that it is this pipeline, or nobody can tell what it says."""
+    try:
+        text = bounds.read_text(path)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return (
+        re.search(rf"""^pipeline:[ \t]+["']?{re.escape(pipeline)}["']?[ \t]*(#.*)?$""", text, re.MULTILINE) is not None
+    )
 
 
 def repeated_name_error(pipeline: str, path: Path, first: Path) -> ContractError:
@@ -166,8 +191,12 @@ def locate_complaint(folder: Path, pipeline: str, complaint: Complaint) -> Contr
 
 
 def locate_complaint_in_file(path: Path, complaint: Complaint) -> ContractError:
-    """Return a complaint about the contract in a file as an error with its line."""
-    return _build_error(path, _compose(path), complaint)
+    """Return a complaint about the contract in a file as an error with its line; line 1 if it is no longer readable."""
+    try:
+        node = _compose(path)
+    except ContractError:
+        node = None
+    return _build_error(path, node, complaint)
 
 
 def list_contract_files(folder: Path) -> list[Path]:

@@ -8,44 +8,50 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from hindcast.contract.bounds import ExcessError
-
 MAX_LENGTH, MAX_SECONDS = 1_000, 1.0
-"""The most characters of a pattern, and the most time for matching the names of a contract."""
+"""The most characters of a pattern, and the most time for matching all patterns of a contract with its names."""
 
 
-def find_first_match(pattern: str, names: Sequence[str]) -> str | None:
-    """Return the first name that a pattern matches as a whole; raise ExcessError for a pattern that takes too long.
+class SlowPatternError(Exception):
+    """A pattern that takes too long: its place among the patterns."""
 
-    Python's matcher tries every way to split a text among repetitions. Where there can be many ways, a process of its
-    own matches, which can be ended: a thread cannot, and blocks all others meanwhile.
+    def __init__(self, place: int) -> None:
+        self.place = place
+        super().__init__(place)
+
+
+def find_matches(patterns: Sequence[str], names: Sequence[str]) -> list[str | None]:
+    """Return for each pattern the first name that it matches as a whole; raise SlowPatternError after MAX_SECONDS.
+
+    Python's matcher tries every way to split a text among repetitions, optional parts and alternatives. Where there can
+    be many ways, a process of its own matches all patterns, which can be ended: a thread cannot, and blocks all others
+    meanwhile.
     """
-    if len(pattern) > MAX_LENGTH:
-        raise ExcessError(
-            f"a pattern has more than {MAX_LENGTH:,} characters", "write a shorter one, such as orders-.*"
-        )
-    if len(_REPETITION.findall(pattern)) <= 1 and not _REPEATED_GROUP.search(pattern):
-        return next((name for name in names if re.fullmatch(pattern, name)), None)
+    if not names or all(len(_CHOICE.findall(pattern)) <= 1 for pattern in patterns):
+        return [next((name for name in names if re.fullmatch(pattern, name)), None) for pattern in patterns]
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _MATCHER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        process = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _MATCHER],
-            input=json.dumps([pattern, list(names)]),
-            capture_output=True,
-            text=True,
-            timeout=MAX_SECONDS,
-            check=True,
-        )
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        found = f"'{pattern}' takes too long to match a topic's name"
-        raise ExcessError(found, "write it without nested repetitions, such as orders-.*") from None
-    name: str | None = json.loads(process.stdout)
-    return name
+        written, _ = process.communicate(json.dumps([list(patterns), list(names)]), timeout=MAX_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        written, _ = process.communicate()
+    matches: list[str | None] = [json.loads(line) for line in written.splitlines()]
+    if len(matches) < len(patterns):
+        raise SlowPatternError(len(matches))
+    return matches
 
 
-_REPETITION = re.compile(r"[*+{]")
-_REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
+_CHOICE = re.compile(r"[*+{?|]")
+"""What lets a pattern match in several ways: one alone is soon tried, unless it repeats a group that has another."""
 _MATCHER = """
 import json, re, sys
-pattern, names = json.load(sys.stdin)
-print(json.dumps(next((name for name in names if re.fullmatch(pattern, name)), None)))
+patterns, names = json.load(sys.stdin)
+for pattern in patterns:
+    print(json.dumps(next((name for name in names if re.fullmatch(pattern, name)), None)), flush=True)
 """

@@ -150,13 +150,22 @@ def _parse_schema(schema: Schema) -> JsonValue:
     return parsed
 
 
-def _fetch_references(client: SchemaRegistryClient, settings: Settings, schema: Schema, where: str) -> list[JsonValue]:
-    """Return the schemas that a schema refers to, each after those that it refers to itself."""
+def _fetch_references(
+    client: SchemaRegistryClient,
+    settings: Settings,
+    schema: Schema,
+    where: str,
+    seen: set[tuple[str, int]] | None = None,
+) -> list[JsonValue]:
+    """Return the schemas that a schema refers to, each once, after those that it refers to itself."""
     found: list[JsonValue] = []
+    seen = set() if seen is None else seen
     for reference in schema.references or ():
-        its = _ask_registry(
-            partial(client.get_version, str(reference.subject), reference.version or 0), settings, where
-        )
+        version = str(reference.subject), reference.version or 0
+        if version in seen:
+            continue
+        seen.add(version)
+        its = _ask_registry(partial(client.get_version, *version), settings, where)
         if its is None:
             raise TopicError(
                 f"a schema refers to {reference.name}, which is not in the registry (subject {reference.subject}, "
@@ -164,7 +173,7 @@ def _fetch_references(client: SchemaRegistryClient, settings: Settings, schema: 
                 where=f"{settings.schema_registry}, {where}",
                 fix="register it again",
             )
-        found += [*_fetch_references(client, settings, its.schema, where), _parse_schema(its.schema)]
+        found += [*_fetch_references(client, settings, its.schema, where, seen), _parse_schema(its.schema)]
     return found
 
 

@@ -312,6 +312,7 @@ def _find_record_place(contract: Contract, warehouse: str, name: str) -> dict[st
     while name in contract.views:
         name = contract.views[name].first_input
     kafka = contract.kafka_topic(name) if name in contract.topics else None
-    known = topic_patterns.member_columns(journal.read_members(warehouse, contract, name), "_partition")
+    members = journal.read_members(warehouse, contract, name) if name in contract.topics else {}
+    known = topic_patterns.member_columns(members, "_partition")
     topic, partition = known.get("topic", F.lit(kafka)), known.get("topicPartition", F.col("_partition"))
     return {"topic": topic, "partition": partition}

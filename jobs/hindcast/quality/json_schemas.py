@@ -1,7 +1,8 @@
 """The metric behind `expect_column_values_to_match_json_schema`: it reads no file and asks no server.
 
 Great Expectations' own metric leaves that to jsonschema, which opens whatever address `$ref` names, with the rights of
-the Spark server; and it fails altogether on a value that is not JSON. Here such a value does not match.
+the Spark server; and it fails altogether on a value that is not JSON, or that jsonschema cannot judge: a number too
+large for Python (1e400), too many lists in each other. Here such a value does not match. NaN and Infinity are not JSON.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
         jsonschema.validators.validator_for(schema).check_schema(schema)
         validators: list[jsonschema.Validator] = []
 
+        def refuse_constant(name: str) -> None:
+            raise ValueError(f"{name} is not JSON")
+
         # A function in a function goes to Spark's workers by value: they need not have this package.
         def matches(text: str | None) -> bool:
             if text is None:
@@ -45,10 +49,9 @@ class ColumnValuesMatchJsonSchema(ColumnMapMetricProvider):
             if not validators:
                 validators.append(jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY))
             try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
+                return bool(validators[0].is_valid(json.loads(text, parse_constant=refuse_constant)))
+            except (ArithmeticError, ValueError, RecursionError):  # also numbers and depths beyond Python's
                 return False
-            return bool(validators[0].is_valid(value))
 
         return F.udf(lambda text: matches(text), BooleanType())(column)  # noqa: PLW0108  # Spark reads hints of types
 

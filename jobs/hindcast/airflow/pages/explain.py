@@ -159,6 +159,7 @@ class _RowExplainer:
         plain = {column: value for column, value in first.rows[0].items() if not isinstance(value, list | dict)}
         values = ", ".join(f'{_format_literal(value)} AS "{column}"' for column, value in plain.items())
         with duckdb_reader.open_engine() as engine:
+            duckdb_reader.keep_constants(engine)
             keys = engine.execute(f'SELECT {columns} FROM (SELECT {values}) AS "{first.name}"').fetchone()  # noqa: S608
         return list(keys or ())
 
@@ -186,7 +187,10 @@ class _RowExplainer:
             conditions.append(predicates.as_of_condition(kind, sql_literal(self.moment)))
             bounds = [ColumnBound(PERIODS[kind][0], most=self.moment)]
             when = f"{_MOMENT_WORDS[kind]} {format_moment(self.moment)}"
-        part = self.reader.read_rows(name, " AND ".join(conditions), bounds)
+        texts = [*groups.values(), *([self.view.where] if self.view.where else [])]
+        part = self.reader.read_rows(
+            name, " AND ".join(conditions), bounds, keep_constants=any(map(_has_constant_call, texts))
+        )
         hidden = any(column in text for text in groups.values() for column in part.marked)
         group = ", ".join(f"{c} = {key_history.MASK if hidden else format_cell(self.row[c])}" for c in groups)
         return f"it aggregates {_describe_rows(part)} with {group}, {when}.", [part]
@@ -225,3 +229,9 @@ def _duckdb_expression(text: str) -> str:
         for part in column.parts:
             part.set("quoted", True)
     return parsed.sql(dialect="duckdb")
+
+
+def _has_constant_call(text: str) -> bool:
+    """Return whether an expression calls a function of constants alone, which DuckDB would compute beforehand."""
+    calls = sqlglot.parse_one(text, dialect="spark").find_all(exp.Func)
+    return any(not isinstance(call, exp.Connector | exp.Cast) and call.find(exp.Column) is None for call in calls)

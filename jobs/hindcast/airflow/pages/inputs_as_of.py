@@ -151,8 +151,13 @@ class InputReader:
         bounds += [ColumnBound("validFrom", most=moment), ColumnBound("validTo", least=moment, or_null=True)]
         return self.read_rows(name, " AND ".join(conditions), bounds)
 
-    def read_rows(self, name: str, condition: str, bounds: Sequence[ColumnBound]) -> InputRows:
-        """Return the rows that meet a condition, the latest first; it may qualify columns by `name`."""
+    def read_rows(
+        self, name: str, condition: str, bounds: Sequence[ColumnBound], *, keep_constants: bool = False
+    ) -> InputRows:
+        """Return the rows that meet a condition, the latest first; it may qualify columns by `name`.
+
+        With `keep_constants`, its constant parts are computed only where they are needed.
+        """
         part = self._build_part(name)
         delta_table = tables.open_table(part.source) if part.open else None
         if delta_table is None:
@@ -163,6 +168,8 @@ class InputReader:
         ]
         with duckdb_reader.open_engine() as engine:
             duckdb_reader.register_rows(engine, delta_table, [*bounds, *system])
+            if keep_constants:
+                duckdb_reader.keep_constants(engine)
             condition = f"{predicates.known_at_condition(sql_literal(part.known_at))} AND {condition}"
             order = f'"{PERIODS[part.source.kind][0]}" DESC'
             sample = key_history.sample_rows(engine, condition, order, MAX_ROWS, name)

@@ -22,8 +22,7 @@ def check(arguments: argparse.Namespace) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast.common.errors import ContractError
     from hindcast.contract import (
-        Contract,
-        choose_owner,
+        find_owners,
         list_contract_files,
         locate_complaint_in_file,
         repeated_name_error,
@@ -36,11 +35,7 @@ def check(arguments: argparse.Namespace) -> int:
     problems = 0
     files = arguments.files or list_contract_files(read_settings().schemas)
     contracts = {path: try_load(path) for path in files}
-    paths: dict[str, list[Path]] = {}
-    for path, contract in contracts.items():
-        if isinstance(contract, Contract):
-            paths.setdefault(contract.pipeline, []).append(path)
-    owners = {pipeline: choose_owner(pipeline, same) for pipeline, same in paths.items()}
+    owners = find_owners(contracts)
     makers: dict[str, Path] = {}
 
     def find_errors(path: Path, contract: Contract) -> Iterator[ContractError]:
