@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hindcast.report import page, report_text
 from hindcast.report.run_report import RunReport
+from hindcast.runs import preview, run_preview
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def format_report(report: Mapping[str, Any]) -> str:
@@ -24,3 +28,16 @@ def write_page(folder: Path, report: Mapping[str, Any]) -> Path:
 
 def summarize_outcome(report: Mapping[str, Any]) -> page.RunSummary:
     return page.summarize_outcome(RunReport.from_json(report))
+
+
+class PreviewJson(dict[str, Any]):
+    """A preview as JSON, with its `text`."""
+
+    text: str
+
+
+def preview_run(spark: SparkSession, pipeline: str, **asked: Any) -> PreviewJson:
+    changes = preview.preview_run(spark, pipeline, **asked)
+    shown = PreviewJson(changes.as_json())
+    shown.text = run_preview.format_preview(changes)
+    return shown

@@ -224,7 +224,7 @@ def test_what_a_gate_holds_back_is_approved_by_the_requests_of_the_docs(up: tupl
     until(lambda: curl(section, 2, **names, RUN=asked)["state"] == "success", 300)
     assert curl(section, 0, **names)["total_entries"] == 0
     last = journal.read_runs(now.warehouse, "restaurant")[-1]
-    assert (last.state, last.run_id, last.plan.released["menu"].keys) == (
+    assert (last.state, last.run_id, last.plan.released_keys["menu"].keys) == (
         "completed",
         asked,
         ('{"item":"lassi"}',),

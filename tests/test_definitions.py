@@ -154,11 +154,11 @@ def test_of_an_old_journal_it_is_said_that_the_former_text_is_not_stored(tmp_pat
 )
 def test_long_texts_are_cut_around_where_they_differ(before: str, after: str, expected: tuple[str, str]) -> None:
     told = definitions._describe_field("views.bills.where", before, after)
-    assert told["before"] is not None
-    assert told["after"] is not None
-    assert (told["before"].startswith(expected[0]), told["before"].endswith(expected[1])) == (True, True), told
-    assert max(len(told["before"]), len(told["after"])) < 200
-    assert told["before"] != told["after"]
+    assert told.before is not None
+    assert told.after is not None
+    assert (told.before.startswith(expected[0]), told.before.endswith(expected[1])) == (True, True), told
+    assert max(len(told.before), len(told.after)) < 200
+    assert told.before != told.after
 
 
 def test_many_changes_are_counted(tmp_path: Path) -> None:

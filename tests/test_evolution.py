@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+import reports
 from hindcast.airflow.pages import key_history
 from hindcast.bitemporal.predicates import Question
 from hindcast.cli import main
@@ -19,7 +20,7 @@ from hindcast.common.errors import RecordError, TableError
 from hindcast.contract.load import _Loader
 from hindcast.plan import journal
 from hindcast.query import read
-from hindcast.runs import incremental_state, preview
+from hindcast.runs import incremental_state
 from hindcast.store import tables
 from pipelines import Pipeline, pipeline
 
@@ -124,11 +125,11 @@ def story(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFac
             contract = changed(contract, change)
             p.write(yaml.safe_dump(contract))
             if name == "added":
-                told = preview.preview_run(spark, p.name)["tables"]
+                told = reports.preview_run(spark, p.name)["tables"]
                 p.send("orders", ("carl", {"item": "curry", "quantity": 2**20}, 3))
             elif name == "widened":
                 p.send("menu", ("curry", priced(9.5), 4))
-                widened = {n: it.get("widened") for n, it in preview.preview_run(spark, p.name)["tables"].items()}
+                widened = {n: it.get("widened") for n, it in reports.preview_run(spark, p.name)["tables"].items()}
             elif name == "dropped":
                 p.send("menu", ("rice", priced(3, note="cold"), 5))
             p.run()
@@ -273,7 +274,7 @@ def test_other_types_and_keys_are_refused_with_both_schemas(story: Story, spark:
         for value, told in REFUSED.values():
             p.write(yaml.safe_dump(changed(wanted, {"menu": value})))
             with pytest.raises(TableError, match="cannot take its new columns") as caught:
-                preview.preview_run(spark, p.name)
+                reports.preview_run(spark, p.name)
             assert told in caught.value.found
             assert "\n  the table: item string, price decimal(12,2), " in caught.value.found
             assert f"\n  the contract: item string, cost {value['cost']}" in caught.value.found

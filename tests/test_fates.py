@@ -11,7 +11,7 @@ import reports
 from hindcast.ingest import fate_revisions, ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
-from hindcast.runs import preview, run_steps
+from hindcast.runs import run_steps
 from pipelines import Pipeline, pipeline, tuples
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_another_history_retention_decides_fates_anew(spark: SparkSession, broke
 
         # what was expired is taken
         p.write(within(20))
-        told = preview.preview_run(spark, p.name)["tables"]["menu"]
+        told = reports.preview_run(spark, p.name)["tables"]["menu"]
         assert (told["opened"], told["closed"], told["corrected"]) == (2, 1, 1)
         told = p.run()
         second = [("curry", 8, 30, None), ("tea", 1, 0, 15), ("tea", 2, 15, 25), ("tea", 3, 25, None)]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import reports
 from hindcast.common.errors import RecordError, SettingsError, TopicError
 from hindcast.ingest import schemas
 from hindcast.plan import journal, planner
-from hindcast.runs import preview
 from pipelines import Pipeline, pipeline
 from registries import apicurio, peer, register
 from test_formats import named, record, wrote
@@ -183,7 +183,7 @@ def test_previews_and_kafka_views_read_a_registry_s_avro(
         p.run()
         _second(p, url, key)
         with p.here():
-            would = preview.preview_run(spark, p.name)["tables"]["places"]
+            would = reports.preview_run(spark, p.name)["tables"]["places"]
         assert (would["opened"], would["closed"]) == (3, 1)
         assert {row["id"] for row in p.raw("schemas/places")} == {key, old}, "a preview keeps nothing"
         p.run()

@@ -333,7 +333,7 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
             if run == 5:
                 seen = {which: sorted(row["run"] for row in candidate.rows(which).collect()) for which in LOGGED}
                 assert seen == {"records": [5], "unpublished": [4, 4, 5]}
-    assert [(run.stopped, run.has_report) for run in journal.read_runs(*place)] == [
+    assert [(run.stop_error, run.has_report) for run in journal.read_runs(*place)] == [
         (None, True), ("", True), (None, True), (None, False),
     ]  # fmt: skip
 

@@ -68,7 +68,7 @@ def test_clocks_do_not_order_the_journal(tmp_path: Path, monkeypatch: pytest.Mon
         assert [(run.number, run.state) for run in told] == [(run, model[run][-1]) for run in sorted(model)]
         assert all(run.plan.pipeline == "shop" for run in told)
         if allowed and state == "stopped":
-            assert told[-1].stopped == f"step {step}", "of several stops the last one is shown"
+            assert told[-1].stop_error == f"step {step}", "of several stops the last one is shown"
     found = tables.open_table(journal.runs_table(warehouse, "shop"))
     assert found is not None
     assert sorted(found.to_pyarrow_table()["sequence"].to_pylist()) == list(range(1, sum(map(len, model.values())) + 1))
@@ -166,7 +166,7 @@ def test_an_old_journal_is_read_by_the_rank_of_states(tmp_path: Path) -> None:
     )
     first, second = journal.read_runs(warehouse, "shop")
     assert (first.state, first.plan.pipeline, first.detail) == ("completed", "shop", {"some": "report"})
-    assert (second.state, second.stopped) == ("stopped", "last")
+    assert (second.state, second.stop_error) == ("stopped", "last")
     journal.append_entry(warehouse, run_of(2, "completed"))
     assert [run.state for run in journal.read_runs(warehouse, "shop")] == ["completed"] * 2
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from crashes import watched
 from hindcast.common.errors import GateError
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
-from hindcast.runs import preview
 from pipelines import Pipeline, pipeline, tell
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def test_previews_runs_and_the_journal(spark: SparkSession, broker: str, tmp_pat
 
     def previewed_and_run(**asked: str) -> dict[str, Any]:
         before = _versions(p)
-        told = preview.preview_run(spark, p.name, **asked)["tables"]
+        told = reports.preview_run(spark, p.name, **asked)["tables"]
         assert _versions(p) == before
         done = p.run(**asked)
         for name, table in told.items():

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+import reports
 from bare_runs import bare_run
 from hindcast.common.errors import RequestError
 from hindcast.contract import Contract
 from hindcast.contract.load import _Loader
 from hindcast.plan import journal, planner
-from hindcast.runs import incremental_state, preview
+from hindcast.runs import incremental_state
 from hindcast.store.tables import open_table
 from pipelines import RESTAURANT, T0, Pipeline, pipeline
 from test_inputs import TIPS
@@ -56,7 +57,7 @@ def test_one_topic_is_brought_and_what_is_made_of_it_and_the_next_run_brings_the
         first(p)
         p.run("first")
         late(p)
-        seen = preview.preview_run(spark, p.name, only="menu")["tables"]
+        seen = reports.preview_run(spark, p.name, only="menu")["tables"]
         assert (list(seen), seen["bills"]["corrected"]) == (["menu", "bills", "spent"], 1)
         before = p.versions()
         told = p.run("second", only="menu", reason="a wrong price")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports
 from hindcast.common.errors import ContractError, RecordError, TableError
 from hindcast.runs import preview
 from hindcast.runs.change_statistics import AGES
@@ -27,7 +28,7 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
 
         tell(p, CORRECTION)
         versions, states = p.versions(), p.states()
-        second = preview.preview_run(spark, p.name)
+        second = reports.preview_run(spark, p.name)
         assert (p.versions(), p.states()) == (versions, states)
         done = p.run()
         for name, table in done["tables"].items():
@@ -39,7 +40,7 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
             ("close", "candace", "24.00"),
             ("open", "candace", "27.00"),
         ]
-        told = preview.format_preview(second)
+        told = second.text
         assert "1 past answer would change" in told
         assert "bills: 1 row to open, 1 to close" in told
         assert "nothing was written" in told
@@ -58,7 +59,7 @@ def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, An
         return compare(*given)
 
     patch.setattr(preview, "_describe_difference", run_first)
-    found = preview.preview_run(p.spark, p.name)
+    found = reports.preview_run(p.spark, p.name)
     patch.undo()
     assert done[0]["state"] == "completed"
     return found
@@ -73,7 +74,7 @@ def test_a_run_beside_a_preview_changes_nothing_of_it(
         tell(p, SEED)
         p.run()
         tell(p, {**CORRECTION, "orders": [("eve", {"item": "soup", "quantity": 1}, 6)]})
-        alone = preview.preview_run(spark, p.name)
+        alone = reports.preview_run(spark, p.name)
         beside = preview_beside_a_run(p, monkeypatch)
         assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
         assert [table["opened"] for table in beside["tables"].values()] == [2, 1, 2]
@@ -161,7 +162,7 @@ def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
         for sent in rounds:
             for topic, records in sent.items():
                 p.send(topic, *records)
-            told = preview.preview_run(spark, p.name)
+            told = reports.preview_run(spark, p.name)
             done = p.run()
             for name, table in done["tables"].items():
                 of = told["tables"][name]
@@ -171,7 +172,7 @@ def test_what_gates_would_hold_back_is_not_in_it_nor_in_what_is_made_of_it(
                 assert of["held"] == table.get("held", {"keys": 0})["keys"], name
                 assert [v["outcome"] for v in of["gates"]] == [v["outcome"] for v in table["gates"]], name
             kept.append({name: of["held"] for name, of in told["tables"].items() if of["held"]})
-            assert preview.format_preview(told).count("held back: their changes are") == len(kept[-1])
+            assert told.text.count("held back: their changes are") == len(kept[-1])
         assert kept == [{"menu": 1}, {"menu": 1, "bills": 1}]
 
 
@@ -203,7 +204,7 @@ def test_a_run_beside_a_preview_of_large_tables_holds_and_kafka_views_changes_no
         p.run()
         orders = [("ann", {"item": "curry", "quantity": 1}, 1), ("bob", {"item": "naan", "quantity": 40}, 5)]
         tell(p, {"menu": [("naan", {"price": 3}, 4), ("tea", {"price": -1}, 0)], "orders": orders})
-        alone = preview.preview_run(spark, p.name)
+        alone = reports.preview_run(spark, p.name)
         beside = preview_beside_a_run(p, monkeypatch)
         assert [beside[part] for part in ("topics", "tables")] == [alone[part] for part in ("topics", "tables")]
         assert [table["held"] for table in beside["tables"].values()] == [2, 0, 0]
@@ -216,10 +217,10 @@ def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path)
         tell(p, SEED)
         p.run()
         p.send("menu", ("naan", b"{", 9), ("curry", {"price": 9}, 9), ("soup", b"[", 9))
-        stopped = preview.preview_run(spark, p.name)
+        stopped = reports.preview_run(spark, p.name)
         assert stopped["topics"]["menu"]["fates"] == {"accepted": 1, "malformed": 2}
         assert stopped["tables"]["menu"]["opened"] == 2
-        told = preview.format_preview(stopped)
+        told = stopped.text
         assert "menu: 3 offsets: 1 accepted, 2 malformed\nthe run would stop: topic" in told
         assert "2 of the run's records do not decode, and the limit is 0; the first: the value is not a JSON" in told
         strict = RESTAURANT.replace(
@@ -227,19 +228,19 @@ def test_what_would_stop_a_run(spark: SparkSession, broker: str, tmp_path: Path)
         )
         p.write(strict)
         with pytest.raises(RecordError, match=r"a record of the log no longer decodes: .* offset \d+: ") as refused:
-            preview.preview_run(spark, p.name)
+            reports.preview_run(spark, p.name)
         assert "or read them with json: typed: strict takes no record that lacks a column" in refused.value.fix
 
         p.write(RESTAURANT.replace("select:", "where: 1 / (quantity - quantity) > 0\n    select:"))
         with pytest.raises(ContractError, match=r"bills has a record on which .* fails"):
-            preview.preview_run(spark, p.name)
+            reports.preview_run(spark, p.name)
 
 
 @pytest.mark.long
 def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)
-        first = preview.preview_run(spark, p.name)
+        first = reports.preview_run(spark, p.name)
         assert first["tables"]["bills"] | {"gates": []} == {
             "opened": 3,
             "closed": 0,
@@ -255,11 +256,11 @@ def test_what_a_first_run_and_a_new_definition_would_change(spark: SparkSession,
         p.run()
 
         p.write(RESTAURANT.replace("select:", "where: quantity > 1\n    select:"))
-        told = preview.preview_run(spark, p.name)
-        assert "run 2:\n  views.bills.where added: quantity > 1\nmenu: 0 offsets" in preview.format_preview(told)
+        told = reports.preview_run(spark, p.name)
+        assert "run 2:\n  views.bills.where added: quantity > 1\nmenu: 0 offsets" in told.text
         changed = told["tables"]
         assert (changed["menu"]["opened"], changed["bills"]["opened"], changed["bills"]["corrected"]) == (0, 0, 1)
 
         p.write(RESTAURANT.replace("amount: quantity * price", "amount: cast(quantity * price AS string)"))
         with pytest.raises(TableError, match=r"amount changed from decimal\(19,2\) to string"):
-            preview.preview_run(spark, p.name)
+            reports.preview_run(spark, p.name)

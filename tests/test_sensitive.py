@@ -14,7 +14,6 @@ from hindcast.common.errors import HindcastError
 from hindcast.contract import load
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.quality import hold_store
-from hindcast.runs import preview
 from pipelines import pipeline
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def test_no_value_is_shown_whatever_happens(
         told += [json.dumps(gates), json.dumps(done["topics"])]
         shown = {**done, "tables": {**done["tables"], "customers": {**done["tables"]["customers"], "gates": gates}}}
         told += [reports.format_report(shown), reports.render_page(shown)]
-        told.append(str(preview.preview_run(spark, "shop")["tables"]["customers"]["examples"]))
+        told.append(str(reports.preview_run(spark, "shop")["tables"]["customers"]["examples"]))
         rows = hold_store.list_entries(p.warehouse, "shop").drop("reason")
         told.append(str([row["row"] for row in rows.to_pylist()]))
         capfd.readouterr()

@@ -16,7 +16,10 @@ from hindcast.ops.erase import forget
 from hindcast.ops.erase.proof import Evidence, Proof
 from hindcast.ops.verify import verify
 from hindcast.ops.verify.findings import Finding
-from hindcast.runs import preview
+from hindcast.quality.gate_results import GateResult
+from hindcast.runs import run_preview
+from hindcast.runs.change_statistics import ChangeStatistics
+from hindcast.runs.run_preview import RunPreview, TablePreview
 
 ODD = "\x1b]0;mine\x07\x9b31m\u202eend"
 GATE = {"gate": 0, "expectation": "expect_it", "kwargs": {}, "on_failure": "warn", "outcome": "failed", "detail": ODD}
@@ -29,8 +32,10 @@ def tell_report() -> str:
 
 
 def tell_preview() -> str:
-    about = {"pipeline": "p", "underWay": None, "contract": None, "topics": {}}
-    return preview.format_preview({**about, "tables": {"sales": TABLE}})
+    gate = GateResult(0, "expect_it", {}, "warn", "failed", None, None, None, ODD)
+    table = TablePreview(ChangeStatistics(0, 0, 0, {}), 0, [], [gate], {})
+    known_at = datetime(2026, 1, 1, tzinfo=UTC)
+    return run_preview.format_preview(RunPreview("p", known_at, None, None, None, {}, {"sales": table}))
 
 
 def tell_findings() -> str:

@@ -18,7 +18,7 @@ from hindcast.kafka.produce import ProducerRecord
 from hindcast.kafka.topics import Cluster
 from hindcast.ops import doctor
 from hindcast.quality import gate_results, hold_store
-from hindcast.runs import incremental_state, preview, run_steps
+from hindcast.runs import incremental_state, run_steps
 from hindcast.streams import murmur2
 from pipelines import Pipeline, at, pipeline
 
@@ -69,7 +69,7 @@ def test_a_correction_that_loses_to_another_partition_is_told(
 
         place = f"topic {p.kafka('menu')}, partition"
         send(p, 0, ("curry", 9, 0), ("soup", 6, 3))  # a correction that loses; a later version in another partition
-        previewed = preview.preview_run(spark, p.name)
+        previewed = reports.preview_run(spark, p.name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(incremental_state, "MAX_WHOLE_ROWS", -1)  # by increments
             told = p.run()
@@ -77,7 +77,7 @@ def test_a_correction_that_loses_to_another_partition_is_told(
         assert menu(told)["ties"] == {"scattered": 2, **lost}
         assert menu(previewed)["ties"] == menu(told)["ties"]
         assert [(it["outcome"], it["checked"]) for it in previewed["tables"]["menu"]["gates"]] == [("failed", 2)]
-        assert "warning: 1 record lost a tie" in preview.format_preview(previewed)
+        assert "warning: 1 record lost a tie" in previewed.text
         assert judged(p, 2) == [("failed", 2, 1)]
         text = reports.format_report(told)
         assert "warning: 2 keys are in more than one partition: producers use different partitioners" in text
@@ -138,7 +138,7 @@ def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
         p.run()
         # Both lose their tie; the price below nothing holds all of curry back.
         send(p, 0, ("curry", 9, 0), ("tea", 3, 0), ("curry", -5, 4))
-        previewed = preview.preview_run(spark, p.name) if whole == -1 else None
+        previewed = reports.preview_run(spark, p.name) if whole == -1 else None
         told, place = p.run(), f"topic {p.kafka('menu')}, partition"
         tea = {"lost": 1, "loser": f"{place} 0, offset 1", "winner": f"{place} 1, offset 1"}
         assert menu(told)["ties"] == {"scattered": 1, **tea}

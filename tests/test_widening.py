@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 import reports
 from hindcast.cli import main
 from hindcast.common.errors import ContractError, TableError
-from hindcast.runs import preview, widening
+from hindcast.runs import widening
 from hindcast.store.columns import parse_declared_type
 from hindcast.store.table_creation import WIDENING_WARNING
 from pipelines import Pipeline, pipeline
@@ -64,7 +64,7 @@ def test_widening_is_refused_before_anything_is_written_unless_the_contract_cons
         assert f"cafe.yaml:{line}: menu would be widened: price from int to bigint; " in shown
         assert f"plain would be widened: price from int to bigint. {WIDENING_WARNING}" in shown
         assert "write widen: spark_only under menu and plain" in shown
-        for attempt in (lambda: preview.preview_run(spark, p.name), lambda: p.run("refused")):
+        for attempt in (lambda: reports.preview_run(spark, p.name), lambda: p.run("refused")):
             with pytest.raises(ContractError, match="menu would be widened"):
                 attempt()
         assert (p.versions(), p.states()) == (before, [(1, "completed")])

@@ -154,10 +154,11 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
         from hindcast.common.settings import read_settings
         from hindcast.query import read
         from hindcast.runs import preview as previews
+        from hindcast.runs import run_preview
 
         connections.apply_connection()
         end = read.moment_of(read_settings().warehouse, pipeline, until) if until else None
-        print(previews.format_preview(previews.preview_run(spark, pipeline, end, only or None)))
+        print(run_preview.format_preview(previews.preview_run(spark, pipeline, end, only or None)))
 
 
 def pipelines() -> list[list[str]]:
@@ -200,7 +201,7 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
         print(report_text.format_report(report))
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
         assets.send_asset_events(outlet_events, report)
-        return any(held.newly or held.grown for held in report.held.values())
+        return any(held.newly or held.grown for held in report.held_keys.values())
 
 
 def finish_release(pipeline: str, name: str, outlet_events: OutletEventAccessorsProtocol | None = None) -> None:

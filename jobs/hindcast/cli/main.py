@@ -79,7 +79,7 @@ def step(name: str, argv: Sequence[str]) -> int:
     from hindcast.quality import approval
     from hindcast.query import read
     from hindcast.report import report_text
-    from hindcast.runs import preview, run_steps
+    from hindcast.runs import preview, run_preview, run_steps
     from hindcast.runs.table_steps import TABLE_STEPS
 
     pipeline, *others = argv
@@ -90,7 +90,9 @@ def step(name: str, argv: Sequence[str]) -> int:
         ):
             if name == "preview":
                 until = read.moment_of(read_settings().warehouse, pipeline, others[0]) if others[0] else None
-                print(preview.format_preview(preview.preview_run(open_session(), pipeline, until, others[1] or None)))
+                print(
+                    run_preview.format_preview(preview.preview_run(open_session(), pipeline, until, others[1] or None))
+                )
             elif name == "release":
                 run_id, shown, by, labels = others
                 looked_at, contract = datetime.fromisoformat(shown), find(read_settings().schemas, pipeline)

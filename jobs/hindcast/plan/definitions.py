@@ -6,8 +6,10 @@ The first plan under a contract stores its text; the plans of later runs store o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.definition import list_fields
@@ -28,55 +30,85 @@ def list_unstored_fields(past: Iterable[Run], contract: Contract) -> dict[str, s
     return {} if find_fields(past, contract.hash) is not None else list_fields(contract)
 
 
-def describe_change(past: Iterable[Run], contract_hash: str, fields: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Return how a contract, given its `fields`, differs from that of the last completed run; None if it does not.
+@dataclass(frozen=True)
+class FieldChange:
+    """One changed field of a contract, with its text `before` and `after` (None: it was or is absent)."""
 
-    JSON: `since`, that run; `changes`, each a `field` with its text `before` and `after` (null: absent); `more`, how
-    many changes are not listed. `changes` is null if a text was not stored.
+    field: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class ContractChange:
+    """How a contract differs from that of the completed run `since`.
+
+    `changes`: None if a text was not stored; `more`: how many changes are not listed.
     """
+
+    since: int
+    changes: tuple[FieldChange, ...] | None = None
+    more: int = 0
+
+    def as_json(self) -> JsonObject:
+        """Return the form in reports and previews."""
+        changes = None if self.changes is None else [vars(change) for change in self.changes]
+        return {"since": self.since, "changes": changes, "more": self.more}
+
+    @classmethod
+    def from_json(cls, change: Mapping[str, Any]) -> ContractChange:
+        """Return the change from its form in a report."""
+        changes = change["changes"]
+        return cls(
+            change["since"], None if changes is None else tuple(FieldChange(**of) for of in changes), change["more"]
+        )
+
+
+def describe_change(past: Iterable[Run], contract_hash: str, fields: Mapping[str, str] | None) -> ContractChange | None:
+    """Return how a contract, given its `fields`, differs from that of the last completed run; None if it does not."""
     runs = list(past)
     last = find_last_completed(runs)
     if last is None or last.plan.contract == contract_hash:
         return None
     before = find_fields(runs, last.plan.contract)
     if before is None or fields is None:
-        return {"since": last.number, "changes": None, "more": 0}
+        return ContractChange(last.number)
     places = [place for place in {**before, **fields} if before.get(place) != fields.get(place)]
-    changes = [_describe_field(place, before.get(place), fields.get(place)) for place in places[:MOST]]
-    return {"since": last.number, "changes": changes, "more": len(places) - len(changes)}
+    changes = tuple(_describe_field(place, before.get(place), fields.get(place)) for place in places[:MOST])
+    return ContractChange(last.number, changes, len(places) - len(changes))
 
 
-def format_change(change: Mapping[str, Any] | None) -> list[str]:
-    """Return the change of a contract that `describe_change` returned as lines of text; none for None."""
+def format_change(change: ContractChange | None) -> list[str]:
+    """Return the change of a contract as lines of text; none for None."""
     if change is None:
         return []
-    if change["changes"] is None:
-        return [f"the contract was changed since run {change['since']}; its former text is not stored"]
-    lines = [f"the contract was changed since run {change['since']}:"]
-    for field in change["changes"]:
-        place, before, after = (field[part] for part in ("field", "before", "after"))
-        if before is None or after is None:
-            lines.append(f"  {place} {'added' if before is None else 'removed'}: {after if before is None else before}")
+    if change.changes is None:
+        return [f"the contract was changed since run {change.since}; its former text is not stored"]
+    lines = [f"the contract was changed since run {change.since}:"]
+    for field in change.changes:
+        if field.before is None or field.after is None:
+            what, text = ("added", field.after) if field.before is None else ("removed", field.before)
+            lines.append(f"  {field.field} {what}: {text}")
         else:
-            lines.append(f"  {place}: {before} -> {after}")
-    return [*lines, *([f"  and {format_count(change['more'], 'more field')}"] if change["more"] else [])]
+            lines.append(f"  {field.field}: {field.before} -> {field.after}")
+    return [*lines, *([f"  and {format_count(change.more, 'more field')}"] if change.more else [])]
 
 
-def _describe_field(place: str, before: str | None, after: str | None) -> dict[str, str | None]:
+def _describe_field(place: str, before: str | None, after: str | None) -> FieldChange:
     """Return one change, its texts cut to `LONGEST` around the first place where they differ."""
     pairs = enumerate(zip(before or "", after or "", strict=False))
     differ = next((n for n, (old, new) in pairs if old != new), min(len(before or ""), len(after or "")))
     start = max(0, differ - LONGEST // 4)
-    return {
-        "field": _shorten_text(place, 0),
-        "before": _shorten_text(before, start),
-        "after": _shorten_text(after, start),
-    }
+    return FieldChange(_cut_text(place, 0), _shorten_text(before, start), _shorten_text(after, start))
 
 
 def _shorten_text(text: str | None, start: int) -> str | None:
-    if text is None or len(text) <= LONGEST:
-        return text and " ".join(text.split())
+    return None if text is None else _cut_text(text, start)
+
+
+def _cut_text(text: str, start: int) -> str:
+    if len(text) <= LONGEST:
+        return " ".join(text.split())
     start = max(0, min(start, len(text) - LONGEST))
     end = start + LONGEST
     shown = " ".join(text[start:end].split())

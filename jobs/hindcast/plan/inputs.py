@@ -34,7 +34,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     if not completed or delta_table is None:
         fix = f"hindcast run {pipeline}, or name another table"
         raise RunError("no completed run has published the table", where=where, fix=fix)
-    marks = tables.read_marks(delta_table) or {}
+    marks = tables.read_marks(delta_table) or tables.NO_MARKS
     if marks["kind"] != topic_shape(source).kind or list(marks["key"]) != list(source.key):
         found = f"holds {marks['kind']} with the key {', '.join(marks['key'])}"
         raise TableError(found, where=where, fix=_FIXES.get(marks["kind"], "windows and pairs cannot be inputs yet"))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -54,6 +54,20 @@ SCHEMA = StructType(
     ]
 )
 _ARROW = arrow_schema(SCHEMA)
+
+
+class _EntryRow(TypedDict, total=False):
+    """A row of the table, with the columns that were read."""
+
+    run: int
+    entry: str
+    at: datetime
+    runId: str
+    knownAt: datetime
+    detail: str
+    sequence: int | None
+
+
 _PARSED: dict[str, tuple[DeltaTable, int, list[Run], list[int]]] = {}
 """By the path of a journal, what was read from it last: the table as it was, its version, and `read_planned_runs`."""
 
@@ -74,7 +88,7 @@ class TableResult:
     closed_up_to: datetime | None = None
 
     @property
-    def changed(self) -> int:
+    def changed_rows(self) -> int:
         """The number of rows opened and closed."""
         return self.opened + self.closed
 
@@ -144,11 +158,11 @@ class Completed:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A run that was abandoned, the tables that it had `published` by then, and what had `stopped` it, if anything."""
+    """A run that was abandoned, the tables that it had `published`, and the error that stopped it, if one did."""
 
     reason: str
     published: tuple[str, ...] = ()
-    stopped: str | None = None
+    stop_error: str | None = None
     state: ClassVar = "abandoned"
 
     def as_json(self) -> JsonObject:
@@ -197,12 +211,12 @@ class Run:
         return self.outcome.tables if isinstance(self.outcome, Completed) else {}
 
     @property
-    def stopped(self) -> str | None:
+    def stop_error(self) -> str | None:
         """The error that stopped the run, if it was not completed since; it may be abandoned."""
         match self.outcome:
             case Stopped(found=found):
                 return found
-            case Abandoned(stopped=found):
+            case Abandoned(stop_error=found):
                 return found
             case _:
                 return None
@@ -210,7 +224,7 @@ class Run:
     @property
     def has_report(self) -> bool:
         """True if it has a report, of what it did or of what stopped it."""
-        return self.state == "completed" or self.stopped is not None
+        return self.state == "completed" or self.stop_error is not None
 
     @property
     def is_finished(self) -> bool:
@@ -264,7 +278,7 @@ def _parse_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
         if state == "planned" and (plan := _parse_plan(detail)) is not None:
             runs[number] = Run(plan)
         elif number in runs:
-            runs[number] = replace(runs[number], outcome=_parse_outcome(state, detail, runs[number].stopped))
+            runs[number] = replace(runs[number], outcome=_parse_outcome(state, detail, runs[number].stop_error))
         else:
             unplanned.append(number)
     return list(runs.values()), list(dict.fromkeys(unplanned))
@@ -278,15 +292,15 @@ def _parse_plan(detail: Mapping[str, Any]) -> Plan | None:
         return None
 
 
-def _parse_outcome(state: str, detail: Mapping[str, Any], stopped: str | None) -> Outcome:
-    """Return the outcome that an entry after the plan records; `stopped`: the error that stopped the run before."""
+def _parse_outcome(state: str, detail: Mapping[str, Any], stop_error: str | None) -> Outcome:
+    """Return the outcome that an entry after the plan records; `stop_error`: what stopped the run before."""
     match state:
         case "stopped":
             return Stopped(str(detail.get("table", "")), str(detail.get("found", "")))
         case "completed":
             return Completed(detail)
         case _:
-            return Abandoned(str(detail.get("reason", "")), tuple(detail.get("published", ())), stopped)
+            return Abandoned(str(detail.get("reason", "")), tuple(detail.get("published", ())), stop_error)
 
 
 def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
@@ -391,7 +405,7 @@ def _retry_commit(commit: Callable[[], None], where: str) -> None:
 
 
 def _commit_rows(
-    delta_table: DeltaTable, rows: list[dict[str, Any]], mode: Literal["append", "overwrite"], ids: list[Transaction]
+    delta_table: DeltaTable, rows: list[_EntryRow], mode: Literal["append", "overwrite"], ids: list[Transaction]
 ) -> None:
     """Write rows after exactly the version of the journal that was read, else raise CommitFailedError."""
     data = pa.Table.from_pylist(rows, schema=_ARROW)
@@ -407,11 +421,11 @@ def _read_entries(delta_table: DeltaTable) -> list[JournalEntry]:
 _ENTRY_COLUMNS = ("run", "entry", "at", "sequence")
 
 
-def _parse_entry(row: Mapping[str, Any]) -> JournalEntry:
+def _parse_entry(row: _EntryRow) -> JournalEntry:
     return JournalEntry(row["run"], row["entry"], row["sequence"] or 0, row["at"])
 
 
-def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[_EntryRow]:
     """Return the rows of the journal, none before the first run; raise TableError if one of its files is broken."""
     table = runs_table(warehouse, pipeline)
     delta_table = open_table(table)
@@ -419,16 +433,23 @@ def _read_rows(warehouse: str, pipeline: str, columns: Sequence[str]) -> list[di
         return _load_rows(delta_table, columns) if delta_table is not None else []
 
 
-def _load_rows(delta_table: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:
+def _load_rows(delta_table: DeltaTable, columns: Sequence[str]) -> list[_EntryRow]:
     """Return rows of the journal; a column that the table lacks is null (`sequence`, in those of older versions)."""
     stored = {field.name for field in delta_table.schema().fields}
     rows = open_dataset(delta_table).to_table(columns=[name for name in columns if name in stored]).to_pylist()
     return [dict.fromkeys(columns) | row for row in rows]
 
 
-def _entry_row(run: Run, at: datetime, sequence: int) -> dict[str, Any]:
-    row = {"run": run.number, "entry": run.state, "at": at, "runId": run.run_id, "knownAt": run.known_at}
-    return {**row, "detail": json.dumps(run.detail), "sequence": sequence}
+def _entry_row(run: Run, at: datetime, sequence: int) -> _EntryRow:
+    return {
+        "run": run.number,
+        "entry": run.state,
+        "at": at,
+        "runId": run.run_id,
+        "knownAt": run.known_at,
+        "detail": json.dumps(run.detail),
+        "sequence": sequence,
+    }
 
 
 def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:

@@ -186,7 +186,7 @@ def abandon_run(warehouse: str, run: Run, reason: str) -> None:
     places = (place.split(".") for place in fields)
     names = sorted({place[1] for place in places if place[0] in ("topics", "views")})
     published = [name for name in names if read_last_run(Table(warehouse, pipeline, name, "versions")) >= first]
-    journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stopped)))
+    journal.append_entry(warehouse, replace(run, outcome=Abandoned(reason, tuple(published), run.stop_error)))
 
 
 def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run]) -> tuple[int, TopicPlan] | None:

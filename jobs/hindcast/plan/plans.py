@@ -152,7 +152,7 @@ class Plan:
         return self.purpose.only if isinstance(self.purpose, Replay) else None
 
     @property
-    def released(self) -> Mapping[str, ReleasedKeys]:
+    def released_keys(self) -> Mapping[str, ReleasedKeys]:
         """By table, the keys whose held changes a person released; empty unless that is what the run is for."""
         return self.purpose.tables if isinstance(self.purpose, Release) else {}
 

@@ -125,7 +125,7 @@ def _select_rederived(waiting: DataFrame, rederived: DataFrame | None) -> DataFr
 
 def find_released_units(plan: Plan, name: str, waiting: DataFrame) -> DataFrame:
     """Return the units of `waiting` (`hold_store.read_held_units`) that a plan releases and that are still as seen."""
-    release = plan.released.get(name)
+    release = plan.released_keys.get(name)
     if release is None:
         return waiting.where("false")
     looked_at = F.col("at") <= F.lit(release.until)
@@ -256,7 +256,7 @@ def append_entries(
     _commit_entries(passed, entries, passed.name)
     if held is None or stopped:
         return
-    released = plan.released.get(passed.name)
+    released = plan.released_keys.get(passed.name)
     by = released.by if released else None
     ended = [
         hold_store.build_end_entries(units, table, entry, run=plan.run, at=at, by=by if entry == "released" else None)

@@ -111,7 +111,7 @@ def render_page(report: RunReport) -> str:
         corrected=sum(table.corrected for table in tables),
         ages=list(dict.fromkeys(age for table in tables for age in table.ages)),
         most=max((n for table in tables for n in table.ages.values()), default=0),
-        held=report.held,
+        held=report.held_keys,
         gates=len(gates),
         outcomes=[(outcome, counts[outcome]) for outcome in OUTCOMES],
         failing=failing[:MAX_GATES_WITHOUT_SCRIPT],
@@ -128,7 +128,7 @@ def render_page(report: RunReport) -> str:
 def summarize_outcome(report: RunReport) -> RunSummary:
     """Return what a person on call wants to know first: the outcome of the run and the numbers behind it."""
     run = f"Run {report.run} of {report.pipeline}"
-    gates, held = _summarize_gates(report), report.held
+    gates, held = _summarize_gates(report), report.held_keys
     wrong, clauses = [topic.name for topic in _summarize_topics(report) if not topic.is_balanced], []
     if held:
         keys = sum(table.keys for table in held.values())

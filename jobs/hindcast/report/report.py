@@ -9,13 +9,13 @@ from datetime import datetime
 
 from hindcast.bitemporal import windows
 from hindcast.common.errors import RunError
-from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal
+from hindcast.plan.definitions import ContractChange
 from hindcast.plan.journal import Completed, Run
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Requeue
@@ -138,7 +138,7 @@ def _report_changes(
     return summarize_aggregate(contract, plan, name, report, previous or NOTHING_LEFT_OUT)
 
 
-def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> JsonObject | None:
+def _describe_contract(warehouse: str, contract: Contract, plan: Plan) -> ContractChange | None:
     """Return how the contract of a run differs from that of the last completed run before it; None if it does not."""
     past = journal.read_runs(warehouse, contract.pipeline)
     fields = list_fields(contract) if contract.hash == plan.contract else definitions.find_fields(past, plan.contract)
@@ -158,8 +158,8 @@ def locate_ties(kafka: str, topic_plan: TopicPlan, counts: TieCounts) -> Mapping
 def _rerun_commands(contract: Contract, plan: Plan) -> str:
     """Return the commands that repeat what a run did, on current data."""
     pipeline = contract.pipeline
-    if plan.released:
-        return "; ".join(_release_command(contract, name, of.keys) for name, of in plan.released.items())
+    if plan.released_keys:
+        return "; ".join(_release_command(contract, name, of.keys) for name, of in plan.released_keys.items())
     if plan.requeue:
         return f"hindcast requeue {pipeline}{_requeue_options(contract, plan.requeue)}"
     until = f" --until {plan.interval_end.isoformat()}" if plan.interval_end else ""
@@ -191,10 +191,10 @@ def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
     """Return the report of a completed or stopped run; raise RunError for any other run."""
     if isinstance(run.outcome, Completed):
         return RunReport.from_json(run.outcome.report)
-    if run.stopped is None:
+    if run.stop_error is None:
         where, fix = f"{contract.pipeline}, run {run.number}", "wait until it has ended"
         raise RunError(f"a run that is {run.state} has no report", where=where, fix=fix)
-    return build_report(warehouse, contract, run.plan, stopped=run.stopped)
+    return build_report(warehouse, contract, run.plan, stopped=run.stop_error)
 
 
 LEFT_OUT = ("no_key", "no_value", "too_late")
@@ -217,7 +217,7 @@ def _report_gate(contract: Contract, plan: Plan, name: str, gate: TrackedResult)
     if gate.outcome != "failed" or gate.failing is None:
         return GateReport(gate)
     which = " --held" if gate.on_failure == "quarantine" else f" --gate {gate.gate}"
-    which = "" if name in plan.released else which
+    which = "" if name in plan.released_keys else which
     return GateReport(gate, f"hindcast failing {contract.pipeline} --run {plan.run} --table {name}{which}")
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.step_events import StepFields
+from hindcast.plan.definitions import ContractChange
 from hindcast.plan.purposes import Erasure
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import OverdueKeys
@@ -268,7 +269,7 @@ class RunReport:
     erasure: Erasure | None = None
     state: Literal["completed", "stopped"] = "completed"
     found: str | None = None
-    contract: JsonObject | None = None
+    contract: ContractChange | None = None
     abandoned: Sequence[AbandonedRun] = ()
     topics: Mapping[str, TopicReport] = field(default_factory=dict)
     tables: Mapping[str, TableReport] = field(default_factory=dict)
@@ -276,7 +277,7 @@ class RunReport:
     rebuilt: bool = False
 
     @property
-    def held(self) -> dict[str, HeldKeys]:
+    def held_keys(self) -> dict[str, HeldKeys]:
         """The keys that are held back, by table."""
         return {name: table.held for name, table in self.tables.items() if table.held}
 
@@ -301,7 +302,7 @@ class RunReport:
             "reason": self.reason,
             **(self.erasure.as_json() if self.erasure else {}),
             "found": self.found,
-            "contract": self.contract,
+            "contract": self.contract.as_json() if self.contract else None,
             "givenUp": [run.as_json() for run in self.abandoned] or None,
             "rebuilt": self.rebuilt or None,
         }
@@ -333,7 +334,7 @@ class RunReport:
             Erasure(erasure["topic"], erasure["sha256"]) if erasure else None,
             report.get("state") or "completed",
             report.get("found"),
-            report.get("contract"),
+            ContractChange.from_json(contract) if (contract := report.get("contract")) else None,
             tuple(map(AbandonedRun.from_json, report.get("givenUp") or ())),
             {name: TopicReport.from_json(name, topic) for name, topic in (report.get("topics") or {}).items()},
             {name: TableReport.from_json(table) for name, table in (report.get("tables") or {}).items()},

@@ -46,7 +46,7 @@ class ChangeStatistics(NamedTuple):
 
 
 def parse_statistics(row: Mapping[str, Any]) -> ChangeStatistics:
-    """Return the values of `statistics_columns` in a row; `ages` without zeros."""
+    """Return the values of `statistics_columns` in a row with more; `ages` without zeros."""
     ages = {age: n for age, n in row["ages"].items() if n}
     return ChangeStatistics(row["opened"], row["closed"], row["corrected"], ages)
 

@@ -11,17 +11,17 @@ import json
 from collections import Counter
 from collections.abc import Collection
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.bitemporal import ties
 from hindcast.bitemporal.plane import drop_matching_rows
-from hindcast.common.errors import RecordError, escape_controls
-from hindcast.common.plurals import format_count, format_counts
+from hindcast.common.errors import RecordError
+from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, find, locate_complaint
@@ -35,10 +35,9 @@ from hindcast.plan import definitions, inputs, journal, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.quality import hold_back
-from hindcast.quality.expectations import format_gate
 from hindcast.quality.staged_change import StagedChange
 from hindcast.query import show
-from hindcast.report import report, report_text
+from hindcast.report import report
 from hindcast.runs import (
     change_statistics,
     emission,
@@ -48,10 +47,13 @@ from hindcast.runs import (
     tie_counts,
     widening,
 )
+from hindcast.runs.change_statistics import ChangeStatistics
 from hindcast.runs.derive_whole import DerivedChange, derive_whole_topic, derive_whole_view
+from hindcast.runs.run_preview import RunPreview, TablePreview, TopicPreview
 from hindcast.runs.table_diff import table_schema
 from hindcast.runs.topic_records import TopicRecords
 from hindcast.store import pinning, row_reader, schema_evolution, table_creation, tables
+from hindcast.store.commit_notes import TieCounts
 from hindcast.store.tables import Table
 
 EXAMPLES = 3
@@ -60,17 +62,10 @@ EXAMPLES = 3
 
 def preview_run(
     spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
-) -> dict[str, Any]:
+) -> RunPreview:
     """Return what a run up to `interval_end` (UTC; None: everything available) or about `only` a table would change.
 
-    `tables`: for each the rows that it would open and close, and how many of these are past answers (`corrected`), by
-    age in `ages`; `examples`, rows with `change`, before (close) and after (open); the results of its `gates`. Changes
-    of keys that quarantine gates would hold back (`held`: how many keys) are not included, nor in tables below.
-    `topics`: for each the `offsets` that it would ingest, the `fates` of its records, and under `stops` why the run
-    would stop, because too many are malformed, else null; `ties` if there are any. The rest of the preview assumes that
-    the run would not stop. `underWay`: the `run` and `runId` of the run that had not ended when the preview began, or
-    null. `contract`: what has changed in it since the last run (definitions.py), or null.
-
+    Changes of keys that quarantine gates would hold back are not included, nor in tables below.
     Raise what the run would: ContractError for an expression that Spark refuses or that fails on a record, and for a
     column that must not be widened, TableError for other columns, RecordError for a record of the log that no longer
     decodes.
@@ -92,7 +87,7 @@ def _open_tables(warehouse: str, contract: Contract) -> None:
 
 def _preview_pinned(
     spark: SparkSession, contract: Contract, interval_end: datetime | None, only: str | None
-) -> dict[str, Any]:
+) -> RunPreview:
     """Return what `preview_run` returns; the versions of all tables are pinned."""
     settings, pipeline = read_settings(), contract.pipeline
     for complaint in widening.check_widening(settings.warehouse, contract):
@@ -101,8 +96,8 @@ def _preview_pinned(
     plan = planner.propose_plan(settings.warehouse, settings.kafka, contract, "preview", interval_end, past, only)
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
-    topics: dict[str, Any] = {}
-    changes: dict[str, Any] = {}
+    topics: dict[str, TopicPreview] = {}
+    changes: dict[str, TablePreview] = {}
     stored = sum(tables.count_rows(tables.locate_table(settings.warehouse, contract, name)) for name in contract.topics)
     planned = sum(sum(topic_plan.planned_counts.values()) for topic_plan in plan.topics.values())
     with fit_to_rows(spark, stored + planned):
@@ -132,52 +127,17 @@ def _preview_pinned(
                     raise AssertionError("a table is derived whole")
                 candidates[name] = derived.rows.persist()
                 changes[name], counts = _describe_change(spark, contract, plan, name, candidates, derived)
-                if counts:
-                    topics[name]["ties"] = counts
+                if counts is not None:
+                    located = report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts)
+                    topics[name] = replace(topics[name], ties=located)
         for candidate in candidates.values():
             candidate.unpersist()
-    end = interval_end.isoformat() if interval_end else None
-    about = {"pipeline": pipeline, "knownAt": plan.known_at.isoformat(), "intervalEnd": end}
-    under_way = next(({"run": run.number, "runId": run.run_id} for run in past if run.state == "planned"), None)
+    under_way = next(((run.number, run.run_id) for run in past if run.state == "planned"), None)
     changed = definitions.describe_change(past, contract.hash, list_fields(contract))
-    return {**about, "underWay": under_way, "contract": changed, "topics": topics, "tables": changes}
+    return RunPreview(pipeline, plan.known_at, interval_end, under_way, changed, topics, changes)
 
 
-def format_preview(preview: dict[str, Any]) -> str:
-    """Return a preview (`preview_run`) as text for a terminal or a task's log."""
-    lines = [f"{preview['pipeline']}: what a run would change; nothing was written"]
-    if run := preview["underWay"]:
-        lines.append(
-            f"run {run['run']} ({run['runId']}) is under way: changes that it has not published yet are counted here"
-        )
-    lines += definitions.format_change(preview["contract"])
-    for name, topic in preview["topics"].items():
-        lines.append(
-            f"{name}: {format_count(topic['offsets'], 'offset')}: {format_counts(topic['fates']) or 'nothing new'}"
-        )
-        lines += [f"  {line}" for line in report_text.format_ties(topic.get("ties", {}))]
-        if topic["stops"]:
-            lines += [f"the run would stop: {topic['stops']}", "the rest assumes that it does not stop"]
-    for name, table in preview["tables"].items():
-        lines += ["", f"{name}: {format_count(table['opened'], 'row')} to open, {table['closed']:,} to close"]
-        if widened := table.get("widened"):
-            lines.append(f"{widening.describe_widening(name, widened)}. {table_creation.WIDENING_WARNING}.")
-        if table["held"]:
-            lines.append(f"{format_count(table['held'], 'key')} held back: their changes are not in these rows")
-        if table["corrected"]:
-            changed = format_count(table["corrected"], "past answer")
-            lines.append(f"{changed} would change: {format_counts(table['ages'])}")
-        if table["examples"]:
-            lines.append(show.format_aligned(pa.Table.from_pylist(table["examples"])))
-        lines += [
-            f"gate ({v['on_failure']}) {v['outcome']}: {format_gate(v['expectation'], v['kwargs'])}: {v['detail']}"
-            for v in table["gates"]
-            if v["outcome"] != "passed"
-        ]
-    return escape_controls("\n".join(lines))
-
-
-def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> dict[str, Any]:
+def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> TopicPreview:
     """Return how many offsets of a topic a run would ingest, its records by fate, and why the run would stop."""
     topic, topic_plan = contract.topics[name], plan.topics[name]
     fates = {row["fate"]: row["count"] for row in new.groupBy("fate").count().sort("fate").collect()}
@@ -189,7 +149,7 @@ def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> d
             topic_log.count_records(new, place, topic, field, before=Counter(), to_come=0, written=nothing)
         except RecordError as error:
             stops = str(error)
-    return {"offsets": sum(topic_plan.planned_counts.values()), "fates": fates, "stops": stops}
+    return TopicPreview(sum(topic_plan.planned_counts.values()), fates, stops)
 
 
 def _derive_view(
@@ -220,11 +180,10 @@ def _find_topic_records(spark: SparkSession, contract: Contract, plan: Plan, nam
     return TopicRecords(spark, contract, plan, name, coming=decoded)
 
 
-def _count_ties(contract: Contract, plan: Plan, name: str, tied: DataFrame | None) -> dict[str, Any]:
-    """Return the tie counts of a topic as its report has them; empty if there are none."""
+def _count_ties(tied: DataFrame | None) -> TieCounts | None:
+    """Return the tie counts of the records that a run would publish of a topic; None if there are none."""
     row = None if tied is None else ties.count_ties(tied).first()
-    counts = tie_counts.summarize_ties(row.asDict(recursive=True)["ties"]) if row else None
-    return {**report.locate_ties(contract.kafka_topic(name), plan.topics[name], counts)} if counts else {}
+    return tie_counts.summarize_ties(row.asDict(recursive=True)["ties"]) if row else None
 
 
 def _describe_change(
@@ -234,7 +193,7 @@ def _describe_change(
     name: str,
     candidates: dict[str, DataFrame],
     derived: DerivedChange,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[TablePreview, TieCounts | None]:
     """Return what a run would change in a table, and the tie counts of records that it would publish of a topic."""
     candidate, table = candidates[name], locate_own_table(contract, name)
     changes = derived.changes.persist()
@@ -243,32 +202,25 @@ def _describe_change(
         widened = table_creation.fit_columns(delta_table, table, table_schema(candidate)).widened
     counted = _count_changes(changes, table, plan)
     hidden, expected = find_sensitive_columns(contract)[name], contract.expectations(name)
-    change = contract, plan, name, changes, counted["opened"], counted["closed"], candidates, derived.ties
+    change = contract, plan, name, changes, counted.opened, counted.closed, candidates, derived.ties
     with (
         StagedChange(*change) as staged,
         hold_back.sift_change(staged, expected, derived.after, derived.judged) as (passed, held, verdicts),
     ):
         numbers = counted if passed is staged else _count_changes(passed.change, table, plan)
-        examples = _collect_examples(passed.change, table, hidden) if numbers["corrected"] else []
+        examples = _collect_examples(passed.change, table, hidden) if numbers.corrected else []
         if passed is not staged:
             candidates[name] = _apply_change(spark, candidate, passed.change, table).localCheckpoint()
             candidate.unpersist()
-        counts = _count_ties(contract, plan, name, passed.ties)
+        counts = _count_ties(passed.ties)
     changes.unpersist()
-    described = {
-        **numbers,
-        **({"widened": widened} if widened else {}),
-        "held": held.keys if held is not None else 0,
-        "examples": examples,
-        "gates": [v.as_json() for v in verdicts],
-    }
-    return described, counts
+    return TablePreview(numbers, held.keys if held is not None else 0, examples, verdicts, widened), counts
 
 
-def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> dict[str, Any]:
+def _count_changes(changes: DataFrame, table: Table, plan: Plan) -> ChangeStatistics:
     """Return how many rows would be opened and closed, and how many of these are past answers, by age."""
-    row = changes.agg(*change_statistics.statistics_columns(table, plan.known_at)).first()
-    return row.asDict(recursive=True) if row else {}
+    (row,) = changes.agg(*change_statistics.statistics_columns(table, plan.known_at)).collect()
+    return ChangeStatistics(**row.asDict(recursive=True))
 
 
 def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, table: Table) -> DataFrame:
@@ -281,12 +233,12 @@ def _apply_change(spark: SparkSession, candidate: DataFrame, change: DataFrame, 
     return kept.unionByName(opened, allowMissingColumns=True)
 
 
-def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[dict[str, Any]]:
+def _collect_examples(changes: DataFrame, table: Table, hidden: Collection[str]) -> list[JsonObject]:
     """Return all changed rows of the first `EXAMPLES` keys with a changed past answer; `hidden` columns read `***`."""
     key = [column for column in table.key if column in changes.columns]
     keys = changes.where(tables.is_correction(table)).select(*key).distinct().sort(*key).limit(EXAMPLES)
     shown = changes.join(keys, key, "left_semi").sort(*key, *PERIODS[table.kind], "change").limit(20)
     columns = ["change", *(c for c in changes.columns if c != "change" and not c.startswith("_"))]
     rows = [row.asDict(recursive=True) for row in shown.select(*columns).collect()]
-    plain: list[dict[str, Any]] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
+    plain: list[JsonObject] = json.loads(show.as_json(pa.Table.from_pylist(rows)))
     return [{column: "***" if column in hidden else value for column, value in row.items()} for row in plain]

@@ -42,7 +42,7 @@ def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: 
     try:
         counted = _count_change(change, table, plan, derived, staged)
         expected = contract.expectations(name)
-        unchanged = not counted.note.changed and not any(gate.can_fail_without_change for gate in expected)
+        unchanged = not counted.note.changed_rows and not any(gate.can_fail_without_change for gate in expected)
         if unchanged and not _has_quarantine(table):
             return _commit_left_out(plan, table, change, counted.note, derived)
         opened, closed = counted.note.opened, counted.note.closed
@@ -52,7 +52,7 @@ def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: 
                 staged, derived = None, derived._replace(ties=passed.ties)
                 counted = _count_change(passed.change, table, plan, derived, staged)
             note = counted.note
-            if not note.changed:
+            if not note.changed_rows:
                 return _commit_left_out(plan, table, passed.change, note, derived)
             if staged is not None:
                 delta_rs_writer.add_files(staged.files, table, plan.run, note.as_json(), after=derived.after)
@@ -68,7 +68,7 @@ def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: 
                 closing=closing,
                 note=note,
                 after=derived.after,
-                few=files.is_small(note.changed, counted.bytes_),
+                few=files.is_small(note.changed_rows, counted.bytes_),
             )
             return note
     finally:

@@ -318,7 +318,7 @@ def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Tabl
     table = locate_own_table(contract, name)
     if tables.read_last_run(table) >= plan.run:
         return tables.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
-    if name in (*plan.released, plan.only, plan.upgraded_table) or any(
+    if name in (*plan.released_keys, plan.only, plan.upgraded_table) or any(
         gate.type == FRESHNESS_RULE for gate in contract.expectations(name)
     ):
         return None

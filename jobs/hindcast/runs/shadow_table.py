@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import TableError
+from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal, notices
 from hindcast.store import arrow_reader, commits, row_reader, table_creation, tables
@@ -47,14 +48,14 @@ def build_shadow(spark: SparkSession, table: Table) -> None:
     if delta_table is None or (older := tables.read_older_format(delta_table)) is None:
         return
     build = _read_build(new)
-    if build is None or not _is_readable(table, build["version"]):
+    if build is None or not _is_readable(table, build.version):
         build = _begin_build(spark, table, new)
-    version = spark.read.format("delta").option("versionAsOf", build["version"]).load(table.path)
+    version = spark.read.format("delta").option("versionAsOf", build.version).load(table.path)
     rows = row_reader.convert_older_rows(version, older)
-    chunk = F.pmod(F.xxhash64(*(F.col(f"`{column}`") for column in table.key)), F.lit(build["chunks"]))
-    for number in range(build["chunks"]):
+    chunk = F.pmod(F.xxhash64(*(F.col(f"`{column}`") for column in table.key)), F.lit(build.chunks))
+    for number in range(build.chunks):
         notices.refuse_forgetting(table.warehouse, table.pipeline, f"the upgrade of {table.name}")
-        append_chunk(rows.where(chunk == number), new, build["after"] + number + 1)
+        append_chunk(rows.where(chunk == number), new, build.after + number + 1)
 
 
 def append_chunk(rows: DataFrame, new: Table, number: int) -> None:
@@ -71,9 +72,9 @@ def catch_up_shadow(spark: SparkSession, table: Table) -> Iterator[DataFrame]:
     """
     new = shadow_table(table)
     build = _read_build(new)
-    if build is None or tables.read_last_run(new) < build["after"] + build["chunks"]:
+    if build is None or tables.read_last_run(new) < build.after + build.chunks:
         raise TableError("the new table has not been built yet", where=new.path, fix="hindcast upgrade builds it")
-    current, since = row_reader.load_rows(spark, table), F.lit(datetime.fromisoformat(build["knownAt"]))
+    current, since = row_reader.load_rows(spark, table), F.lit(build.known_at)
     key = F.struct(*(F.col(f"`{column}`") for column in table.key))
     touched = (
         current.where((F.col("systemFrom") > since) | (F.col("systemTo") > since)).select(key.alias("_key")).distinct()
@@ -99,23 +100,38 @@ def clear_shadow(spark: SparkSession, table: Table) -> None:
     """Empty the table that was built, so that the next build starts from scratch."""
     new = shadow_table(table)
     if (delta_table := tables.open_table(new)) is not None:
-        _write_build(delta_table, new, {})
+        _write_build(delta_table, new, None)
         spark.sql(f"DELETE FROM delta.`{new.path}`").collect()  # noqa: S608  # a path of ours
 
 
-def _begin_build(spark: SparkSession, table: Table, new: Table) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Build:
+    """From which version of a table, and up to which run's known-at, its shadow is built, in how many chunks.
+
+    `after`: the number of the last commit to the shadow before.
+    """
+
+    version: int
+    known_at: datetime
+    chunks: int
+    after: int
+
+    def as_json(self) -> JsonObject:
+        """Return the value of the table property."""
+        known_at = self.known_at.isoformat()
+        return {"version": self.version, "knownAt": known_at, "chunks": self.chunks, "after": self.after}
+
+
+def _begin_build(spark: SparkSession, table: Table, new: Table) -> _Build:
     """Create or empty the new table; store and return from which version it is built, and in how many chunks."""
     version = DeltaTable(table.path).version()
     runs = [run.known_at for run in journal.read_runs(table.warehouse, table.pipeline) if run.is_finished]
     rows = row_reader.load_rows(spark, table)
     created = table_creation.ensure_table(new, table_creation.make_nullable(rows.schema))
     clear_shadow(spark, table)
-    build = {
-        "version": version,
-        "knownAt": max(runs, default=datetime.min.replace(tzinfo=UTC)).isoformat(),
-        "chunks": max(1, -(-tables.count_rows(table) // read_settings().chunk)),
-        "after": tables.read_last_run(new),
-    }
+    known_at = max(runs, default=datetime.min.replace(tzinfo=UTC))
+    chunks = max(1, -(-tables.count_rows(table) // read_settings().chunk))
+    build = _Build(version, known_at, chunks, tables.read_last_run(new))
     _write_build(DeltaTable(created.table_uri), new, build)
     return build
 
@@ -130,18 +146,20 @@ def _is_readable(table: Table, version: int) -> bool:
     return all(file.type != FileType.NotFound for file in files)
 
 
-def _read_build(new: Table) -> dict[str, Any] | None:
+def _read_build(new: Table) -> _Build | None:
     """Return what `_begin_build` stored; None if nothing is being built."""
     delta_table = tables.open_table(new)
-    build = (
-        json.loads(delta_table.metadata().configuration.get(BUILD_PROPERTY, "{}")) if delta_table is not None else {}
-    )
-    return build or None
+    properties = delta_table.metadata().configuration if delta_table is not None else {}
+    build = json.loads(properties.get(BUILD_PROPERTY, "{}"))
+    if not build:
+        return None
+    return _Build(build["version"], datetime.fromisoformat(build["knownAt"]), build["chunks"], build["after"])
 
 
-def _write_build(delta_table: DeltaTable, new: Table, build: dict[str, Any]) -> None:
+def _write_build(delta_table: DeltaTable, new: Table, build: _Build | None) -> None:
+    text = json.dumps(build.as_json() if build else {})
     try:
-        delta_table.alter.set_table_properties({BUILD_PROPERTY: json.dumps(build)}, raise_if_not_exists=False)
+        delta_table.alter.set_table_properties({BUILD_PROPERTY: text}, raise_if_not_exists=False)
     except (DeltaError, OSError) as error:
         raise table_creation.explain_write_error(error, new.path) from None
 

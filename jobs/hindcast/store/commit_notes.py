@@ -100,7 +100,7 @@ class TableNote:
     kernel: str | None = None
 
     @property
-    def changed(self) -> int:
+    def changed_rows(self) -> int:
         """The number of rows opened and closed."""
         return self.opened + self.closed
 

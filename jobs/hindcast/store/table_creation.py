@@ -23,6 +23,7 @@ from hindcast.store.tables import (
     EVOLUTION,
     FORMAT_NUMBER,
     INTERNAL_KINDS,
+    NO_MARKS,
     STATISTICS,
     Table,
     open_latest,
@@ -81,19 +82,19 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
     longer needs, with null.
     """
     refuse_older_format(table)
-    marks, current = read_marks(delta_table) or {}, tables.spark_schema(delta_table)
+    marks, current = read_marks(delta_table) or NO_MARKS, tables.spark_schema(delta_table)
     change = find_difference(current, schema, table.key)
     problems, dropped = list(change.refused.values()), read_dropped_columns(delta_table)
     own = [c for c in change.dropped if c not in dropped]
     own = [c for c in own if table.kind in INTERNAL_KINDS or c.startswith("_") or c in PERIOD_COLUMNS]
     problems += [f"{name} is missing" for name in own if table.kind not in ("log", "quarantine")]
-    problems += [f"the key column {name} is missing" for name in change.dropped if name in marks.get("key", ())]
+    problems += [f"the key column {name} is missing" for name in change.dropped if name in marks["key"]]
     if table.kind in INTERNAL_KINDS:
         problems += [f"{name} changed from {old} to {new}" for name, (old, new) in change.widened.items()]
-    if marks.get("kind") != table.kind:
-        problems.append(f"its kind is {marks.get('kind')}, not {table.kind}")
-    if tuple(marks.get("key", ())) != table.key:
-        problems.append(f"the key was {', '.join(marks.get('key', []))}")
+    if marks["kind"] != table.kind:
+        problems.append(f"its kind is {marks['kind']}, not {table.kind}")
+    if tuple(marks["key"]) != table.key:
+        problems.append(f"the key was {', '.join(marks['key'])}")
     if problems:
         raise TableError(
             f"cannot take its new columns: {'; '.join(problems)}\n"
@@ -117,7 +118,7 @@ def fit_columns(delta_table: DeltaTable, table: Table, schema: StructType) -> Co
 def refuse_older_format(table: Table) -> None:
     """Raise TableError if runs cannot write to the table: it is not ours, or has an older store format."""
     delta_table = open_table(table)
-    if delta_table is None or (read_marks(delta_table) or {})["hindcast"] >= FORMAT_NUMBER:
+    if delta_table is None or (read_marks(delta_table) or NO_MARKS)["hindcast"] >= FORMAT_NUMBER:
         return
     if (older := read_older_format(delta_table)) is not None:
         raise TableError(

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -271,13 +271,26 @@ def column_types(delta_table: DeltaTable) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in spark_schema(delta_table).fields if f.name not in dropped}
 
 
-def read_marks(delta_table: DeltaTable) -> dict[str, Any] | None:
-    """Return the marks of our own table: its store format, kind and key (`Table.description`); None without them."""
+class Marks(TypedDict):
+    """What the description of our own table says: its store format, kind and key (`Table.description`)."""
+
+    hindcast: int
+    kind: str
+    key: list[str]
+
+
+NO_MARKS: Marks = {"hindcast": 0, "kind": "", "key": []}
+
+
+def read_marks(delta_table: DeltaTable) -> Marks | None:
+    """Return the marks of our own table; None without them."""
     try:
         marks = json.loads(delta_table.metadata().description or "{}")
     except ValueError:
         return None
-    return marks if isinstance(marks, dict) and isinstance(marks.get("hindcast"), int) else None
+    if not isinstance(marks, dict) or not isinstance(marks.get("hindcast"), int):
+        return None
+    return {"hindcast": marks["hindcast"], "kind": marks.get("kind", ""), "key": marks.get("key", [])}
 
 
 def read_last_run(table: Table, part: str = "") -> int:
@@ -326,7 +339,7 @@ def read_notes(table: Table, parse: Callable[[Mapping[str, Any]], Note], limit: 
     return notes
 
 
-def _read_commits(delta_table: DeltaTable, limit: int) -> list[dict[str, Any]]:
+def _read_commits(delta_table: DeltaTable, limit: int) -> Sequence[Mapping[str, Any]]:
     """Return the last commits to a table, newest first; of a pinned table none that came later.
 
     delta-rs lists later ones too, first, and numbers the others wrongly.

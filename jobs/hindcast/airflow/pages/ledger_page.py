@@ -59,7 +59,7 @@ def _format_run(run: Run) -> JsonObject:
         "state": run.state,
         "knownAt": run.known_at.isoformat(),
         "intervalEnd": end.isoformat() if (end := run.plan.interval_end) else None,
-        "release": bool(run.plan.released),
+        "release": bool(run.plan.released_keys),
     }
 
 

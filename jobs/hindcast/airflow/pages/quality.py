@@ -52,7 +52,7 @@ class RunEntry:
             "runId": self.run.run_id,
             "state": self.run.state,
             "ended": self.run.has_report,
-            "found": self.run.stopped,
+            "found": self.run.stop_error,
             "knownAt": self.run.known_at.isoformat(),
             "intervalEnd": end.isoformat() if (end := self.run.plan.interval_end) else None,
             **self.outcome.as_json(),

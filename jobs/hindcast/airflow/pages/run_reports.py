@@ -48,7 +48,7 @@ def summarize_run(settings: Settings, run: Run) -> RunOutcome:
             fix = f"hindcast verify {pipeline} --quick says what is wrong with the journal"
             raise TableError(found, where=journal.runs_table(settings.warehouse, pipeline).path, fix=fix) from None
     folder = settings.reports / run.plan.pipeline
-    name = find_file(folder, f"run-{run.number}.json") if run.stopped is not None else None
+    name = find_file(folder, f"run-{run.number}.json") if run.stop_error is not None else None
     return summarize_unread_run(run) if name is None else _summarize_file(run, folder / name)
 
 
@@ -91,7 +91,7 @@ def _summarize_report(run: Run, report: RunReport | None) -> RunOutcome:
         "records": _sum_counts(topic.offsets for topic in topics),
         "late": _sum_counts(topic.late for topic in topics),
         "corrected": _sum_counts(table.corrected for table in tables),
-        "held": _sum_counts(held.keys for held in report.held.values()),
+        "held": _sum_counts(held.keys for held in report.held_keys.values()),
     }
     return RunOutcome(
         summary.kind if summary else run.state,

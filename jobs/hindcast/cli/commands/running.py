@@ -98,11 +98,14 @@ def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
 
 def preview(arguments: argparse.Namespace) -> int:
     """Show what a run would change, past answers above all; write nothing."""
-    from hindcast.runs import preview
+    from hindcast.runs import preview, run_preview
 
     until = parse_moment(arguments.pipeline, arguments.until) if arguments.until else None
     changes = preview.preview_run(open_session(arguments.pipeline), arguments.pipeline, until, arguments.only)
-    print(json.dumps(changes, indent=2) if arguments.format == "json" else preview.format_preview(changes))
+    text = (
+        json.dumps(changes.as_json(), indent=2) if arguments.format == "json" else run_preview.format_preview(changes)
+    )
+    print(text)
     return 0
 
 

@@ -19,7 +19,7 @@ from hindcast.store.tables import Table
 
 def check_marks(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     """Yield a finding if a table is not marked as of its kind, with its key."""
-    marked = tables.read_marks(delta_table) or {}
+    marked = tables.read_marks(delta_table) or tables.NO_MARKS
     if marked.get("kind") != table.kind:
         yield Finding(
             "format", table.name, f"is marked as {marked.get('kind')}, not {table.kind}", backup_advice(table)

@@ -80,7 +80,7 @@ def _read_run_numbers(table: Table, delta_table: DeltaTable, logged: Mapping[Tab
         case "emitted":
             return set(read_notes(table, dict))
         case "versions" | "events" | "windows" | "pairs":
-            writers = {run for run, note in read_notes(table, TableNote.from_json).items() if note.changed}
+            writers = {run for run, note in read_notes(table, TableNote.from_json).items() if note.changed_rows}
             return {*writers, delta_table.transaction_version(table.app_id()) or 0}
         case _:
             return set()
@@ -114,7 +114,7 @@ def _has_written(run: Run, table: Table) -> bool:
         return upgrade is not None and upgrade.table == name and upgrade.version is not None
     if kind == "emitted":
         return name in run.results and bool(run.results[name].emitted)
-    return table.name in run.results and bool(run.results[table.name].changed)
+    return table.name in run.results and bool(run.results[table.name].changed_rows)
 
 
 def find_unsettled_moment(runs: list[Run]) -> datetime | None:
