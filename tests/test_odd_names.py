@@ -10,7 +10,8 @@ import pytest
 
 from hindcast.airflow.pages import catalog
 from hindcast.cli import main
-from hindcast.common.errors import ContractError
+from hindcast.common.errors import ContractError, SettingsError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, find, try_load_all
 from test_contracts import GOOD
 from test_dags import parsed
@@ -102,6 +103,22 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.Captu
         for option in ([], ["--held"]):
             assert main.main(["failing", "shop", "--table", "\udc80", *option]) == 1
             assert r"'\x80' is not UTF-8 text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [[], ["--held"]])
+def test_an_unknown_table_has_not_simply_no_failing_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    with shop(tmp_path):
+        assert main.main(["failing", "shop", "--table", "price", *option]) == 1
+        assert "no table 'price'\n  what to do: did you mean 'prices'?" in capsys.readouterr().err
+        assert main.main(["failing", "shop", "--table", "prices", *option]) == 0
+
+
+def test_a_warehouse_with_a_password_in_its_address_is_refused_without_it() -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"HINDCAST_WAREHOUSE": "s3a://ann:hunter2@shop/tables"})
+    assert ("AWS_SECRET_ACCESS_KEY" in str(caught.value), "hunter2" in str(caught.value)) == (True, False)
 
 
 def test_a_pipeline_of_any_length_is_looked_for(schemas: Path) -> None:

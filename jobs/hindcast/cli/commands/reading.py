@@ -82,6 +82,7 @@ def failing(arguments: argparse.Namespace) -> int:
     """List the rows that failed a gate, or that are held back because of it."""
     import pyarrow.compute as pc
 
+    from hindcast.common.errors import suggest_nearest
     from hindcast.quality import hold_store
 
     contract, warehouse = load_contract(arguments.pipeline), read_settings().warehouse
@@ -91,6 +92,10 @@ def failing(arguments: argparse.Namespace) -> int:
             rows = rows.filter(pc.equal(rows.column("table"), arguments.table))
     else:
         rows = hold_store.list_entries(warehouse, arguments.pipeline, arguments.table, arguments.run, arguments.gate)
+    tables = (*contract.topics, *contract.views)
+    if arguments.table and arguments.table not in tables and not rows.num_rows:  # one of former times can have rows
+        fix = suggest_nearest(arguments.table, tables)
+        raise QueryError(f"no table '{arguments.table}'", where=arguments.pipeline, fix=fix)
     empty = [name for name in rows.column_names if 0 < rows.num_rows == rows.column(name).null_count]
     shown, note = limit_rows(rows, arguments.format, arguments.limit)
     shown = hold_store.mask_keys(contract, shown)
