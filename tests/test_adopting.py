@@ -14,6 +14,7 @@ from hindcast.common.errors import RequestError, TableError, UnknownError
 from hindcast.contract import Contract, list_shapes, load
 from hindcast.ingest import initial_rows
 from hindcast.ops.upgrade import upgrade
+from hindcast.plan.purposes import Upgrade
 from hindcast.store import row_reader, tables
 from hindcast.store.store_formats import UNKNOWN_TIME, OlderFormat
 from pipelines import RESTAURANT, at
@@ -31,7 +32,7 @@ def contract(folder: Path, text: str = RESTAURANT) -> Contract:
     return load(folder / "restaurant.yaml")
 
 
-def asked(folder: Path, columns: dict[str, Any], text: str = RESTAURANT, **how: Any) -> dict[str, Any] | None:
+def asked(folder: Path, columns: dict[str, Any], text: str = RESTAURANT, **how: Any) -> Upgrade | None:
     """What a run would be asked that adopts a table of these columns."""
     it = contract(folder, text)
     table = tables.locate_table(str(folder / "warehouse"), it, "menu")
@@ -40,8 +41,7 @@ def asked(folder: Path, columns: dict[str, Any], text: str = RESTAURANT, **how: 
 
 
 def test_a_plain_table_is_adopted_as_it_is_at_one_version(tmp_path: Path) -> None:
-    begin = {"table": "menu", "mode": "in-place", "step": "begin"}
-    assert asked(tmp_path, LATEST) == {**begin, "from": "latest", "version": 0}
+    assert asked(tmp_path, LATEST) == Upgrade("menu", "in-place", "begin", "latest", 0)
 
 
 @pytest.mark.parametrize(

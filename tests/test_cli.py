@@ -18,6 +18,7 @@ from hindcast.common import session
 from hindcast.kafka import topics
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
+from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast_local import ports
 from pipelines import RESTAURANT, Pipeline, at, pipeline
@@ -207,12 +208,18 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         assert "2 offsets: 2 accepted" in out
 
 
+def report_of(run: int) -> RunReport:
+    return RunReport("", run, "", None)
+
+
 def test_a_run_with_options_does_not_finish_another_one(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = []
     monkeypatch.setattr(running, "open_session", lambda _: None)
-    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: finished.append(number) or {"run": number})
+    monkeypatch.setattr(
+        run_steps, "execute_run", lambda _, __, number: finished.append(number) or RunReport("", number, "", None)
+    )
     with pipeline(None, broker, tmp_path) as p:
         number = run_steps.plan_run(p.name, "cli__first", at(5), None, "a correction")
         for other in (("--until", "2026-01-01T00:00:06"), ("--reason", "another"), ("--only", "menu")):
@@ -231,7 +238,7 @@ def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "open_session", lambda _: None)
-    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: {"run": number})
+    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: report_of(number))
     with pipeline(None, broker, tmp_path) as p:
         number = run_steps.plan_run(p.name, "cli__first")
 
@@ -241,7 +248,7 @@ def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
 
         monkeypatch.setattr(running.time, "sleep", end)
         code, out, err = hindcast("run", p.name, "--wait", "--reason", "a correction", "--format", "json")
-        assert (code, json.loads(out)) == (0, {"run": number + 1})
+        assert (code, json.loads(out)["run"]) == (0, number + 1)
         assert err.startswith(f"{p.name}: waiting until run {number} (cli__first) has ended; ")
         assert journal.read_runs(p.warehouse, p.name)[-1].plan.reason == "a correction"
 

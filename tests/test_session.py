@@ -15,6 +15,7 @@ from hindcast.common import session
 from hindcast.common.session import allow_deep_plans, format_defaults_file, spark_environment, venv_folder
 from hindcast.common.settings import read_settings
 from hindcast.runs import run_steps
+from hindcast.store.commit_notes import TableNote
 
 
 def test_a_connect_client_may_send_deep_plans() -> None:
@@ -71,9 +72,9 @@ def test_a_session_under_spark_submit_writes_files_that_others_cannot_read(
 def test_a_step_of_spark_submit_has_our_umask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ask_umask(*_: object) -> int:
+    def ask_umask(*_: object) -> TableNote:
         os.umask(umask := os.umask(0))
-        return umask
+        return TableNote(umask)
 
     monkeypatch.setattr(session, "open_session", lambda: None)
     monkeypatch.setattr(run_steps, "replay_topic", ask_umask)
@@ -83,4 +84,4 @@ def test_a_step_of_spark_submit_has_our_umask(
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
-    assert json.loads(capsys.readouterr().out) == 0o077
+    assert json.loads(capsys.readouterr().out)["run"] == 0o077

@@ -21,6 +21,7 @@ from hindcast.contract import load
 from hindcast.report.run_report import RunReport
 from hindcast.runs import run_steps
 from hindcast.runs.table_steps import TABLE_STEPS
+from hindcast.store.commit_notes import TableNote
 
 ROOT = Path(__file__).parent.parent
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -230,7 +231,9 @@ def test_every_step_of_tables_has_its_job_and_its_task(monkeypatch: pytest.Monke
     restaurant = load(ROOT / "schemas" / "restaurant.yaml")
     done = []
     for name, step in TABLE_STEPS.items():
-        monkeypatch.setattr(run_steps, step.function, lambda *arguments, name=name: done.append((name, *arguments)))
+        monkeypatch.setattr(
+            run_steps, step.function, lambda *arguments, name=name: done.append((name, *arguments)) or TableNote(7)
+        )
         assert f'step("{name}", ' in (ROOT / "jobs" / f"{name}.py").read_text(encoding="utf-8")
         execute = tasks.table_callable(step)
         assert execute.__name__ == name, "its lineage is found by that"
