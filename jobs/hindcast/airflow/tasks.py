@@ -141,7 +141,9 @@ def table_callable(step: TableStep) -> Callable[..., JsonObject]:
                 from hindcast.airflow import connections
 
                 connections.apply_connection()
-            return step.execute(spark, pipeline, int(run), name)
+            from hindcast.runs import run_steps
+
+            return run_steps.execute_step(spark, pipeline, int(run), step, name).as_json()
 
     execute.__name__ = execute.__qualname__ = step.name
     return execute

@@ -104,7 +104,8 @@ def step(name: str, argv: Sequence[str]) -> int:
                 print(maintenance.format_report(maintenance.maintain_tables(open_session, read_settings(), contract)))
             else:
                 run, table = others
-                print(json.dumps(TABLE_STEPS[name].execute(open_session(), pipeline, int(run), table)))
+                note = run_steps.execute_step(open_session(), pipeline, int(run), TABLE_STEPS[name], table)
+                print(json.dumps(note.as_json()))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         if path := os.environ.get("HINDCAST_FAILURE"):

@@ -36,7 +36,7 @@ from hindcast.runs import derive, emission, expression_checks, spark_errors, sto
 from hindcast.runs.derive_whole import DerivedChange
 from hindcast.runs.prepare import prepare_table
 from hindcast.runs.publish import gate_and_publish_change
-from hindcast.runs.table_steps import TABLE_STEPS
+from hindcast.runs.table_steps import TABLE_STEPS, TableStep
 from hindcast.store import duckdb_reader, tables
 from hindcast.store.change_reader import ChangeReader
 from hindcast.store.commit_notes import TableNote
@@ -222,7 +222,13 @@ def execute_table_steps(spark: SparkSession, pipeline: str, number: int) -> None
     for step in TABLE_STEPS.values():
         for table in step.list_tables(contract):
             if plan.has_work_for(contract, table):
-                step.execute(spark, pipeline, number, table)
+                execute_step(spark, pipeline, number, step, table)
+
+
+def execute_step(spark: SparkSession, pipeline: str, run: int, step: TableStep, table: str) -> TableNote:
+    """Do one step of a run for a table; return the commit's note."""
+    do = replay_topic if step.per == "topic" else build_view
+    return do(spark, pipeline, run, table)
 
 
 @contextmanager

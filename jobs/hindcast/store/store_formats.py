@@ -22,7 +22,9 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
+
+from hindcast.contract.types import ColumnType
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "latest": (),
@@ -86,7 +88,7 @@ class OlderFormat:
 
 
 def recognise_format(
-    columns: Mapping[str, str], key: Mapping[str, Any], value: Mapping[str, Any]
+    columns: Mapping[str, str], key: Mapping[str, ColumnType], value: Mapping[str, ColumnType]
 ) -> tuple[str, list[str]]:
     """Return the format of a plain table with these columns and types, and what does not fit a contract's columns.
 

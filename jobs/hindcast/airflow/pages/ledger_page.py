@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hindcast.airflow.pages import graph
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -17,6 +17,7 @@ from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.journal import Completed, Run
+from hindcast.report.run_report import RunReport
 from hindcast.store import tables
 
 MAX_RUNS = 24
@@ -45,11 +46,12 @@ class _TopicReport:
 
 def _read_report(run: Run, name: str) -> _TopicReport | None:
     """Return what a run's report says of a topic; None without a report, or if it says nothing."""
-    topics: Any = run.outcome.report.get("topics") if isinstance(run.outcome, Completed) else None
-    if (topic := (topics or {}).get(name)) is None:
+    if not isinstance(run.outcome, Completed):
         return None
-    parts = (RunOffsets(p["partition"], p["start"], p["end"], p["fates"]) for p in topic["partitions"])
-    return _TopicReport([part for part in parts if part.end > part.start], topic.get("late") or 0)
+    if (topic := RunReport.from_json(run.outcome.report).topics.get(name)) is None:
+        return None
+    parts = (RunOffsets(part.partition, part.start, part.end, dict(part.fates)) for part in topic.partitions)
+    return _TopicReport([part for part in parts if part.end > part.start], topic.late)
 
 
 def _format_run(run: Run) -> JsonObject:
