@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from hindcast.contract.types import ColumnType
-
 FORMATS: dict[str, tuple[str, ...]] = {
     "latest": (),
     "timestamped": ("timestamp",),
@@ -88,7 +86,7 @@ class OlderFormat:
 
 
 def recognise_format(
-    columns: Mapping[str, str], key: Mapping[str, ColumnType], value: Mapping[str, ColumnType]
+    columns: Mapping[str, str], key: Mapping[str, str | None], value: Mapping[str, str | None]
 ) -> tuple[str, list[str]]:
     """Return the format of a plain table with these columns and types, and what does not fit a contract's columns.
 
