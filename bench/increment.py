@@ -29,6 +29,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from hindcast.plan.runs import Completed, Run
+
 CONTRACT = """
 pipeline: increment
 start: 2026-01-01
@@ -147,7 +149,7 @@ def run(
     known_at = T0 + timedelta(days=3650, hours=number)
     shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
-    entry = journal.Run(plan)
+    entry = Run(plan)
     journal.append_entry(warehouse, entry)
     steps = {}
     for topic in contract.topics:
@@ -161,7 +163,7 @@ def run(
         begun = time.monotonic()
         run_steps.build_view(spark, contract.pipeline, number, view)
         steps[view] = round(time.monotonic() - begun, 2)
-    journal.append_entry(warehouse, replace(entry, outcome=journal.Completed({"tables": {}})))
+    journal.append_entry(warehouse, replace(entry, outcome=Completed({"tables": {}})))
     return steps
 
 

@@ -26,6 +26,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from hindcast.plan.runs import Completed, Planned, Run
+
 CONTRACT = """
 pipeline: bench
 start: 2026-01-01
@@ -176,8 +178,8 @@ def make(count: int, keys: int) -> None:
                 configuration={"delta.dataSkippingStatsColumns": "id,validFrom,validTo,systemFrom,systemTo"},
             )
     plan = Plan("bench", 1, "bench", KNOWN, None, contract.hash, {})
-    for outcome in (journal.Planned(), journal.Completed({"topics": {}, "tables": {}})):
-        journal.append_entry(warehouse, journal.Run(plan, outcome))
+    for outcome in (Planned(), Completed({"topics": {}, "tables": {}})):
+        journal.append_entry(warehouse, Run(plan, outcome))
 
 
 if __name__ == "__main__":

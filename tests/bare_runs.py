@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from hindcast.plan.journal import Abandoned, Completed, Outcome, Planned, Run, Stopped
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Abandoned, Completed, Outcome, Planned, Run, Stopped
 
 OUTCOMES: dict[str, Outcome] = {
     "planned": Planned(),

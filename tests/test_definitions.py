@@ -18,7 +18,7 @@ from hindcast.contract.definition import list_fields
 from hindcast.contract.load import _Loader
 from hindcast.ops.erase.texts import ForgottenTexts
 from hindcast.plan import definitions
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 
 BILLS = """
 pipeline: shop

@@ -21,6 +21,7 @@ from hindcast.contract import Contract, load, locate_complaint_in_file
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Release, ReleasedKeys, Replay
+from hindcast.plan.runs import Run
 from hindcast.quality import expectations, gate_results, gates, json_schemas
 from hindcast.quality.gate_results import GateResult
 from hindcast.quality.staged_change import StagedChange
@@ -319,7 +320,7 @@ def test_runs_are_compared_with_completed_ones_and_shares_are_of_all_that_is_new
         # Each run allowed something else.
         judged = GateResult(0, gate.type, {"factor": run}, "stop", "passed", 1, None, observed, "")
         gate_results.append_results(*place, run, "sales", [judged])
-        entry = journal.Run(plan(run))
+        entry = Run(plan(run))
         journal.append_entry(place[0], entry)
         for ending in [state, *(["abandoned"] if state == "stopped" else [])]:
             journal.append_entry(place[0], replace(entry, outcome=OUTCOMES[ending]))

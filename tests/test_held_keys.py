@@ -17,9 +17,9 @@ from hindcast.airflow import tasks
 from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, load
 from hindcast.plan import definitions, journal, notices, planner
-from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Purpose, Release, ReleasedKeys, Replay, Requeue
+from hindcast.plan.runs import Run
 from hindcast.quality import approval, hold_store
 from hindcast.report import report
 from hindcast.store import table_creation, tables

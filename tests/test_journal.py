@@ -25,8 +25,8 @@ from hindcast.ops import doctor
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
 from hindcast.plan.entries import RANKS
-from hindcast.plan.journal import Abandoned, Planned, Run, Stopped
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Abandoned, Planned, Run, Stopped, parse_outcome
 from hindcast.quality import approval, gate_results, hold_store
 from hindcast.quality.gate_results import GateResult
 from hindcast.runs import run_steps
@@ -43,7 +43,7 @@ HOUR = timedelta(hours=1)
 
 def run_of(number: int, state: str, numbers: int = 1, **detail: str) -> Run:
     run = bare_run("shop", number, T0 + number * HOUR, run_id=f"run {number}", numbers=numbers)
-    return replace(run, outcome=journal._parse_outcome(state, detail, None)) if state != "planned" else run
+    return replace(run, outcome=parse_outcome(state, detail, None)) if state != "planned" else run
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -192,7 +192,7 @@ def entries_of(p: Pipeline) -> list[tuple[Run, datetime]]:
     assert found is not None
     rows = found.to_pyarrow_table().sort_by("sequence").to_pylist()
     plans = {row["run"]: Plan.from_json(json.loads(row["detail"])) for row in rows if row["entry"] == "planned"}
-    outcomes = [journal._parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in rows]
+    outcomes = [parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in rows]
     return [
         (Run(plans[row["run"]], Planned() if row["entry"] == "planned" else outcome), row["at"])
         for row, outcome in zip(rows, outcomes, strict=True)

@@ -19,8 +19,8 @@ import reports
 from hindcast.common.settings import Settings
 from hindcast.contract import find
 from hindcast.plan import journal
-from hindcast.plan.journal import Run, Stopped
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run, Stopped
 from hindcast.report import page
 from test_pages import GUEST, client, text, twin
 from test_read_only import heed_rights

@@ -19,6 +19,7 @@ from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import QueryError, TableError, UnknownError
 from hindcast.contract import load
 from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.query import read
 from hindcast.store.tables import Table
 from pipelines import T0, Pipeline, at, tuples
@@ -87,7 +88,7 @@ def test_what_will_be_known_or_is_not_settled_is_refused(restaurant: Pipeline, t
     assert f"the last completed run is known at {known(restaurant, 3).isoformat()}" in caught.value.fix
     shutil.copytree(restaurant.warehouse, tmp_path / "warehouse")
     warehouse, last = str(tmp_path / "warehouse"), journal.read_runs(restaurant.warehouse, restaurant.name)[-1]
-    under_way = journal.Run(replace(last.plan, run=4, run_id="fourth", known_at=datetime.now(UTC)))
+    under_way = Run(replace(last.plan, run=4, run_id="fourth", known_at=datetime.now(UTC)))
     journal.append_entry(warehouse, under_way)
     with pytest.raises(QueryError, match=r"run 4 \(fourth\) has not ended") as caught:
         read.query(warehouse, restaurant.contract, "menu", Question(known_at=datetime.now(UTC)))

@@ -16,7 +16,7 @@ import pytest
 
 from hindcast.contract import find
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from pipelines import SEED, at, pipeline, tell
 from warehouses import plan, shop
 

@@ -16,6 +16,7 @@ from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
 from hindcast.ingest import topic_log
 from hindcast.plan import journal, planner
+from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
 from hindcast.store import table_creation, tables
 from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
@@ -289,7 +290,7 @@ def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Pa
         run = journal.read_active_run(p.warehouse, p.name, 1)
         ahead = run.known_at + timedelta(minutes=50)
         planner.abandon_run(p.warehouse, run, "by a test")
-        second = journal.Run(replace(run.plan, run=2, run_id="second", known_at=ahead))
+        second = Run(replace(run.plan, run=2, run_id="second", known_at=ahead))
         journal.append_entry(p.warehouse, second)
         planner.abandon_run(p.warehouse, second, "by a test")
         run_steps.plan_run(p.name, "third")

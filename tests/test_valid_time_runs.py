@@ -15,6 +15,7 @@ from hindcast.ingest import ledger, requeue
 from hindcast.kafka.topics import millis
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
 from pipelines import T0, Pipeline, at, pipeline, tuples
 
@@ -164,7 +165,7 @@ def test_another_valid_time_dates_the_log_anew_and_old_answers_stay(
         assert orders(p) == of_orders
 
 
-def share(run: journal.Run) -> tuple[str | None, ...]:
+def share(run: Run) -> tuple[str | None, ...]:
     told = run.plan.topics
     return told["menu"].valid_time, told["orders"].valid_time
 

@@ -22,6 +22,7 @@ from hindcast.ops.verify import definition
 from hindcast.ops.verify.rectangles import FOREVER, Rectangle, find_overlap
 from hindcast.ops.verify.verify import VerifyReport, format_report, verify_tables
 from hindcast.plan import journal
+from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
 from pipelines import SEED, Pipeline, cloned, pipeline
 
@@ -489,7 +490,7 @@ def test_a_broken_journal_ends_the_search(copy: Pipeline) -> None:
 def test_what_a_run_does_meanwhile_is_not_asked_for(copy: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 3 is completed after tables were opened that it had still to publish."""
     now = journal.read_runs(copy.warehouse, copy.name)
-    before = [*now[:2], journal.Run(now[2].plan)]
+    before = [*now[:2], Run(now[2].plan)]
     answers = iter([before, now, now, now])
     old_copy(copy, "menu")
     monkeypatch.setattr(journal, "read_runs", lambda *_: next(answers))

@@ -23,6 +23,7 @@ from hindcast.contract import Contract, load
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.runs import Completed, Run
 from hindcast.store import tables
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -138,9 +139,9 @@ def plan(contract: Contract, run: int) -> Plan:
 
 def complete(settings: Settings, contract: Contract, run: int) -> None:
     """A run that has ended, with its report."""
-    entry, made = journal.Run(plan(contract, run)), report(contract, run)
+    entry, made = Run(plan(contract, run)), report(contract, run)
     journal.append_entry(settings.warehouse, entry)
-    journal.append_entry(settings.warehouse, replace(entry, outcome=journal.Completed(made)))
+    journal.append_entry(settings.warehouse, replace(entry, outcome=Completed(made)))
     reports.write_page(settings.reports, made)
 
 

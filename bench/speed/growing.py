@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from bench.speed import data, inputs
 from bench.speed.measuring import Measured, Watch, unwatched
 from bench.speed.names import CLOSING, LARGE, MERGE, OURS, SMALL, UNIFORM
+from hindcast.plan.runs import Completed, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,7 +160,7 @@ def _made(spark: SparkSession, folder: Path, count: int) -> Grown:
     _log(spark, it, contract, 1)
     inputs.publish(spark, first, tables.locate_table(it.warehouse, contract, "prices"), "prices", count)
     entry = _entry(it, contract, 1)
-    for outcome in (entry.outcome, journal.Completed({"tables": {}})):
+    for outcome in (entry.outcome, Completed({"tables": {}})):
         journal.append_entry(it.warehouse, replace(entry, outcome=outcome))
     rows = spark.read.format("delta").load(f"{it.warehouse}/growing/prices")
     for peer in MERGES:
@@ -193,18 +194,17 @@ def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     journal.append_entry(it.warehouse, entry)
     _log(spark, it, contract, run)
     run_steps.replay_topic(spark, "growing", run, "prices")
-    journal.append_entry(it.warehouse, replace(entry, outcome=journal.Completed({"tables": {}})))
+    journal.append_entry(it.warehouse, replace(entry, outcome=Completed({"tables": {}})))
 
 
 def _entry(it: Grown, contract: Contract, run: int) -> Any:
     from hindcast.kafka.topics import OffsetRange
-    from hindcast.plan import journal
     from hindcast.plan.plans import Plan, TopicPlan
 
     share = TopicPlan("prices", 0, run - 1, {0: 0}, {0: OffsetRange(*it.span(run))}, {})
     known_at = data.KNOWN + timedelta(hours=run - 1)
     plan = Plan("growing", run, f"run-{run}", known_at, None, contract.hash, {"prices": share})
-    return journal.Run(plan)
+    return Run(plan)
 
 
 def _log(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from bench.speed.data import KNOWN, VALUES, Sizes, records
 from bench.speed.names import KINDS
+from hindcast.plan.runs import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,4 +167,4 @@ def _plan(place: Inputs, kind: str) -> None:
         return
     shares = {name: TopicPlan(name, 0, 0, {0: 0}, {0: OffsetRange(0, 1)}, {}) for name in contract.topics}
     plan = Plan(kind, 1, "bench", KNOWN, None, contract.hash, shares)
-    journal.append_entry(warehouse, journal.Run(plan))
+    journal.append_entry(warehouse, Run(plan))

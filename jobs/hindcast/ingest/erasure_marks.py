@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from hindcast.contract import Contract
 from hindcast.kafka.topics import OffsetRange
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from hindcast.store import tables
 
 MARK = "forgotten"

@@ -16,6 +16,7 @@ from hindcast.common.column_values import ColumnValue
 from hindcast.ingest import erasure_marks, trim_ledger
 from hindcast.kafka.topic_patterns import MemberPartition, MemberPartitions
 from hindcast.plan import journal
+from hindcast.plan.runs import last_members
 from hindcast.store import row_reader, tables
 from hindcast.store.tables import Table
 
@@ -171,7 +172,7 @@ def read_ledger(warehouse: str, pipeline: str) -> pa.Table:
     """
     runs = journal.read_runs(warehouse, pipeline)
     topics = sorted({name for run in runs for name in run.plan.topics})
-    known = {name: journal.last_members(runs, name) for name in topics}
+    known = {name: last_members(runs, name) for name in topics}
     ingested = [
         (name, piece) for name in topics for piece in read_ingested_ranges(tables.log_table(warehouse, pipeline, name))
     ]

@@ -21,8 +21,8 @@ from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, schemas
 from hindcast.kafka import gaps
 from hindcast.plan import horizon, journal
-from hindcast.plan.journal import Run
 from hindcast.plan.plans import TopicPlan
+from hindcast.plan.runs import Run
 from hindcast.store import tables
 
 RETENTION = "interval day to second"

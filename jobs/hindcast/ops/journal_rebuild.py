@@ -16,8 +16,8 @@ from hindcast.ingest import ledger
 from hindcast.ingest.ledger import IngestedRange
 from hindcast.kafka.topics import OffsetRange
 from hindcast.plan import journal
-from hindcast.plan.journal import Abandoned, Completed, Run
 from hindcast.plan.plans import Plan, TopicPlan
+from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.report import report
 from hindcast.store import emitted_log, tables
 from hindcast.store.commit_notes import EmissionNote, LogNote

@@ -34,6 +34,7 @@ from hindcast.contract.keep import find_retention
 from hindcast.ingest import ledger, retimestamping, topic_log, trim_ledger
 from hindcast.plan import horizon, inputs, journal, notices
 from hindcast.plan.horizon import Horizon
+from hindcast.plan.runs import Run
 from hindcast.runs import row_counts, topic_records
 from hindcast.store import commit_once, commits, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -150,7 +151,7 @@ class _TableHorizon(NamedTuple):
     slowest: PartitionProgress | None
 
 
-def _find_last_run(warehouse: str, contract: Contract) -> journal.Run | None:
+def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     """Return the last completed run; raise if another run is open or the contract was changed since."""
     past = journal.read_runs(warehouse, contract.pipeline)
     for run in past:

@@ -13,7 +13,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.contract.definition import list_fields
-from hindcast.plan.journal import Run, find_last_completed
+from hindcast.plan.runs import Run, find_last_completed
 
 MOST, LONGEST = 50, 160
 """How many fields are listed at most, and how many characters of a text."""

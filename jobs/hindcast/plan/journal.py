@@ -18,11 +18,10 @@ the first one's entry and tries again. Neither clocks nor Delta versions order t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Literal, TypedDict
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -31,12 +30,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from hindcast.common import clock
 from hindcast.common.errors import RunError, TableError
-from hindcast.common.json_values import JsonObject
 from hindcast.contract import Contract
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.plan.entries import JournalEntry, find_contradictions, next_sequence, refuse_entry
-from hindcast.plan.plans import Plan
-from hindcast.store.commit_notes import LeftOut
+from hindcast.plan.runs import Run, TableResult, find_last_completed, last_members, parse_outcome, parse_plan
 from hindcast.store.commit_once import commit_repeatable
 from hindcast.store.row_reader import open_dataset, refuse_broken_files
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
@@ -70,166 +67,6 @@ class _EntryRow(TypedDict, total=False):
 
 _PARSED: dict[str, tuple[DeltaTable, int, list[Run], list[int]]] = {}
 """By the path of a journal, what was read from it last: the table as it was, its version, and `read_planned_runs`."""
-
-
-@dataclass(frozen=True)
-class TableResult:
-    """What a completed run did to a table, as later runs and queries need it.
-
-    `opened`, `closed`: rows; `emitted`: records of a kafka view. Of an aggregate, `left_out`: by kind, how many rows or
-    records it left out in total; `stream_times`: by partition, the stream time that its windows have reached;
-    `closed_up_to`: the moment up to which its windows are closed.
-    """
-
-    opened: int = 0
-    closed: int = 0
-    emitted: int = 0
-    left_out: LeftOut | None = None
-    closed_up_to: datetime | None = None
-
-    @property
-    def changed_rows(self) -> int:
-        """The number of rows opened and closed."""
-        return self.opened + self.closed
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TableResult:
-        """Return the result from a table's part of the report of a run."""
-        closed_up_to = document.get("closedUpTo")
-        return cls(
-            document.get("opened", 0),
-            document.get("closed", 0),
-            (document.get("emitted") or {}).get("records", 0),
-            LeftOut.from_json(document),
-            datetime.fromisoformat(closed_up_to) if closed_up_to else None,
-        )
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run that has not ended."""
-
-    state: ClassVar = "planned"
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A run that a gate, the contract or records stopped at a table; `found` is the error's text."""
-
-    table: str
-    found: str
-    state: ClassVar = "stopped"
-
-    def as_json(self) -> JsonObject:
-        """Return the detail of the entry."""
-        return {"table": self.table, "found": self.found}
-
-
-@dataclass(frozen=True)
-class Completed:
-    """A run that was completed, with its `report` (report/run_report.py)."""
-
-    report: JsonObject
-    state: ClassVar = "completed"
-
-    @cached_property
-    def tables(self) -> Mapping[str, TableResult]:
-        """By name, what the run did to each table."""
-        return {name: TableResult.from_json(table) for name, table in self._section("tables")}
-
-    @cached_property
-    def offsets(self) -> Mapping[str, int]:
-        """By name, how many offsets the run ingested of each topic."""
-        return {name: topic.get("offsets", 0) for name, topic in self._section("topics")}
-
-    @property
-    def rebuilt(self) -> bool:
-        """True if the report was made from logs and tables after the journal was lost."""
-        return bool(self.report.get("rebuilt"))
-
-    def as_json(self) -> JsonObject:
-        """Return the detail of the entry."""
-        return self.report
-
-    def _section(self, name: str) -> Iterator[tuple[str, Any]]:
-        section: Any = self.report.get(name) or {}
-        yield from section.items()
-
-
-@dataclass(frozen=True)
-class Abandoned:
-    """A run that was abandoned, the tables that it had `published`, and the error that stopped it, if one did."""
-
-    reason: str
-    published: tuple[str, ...] = ()
-    stop_error: str | None = None
-    state: ClassVar = "abandoned"
-
-    def as_json(self) -> JsonObject:
-        """Return the detail of the entry."""
-        return {"reason": self.reason, "published": self.published}
-
-
-Outcome: TypeAlias = Planned | Stopped | Completed | Abandoned
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run: its plan, and what became of it so far."""
-
-    plan: Plan
-    outcome: Outcome = Planned()
-
-    @property
-    def number(self) -> int:
-        """The run's number, from 1."""
-        return self.plan.run
-
-    @property
-    def run_id(self) -> str:
-        """The run's name: that of Airflow's run, or one that a command made."""
-        return self.plan.run_id
-
-    @property
-    def known_at(self) -> datetime:
-        """The run's moment on the system axis."""
-        return self.plan.known_at
-
-    @property
-    def state(self) -> str:
-        """Planned, stopped, completed or abandoned."""
-        return self.outcome.state
-
-    @property
-    def detail(self) -> JsonObject:
-        """The detail of the run's last entry in the journal."""
-        return self.plan.as_json() if isinstance(self.outcome, Planned) else self.outcome.as_json()
-
-    @property
-    def results(self) -> Mapping[str, TableResult]:
-        """By table, what the run did if it was completed; empty otherwise."""
-        return self.outcome.tables if isinstance(self.outcome, Completed) else {}
-
-    @property
-    def stop_error(self) -> str | None:
-        """The error that stopped the run, if it was not completed since; it may be abandoned."""
-        match self.outcome:
-            case Stopped(found=found):
-                return found
-            case Abandoned(stop_error=found):
-                return found
-            case _:
-                return None
-
-    @property
-    def has_report(self) -> bool:
-        """True if it has a report, of what it did or of what stopped it."""
-        return self.state == "completed" or self.stop_error is not None
-
-    @property
-    def is_finished(self) -> bool:
-        """True if it was completed or abandoned, so that nothing more will come of it."""
-        return self.state in ("completed", "abandoned")
 
 
 def runs_table(warehouse: str, pipeline: str) -> Table:
@@ -275,32 +112,13 @@ def _parse_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
     unplanned = []
     for row in sorted(rows, key=lambda row: _parse_entry(row).order):
         number, state, detail = row["run"], row["entry"], json.loads(row["detail"])
-        if state == "planned" and (plan := _parse_plan(detail)) is not None:
+        if state == "planned" and (plan := parse_plan(detail)) is not None:
             runs[number] = Run(plan)
         elif number in runs:
-            runs[number] = replace(runs[number], outcome=_parse_outcome(state, detail, runs[number].stop_error))
+            runs[number] = replace(runs[number], outcome=parse_outcome(state, detail, runs[number].stop_error))
         else:
             unplanned.append(number)
     return list(runs.values()), list(dict.fromkeys(unplanned))
-
-
-def _parse_plan(detail: Mapping[str, Any]) -> Plan | None:
-    """Return the plan in an entry; None if it is malformed."""
-    try:
-        return Plan.from_json(detail)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return None
-
-
-def _parse_outcome(state: str, detail: Mapping[str, Any], stop_error: str | None) -> Outcome:
-    """Return the outcome that an entry after the plan records; `stop_error`: what stopped the run before."""
-    match state:
-        case "stopped":
-            return Stopped(str(detail.get("table", "")), str(detail.get("found", "")))
-        case "completed":
-            return Completed(detail)
-        case _:
-            return Abandoned(str(detail.get("reason", "")), tuple(detail.get("published", ())), stop_error)
 
 
 def find_damage(warehouse: str, pipeline: str) -> list[tuple[int, str]]:
@@ -318,11 +136,11 @@ def read_run_history(warehouse: str, pipeline: str, number: int) -> list[Run]:
     own = sorted((row for row in rows if row["run"] == number), key=lambda row: _parse_entry(row).order)
     if not own or own[0]["entry"] != "planned":
         return []
-    if (plan := _parse_plan(json.loads(own[0]["detail"]))) is None:
+    if (plan := parse_plan(json.loads(own[0]["detail"]))) is None:
         return []
     ends = [row for row in own if row["entry"] in _ENDS]
     later = [*(row for row in own if row["entry"] == "stopped"), *ends[-1:]]
-    outcomes = (_parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
+    outcomes = (parse_outcome(row["entry"], json.loads(row["detail"]), None) for row in later)
     return [Run(plan), *(Run(plan, outcome) for outcome in outcomes)]
 
 
@@ -334,11 +152,6 @@ def repair_command(pipeline: str) -> str:
     return f"hindcast ledger {pipeline} --rebuild"
 
 
-def find_last_completed(past: Sequence[Run]) -> Run | None:
-    """Return the last of these runs that was completed; None if none was."""
-    return next((run for run in reversed(past) if run.state == "completed"), None)
-
-
 def read_completed_runs(warehouse: str, pipeline: str) -> list[Run]:
     """Return the completed runs, oldest first."""
     return [run for run in read_runs(warehouse, pipeline) if run.state == "completed"]
@@ -348,11 +161,6 @@ def read_last_result(warehouse: str, pipeline: str, name: str) -> TableResult:
     """Return what the last completed run did to a table; nothing if none was completed."""
     last = find_last_completed(read_runs(warehouse, pipeline))
     return last.results.get(name, TableResult()) if last else TableResult()
-
-
-def last_included_run(past: Iterable[Run], published: int) -> int:
-    """Return the last run that a table includes: the one that `published` it, or a later completed one."""
-    return max([published, *(run.number for run in past if run.state == "completed")])
 
 
 def append_entry(warehouse: str, run: Run) -> None:
@@ -464,12 +272,6 @@ def read_active_run(warehouse: str, pipeline: str, number: int) -> Run:
 def read_members(warehouse: str, contract: Contract, name: str) -> MemberPartitions:
     """Return the partitions of a topic entry with a pattern as runs numbered them (topic_patterns.py), else none."""
     return last_members(read_runs(warehouse, contract.pipeline), name) if contract.topics[name].pattern else {}
-
-
-def last_members(past: list[Run], name: str) -> MemberPartitions:
-    """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
-    members = (run.plan.topics[name].members for run in reversed(past) if name in run.plan.topics)
-    return next((known for known in members if known), {})
 
 
 def _app_id(pipeline: str) -> str:

@@ -14,9 +14,9 @@ from hindcast.contract import Contract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
 from hindcast.plan import definitions, inputs, journal
-from hindcast.plan.journal import Abandoned, Run
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Erasure, Release, Replay, Requeue, Upgrade
+from hindcast.plan.runs import Abandoned, Run
 from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table, locate_table, read_last_run
 

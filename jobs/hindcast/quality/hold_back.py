@@ -21,6 +21,7 @@ from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import last_included_run
 from hindcast.quality import gates, hold_store
 from hindcast.quality.expectations import format_gate, is_row_by_row
 from hindcast.quality.gate_results import GateResult
@@ -158,7 +159,7 @@ def _judge_units(candidate: StagedChange, units: DataFrame, waiting: DataFrame, 
         "unit", F.lit(True).alias("_released")
     )
     known = F.col("digest").eqNullSafe(F.col("_seen"))
-    settled = F.lit(journal.last_included_run(journal.read_runs(table.warehouse, table.pipeline), after))
+    settled = F.lit(last_included_run(journal.read_runs(table.warehouse, table.pipeline), after))
     return (
         units.join(before, "unit", "left")
         .join(behind, "key", "left")

@@ -41,7 +41,7 @@ from hindcast.common.errors import RunError
 from hindcast.contract import Contract, list_shapes
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.plan import journal, notices
-from hindcast.plan.journal import Abandoned, Stopped
+from hindcast.plan.runs import Abandoned, Stopped
 from hindcast.store import row_reader, table_creation, tables
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table

@@ -17,6 +17,7 @@ from hindcast.ingest import requeued_records
 from hindcast.plan import inputs, journal
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure, Release
+from hindcast.plan.runs import last_included_run
 from hindcast.quality import expectations, gate_results
 from hindcast.quality.expectations import GateFacts
 from hindcast.store import row_reader, schema_evolution, tables
@@ -223,7 +224,7 @@ class StagedChange:
     def _new_records(self) -> DataFrame:
         """Return the topic's records of runs after the last that published the table or was completed."""
         past = journal.read_runs(self.table.warehouse, self.contract.pipeline)
-        seen = journal.last_included_run(past, tables.read_last_run(self.table))
+        seen = last_included_run(past, tables.read_last_run(self.table))
         spark, table = self.change.sparkSession, self.table
         return requeued_records.read_records(spark, table.warehouse, table.pipeline, self.name).where(
             F.col("run") > seen

@@ -11,6 +11,7 @@ from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.plan import journal
+from hindcast.plan.runs import find_last_completed
 from hindcast.store import tables
 from hindcast.store.commit_notes import TableNote
 
@@ -41,7 +42,7 @@ class AbandonedRun:
 def find_abandoned_runs(warehouse: str, contract: Contract, number: int) -> list[AbandonedRun]:
     """Return the runs between the last completed one and the run `number` that were abandoned but wrote something."""
     earlier = [run for run in journal.read_runs(warehouse, contract.pipeline) if run.number < number]
-    last = journal.find_last_completed(earlier)
+    last = find_last_completed(earlier)
     abandoned = []
     for run in earlier:
         if run.state != "abandoned" or (last is not None and run.number < last.number):

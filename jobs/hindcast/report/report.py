@@ -16,9 +16,9 @@ from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import definitions, horizon, journal
 from hindcast.plan.definitions import ContractChange
-from hindcast.plan.journal import Completed, Run
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Requeue
+from hindcast.plan.runs import Completed, Run
 from hindcast.quality import gate_results, hold_store
 from hindcast.quality.gate_results import TrackedResult
 from hindcast.quality.overdue import read_overdue

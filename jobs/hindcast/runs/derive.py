@@ -25,8 +25,8 @@ from hindcast.ingest import initial_rows, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table, locate_source_table
-from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run
 from hindcast.quality import hold_back, hold_store
 from hindcast.quality.hold_back import HoldInputs
 from hindcast.runs import (

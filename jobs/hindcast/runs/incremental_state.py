@@ -7,8 +7,8 @@ from hindcast.contract import Contract
 from hindcast.ingest import erasure_marks
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
-from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run, last_included_run
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -30,7 +30,7 @@ def find_last_run(contract: Contract, table: Table, *inputs: Table) -> Run | Non
 def find_last_run_of_any_size(contract: Contract, table: Table, since: int | None = None) -> Run | None:
     """Return what `find_last_run` does, however few rows the inputs have; or the run `since` if that is earlier."""
     past = journal.read_runs(table.warehouse, table.pipeline)
-    last = journal.last_included_run(past, tables.read_last_run(table))
+    last = last_included_run(past, tables.read_last_run(table))
     return _find_comparable_run(past, contract, table, last if since is None else min(last, since))
 
 
@@ -63,7 +63,7 @@ def has_new_decoding(contract: Contract, table: Table, name: str, since: int | N
     or (`since`) up to an earlier run.
     """
     past = journal.read_runs(table.warehouse, table.pipeline)
-    last = journal.last_included_run(past, tables.read_last_run(table)) if since is None else since
+    last = last_included_run(past, tables.read_last_run(table)) if since is None else since
     run = next((run for run in past if run.number == last), None)
     if run is None or run.plan.contract == contract.hash:
         return False

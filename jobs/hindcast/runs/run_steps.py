@@ -26,9 +26,9 @@ from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
 from hindcast.ingest import requeue as requeues
 from hindcast.plan import horizon, journal, planner
 from hindcast.plan.inputs import locate_own_table, locate_source_table
-from hindcast.plan.journal import Completed, Stopped
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Release, ReleasedKeys, Requeue, Upgrade
+from hindcast.plan.runs import Completed, Stopped, find_last_completed
 from hindcast.quality import expectations
 from hindcast.report import page, report
 from hindcast.report.run_report import RunReport
@@ -331,7 +331,7 @@ def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Tabl
     others = (gate.other_table for gate in contract.expectations(name))
     sources = (*sources, *(locate_source_table(contract, plan, other) for other in others if other))
     past = journal.read_runs(table.warehouse, contract.pipeline)
-    last = journal.find_last_completed(past)
+    last = find_last_completed(past)
     if last is None or last.plan.contract != contract.hash:
         return None
     if erasure_marks.has_forgotten_since(past, contract, name, last.number):

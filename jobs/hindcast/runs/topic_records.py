@@ -21,6 +21,7 @@ from hindcast.ingest.ingest_commits import IngestedRecords
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import last_included_run
 from hindcast.quality import hold_back, hold_store
 from hindcast.quality.hold_units import RECORD_COLUMNS, has_row_hold
 from hindcast.quality.row_holds import is_about_periods, record_rows
@@ -59,7 +60,7 @@ class TopicRecords:
         place = table.warehouse, table.pipeline, name
         self._held_units = hold_store.read_held_units(spark, *place, before=plan.run)
         self._ended_units = hold_store.read_settled_units(spark, *place, before=plan.run)
-        self._settled_run = journal.last_included_run(
+        self._settled_run = last_included_run(
             journal.read_runs(table.warehouse, table.pipeline), tables.read_last_run(table)
         )
 

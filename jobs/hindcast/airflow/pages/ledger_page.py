@@ -16,7 +16,7 @@ from hindcast.contract import Contract
 from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
-from hindcast.plan.journal import Completed, Run
+from hindcast.plan.runs import Completed, Run
 from hindcast.report.run_report import RunReport
 from hindcast.store import tables
 

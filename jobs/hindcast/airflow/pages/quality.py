@@ -14,7 +14,7 @@ from hindcast.common.json_values import JsonObject
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from hindcast.quality import gate_results
 from hindcast.quality.expectations import format_gate
 from hindcast.report.page import OUTCOMES

@@ -13,7 +13,7 @@ from hindcast.common.errors import PlatformError, TableError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.settings import Settings
 from hindcast.plan import journal
-from hindcast.plan.journal import Completed, Run
+from hindcast.plan.runs import Completed, Run
 from hindcast.report.page import OUTCOMES, summarize_outcome
 from hindcast.report.run_report import RunReport
 

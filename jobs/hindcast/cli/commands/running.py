@@ -16,7 +16,7 @@ from hindcast.common.plurals import format_count
 from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
-    from hindcast.plan.journal import Run
+    from hindcast.plan.runs import Run
     from hindcast.report.run_report import RunReport
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hindcast.contract import Contract
-    from hindcast.plan.journal import Run
+    from hindcast.plan.runs import Run
 
 
 def open_session(pipeline: str) -> SparkSession:

@@ -36,6 +36,7 @@ from hindcast.plan import journal, notices, planner
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
 from hindcast.plan.purposes import Erasure
+from hindcast.plan.runs import Run
 from hindcast.quality import gate_results, hold_store
 from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
@@ -182,7 +183,7 @@ class _ErasureStep:
         request: ErasureRequest,
         plan: Plan,
         erasure: Erasure,
-        past: list[journal.Run],
+        past: list[Run],
     ) -> None:
         self._spark, self._contract, self._request, self._plan = spark, contract, request, plan
         self._digest = erasure.digest
@@ -407,9 +408,7 @@ def _read_proof(pipeline: str, run: int) -> Proof:
     return Proof.from_json(json.loads(place.read_text(encoding="utf-8")))
 
 
-def _count_rows(
-    spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[journal.Run]
-) -> dict[str, int]:
+def _count_rows(spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[Run]) -> dict[str, int]:
     if not past:
         return {}
     lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), past[-1].plan)

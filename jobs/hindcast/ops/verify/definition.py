@@ -27,8 +27,8 @@ from hindcast.ingest import initial_rows, schemas, topic_log
 from hindcast.ops.verify.findings import Finding, rederive_command, restore_command
 from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table, locate_source_table
-from hindcast.plan.journal import Run
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run
 from hindcast.quality import hold_store, hold_units
 from hindcast.runs import derive_whole, emission, topic_records
 from hindcast.runs.table_diff import diff_current_rows

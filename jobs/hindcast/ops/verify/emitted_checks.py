@@ -11,7 +11,7 @@ from hindcast.common.plurals import format_count
 from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, backup_advice, rederive_command, restore_command
 from hindcast.ops.verify.journal_checks import RunMoments
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import arrow_reader, tables
 from hindcast.store.tables import Table

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from hindcast.contract import Contract
 from hindcast.ops.verify.findings import Finding, rebuild_advice, restore_command
-from hindcast.plan.journal import Abandoned, Completed, Run
 from hindcast.plan.purposes import Erasure, Upgrade
+from hindcast.plan.runs import Abandoned, Completed, Run
 from hindcast.store.commit_notes import TableNote
 from hindcast.store.tables import Table, read_notes
 

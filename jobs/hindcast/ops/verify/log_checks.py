@@ -19,8 +19,8 @@ from hindcast.ingest import ledger
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topic_patterns import MemberPartitions
 from hindcast.ops.verify.findings import Check, Finding, backup_advice, restore_command
-from hindcast.plan import horizon, journal
-from hindcast.plan.journal import Run
+from hindcast.plan import horizon
+from hindcast.plan.runs import Run, last_members
 from hindcast.store import arrow_reader
 from hindcast.store.tables import Table
 
@@ -32,7 +32,7 @@ def check_offsets(
 
     `removed`: what was trimmed of the log (`trim_ledger.read_trim_counts`).
     """
-    members = journal.last_members(runs, name)
+    members = last_members(runs, name)
     with duckdb.connect() as engine:
         _load_log(engine, delta_table, ("partition", "offset", "offsets", "fate"), removed)
         listed = ", ".join(f"'{fate}'" for fate in ledger.FATES)
@@ -117,7 +117,7 @@ def check_stream_time(
     trimmed = horizon.read_horizon(table, delta_table)
     before = {"horizon": trimmed.moment if trimmed else None}
     topic_plans = {run.number: topic_plan for run in runs if (topic_plan := run.plan.topics.get(name))}
-    members = journal.last_members(runs, name)
+    members = last_members(runs, name)
     with duckdb.connect() as engine:
         columns = ("run", "partition", "offset", "offsets", "timestamp", "fate", "streamTime")
         _load_log(engine, delta_table, columns, removed)

@@ -21,7 +21,7 @@ from hindcast.ingest import trim_ledger as counts
 from hindcast.kafka import gaps
 from hindcast.ops.verify.findings import Finding
 from hindcast.plan import horizon, notices
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from hindcast.store import arrow_reader, table_creation, tables
 from hindcast.store.tables import Table
 

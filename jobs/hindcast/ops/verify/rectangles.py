@@ -20,7 +20,7 @@ from hindcast.contract.shapes import PERIODS
 from hindcast.ops.verify import journal_checks
 from hindcast.ops.verify.findings import Check, Finding, backup_advice, rederive_command, restore_command
 from hindcast.ops.verify.journal_checks import RunMoments, is_rebuilt
-from hindcast.plan.journal import Run, TableResult
+from hindcast.plan.runs import Run, TableResult
 from hindcast.runs import row_counts
 from hindcast.runs.row_counts import RowCounts
 from hindcast.store import arrow_reader, duckdb_reader

@@ -32,7 +32,7 @@ from hindcast.ops.verify import (
 )
 from hindcast.ops.verify.findings import Finding, backup_advice
 from hindcast.plan import journal
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 from hindcast.runs import inventory
 from hindcast.store import emitted_log, tables
 from hindcast.store.tables import Table

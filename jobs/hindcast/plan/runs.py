@@ -1,0 +1,212 @@
+"""Runs: what each was planned to do, and what became of it. Pure; `journal` stores them.
+
+A run is planned, perhaps stopped, and then either completed or abandoned (entries.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+from hindcast.common.json_values import JsonObject
+from hindcast.kafka.topic_patterns import MemberPartitions
+from hindcast.plan.plans import Plan
+from hindcast.store.commit_notes import LeftOut
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """What a completed run did to a table, as later runs and queries need it.
+
+    `opened`, `closed`: rows; `emitted`: records of a kafka view. Of an aggregate, `left_out`: by kind, how many rows or
+    records it left out in total; `stream_times`: by partition, the stream time that its windows have reached;
+    `closed_up_to`: the moment up to which its windows are closed.
+    """
+
+    opened: int = 0
+    closed: int = 0
+    emitted: int = 0
+    left_out: LeftOut | None = None
+    closed_up_to: datetime | None = None
+
+    @property
+    def changed_rows(self) -> int:
+        """The number of rows opened and closed."""
+        return self.opened + self.closed
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TableResult:
+        """Return the result from a table's part of the report of a run."""
+        closed_up_to = document.get("closedUpTo")
+        return cls(
+            document.get("opened", 0),
+            document.get("closed", 0),
+            (document.get("emitted") or {}).get("records", 0),
+            LeftOut.from_json(document),
+            datetime.fromisoformat(closed_up_to) if closed_up_to else None,
+        )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that has not ended."""
+
+    state: ClassVar = "planned"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that a gate, the contract or records stopped at a table; `found` is the error's text."""
+
+    table: str
+    found: str
+    state: ClassVar = "stopped"
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return {"table": self.table, "found": self.found}
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A run that was completed, with its `report` (report/run_report.py)."""
+
+    report: JsonObject
+    state: ClassVar = "completed"
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableResult]:
+        """By name, what the run did to each table."""
+        return {name: TableResult.from_json(table) for name, table in self._section("tables")}
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """By name, how many offsets the run ingested of each topic."""
+        return {name: topic.get("offsets", 0) for name, topic in self._section("topics")}
+
+    @property
+    def rebuilt(self) -> bool:
+        """True if the report was made from logs and tables after the journal was lost."""
+        return bool(self.report.get("rebuilt"))
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return self.report
+
+    def _section(self, name: str) -> Iterator[tuple[str, Any]]:
+        section: Any = self.report.get(name) or {}
+        yield from section.items()
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A run that was abandoned, the tables that it had `published`, and the error that stopped it, if one did."""
+
+    reason: str
+    published: tuple[str, ...] = ()
+    stop_error: str | None = None
+    state: ClassVar = "abandoned"
+
+    def as_json(self) -> JsonObject:
+        """Return the detail of the entry."""
+        return {"reason": self.reason, "published": self.published}
+
+
+Outcome: TypeAlias = Planned | Stopped | Completed | Abandoned
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its plan, and what became of it so far."""
+
+    plan: Plan
+    outcome: Outcome = Planned()
+
+    @property
+    def number(self) -> int:
+        """The run's number, from 1."""
+        return self.plan.run
+
+    @property
+    def run_id(self) -> str:
+        """The run's name: that of Airflow's run, or one that a command made."""
+        return self.plan.run_id
+
+    @property
+    def known_at(self) -> datetime:
+        """The run's moment on the system axis."""
+        return self.plan.known_at
+
+    @property
+    def state(self) -> str:
+        """Planned, stopped, completed or abandoned."""
+        return self.outcome.state
+
+    @property
+    def detail(self) -> JsonObject:
+        """The detail of the run's last entry in the journal."""
+        return self.plan.as_json() if isinstance(self.outcome, Planned) else self.outcome.as_json()
+
+    @property
+    def results(self) -> Mapping[str, TableResult]:
+        """By table, what the run did if it was completed; empty otherwise."""
+        return self.outcome.tables if isinstance(self.outcome, Completed) else {}
+
+    @property
+    def stop_error(self) -> str | None:
+        """The error that stopped the run, if it was not completed since; it may be abandoned."""
+        match self.outcome:
+            case Stopped(found=found):
+                return found
+            case Abandoned(stop_error=found):
+                return found
+            case _:
+                return None
+
+    @property
+    def has_report(self) -> bool:
+        """True if it has a report, of what it did or of what stopped it."""
+        return self.state == "completed" or self.stop_error is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if it was completed or abandoned, so that nothing more will come of it."""
+        return self.state in ("completed", "abandoned")
+
+
+def parse_plan(detail: Mapping[str, Any]) -> Plan | None:
+    """Return the plan in an entry; None if it is malformed."""
+    try:
+        return Plan.from_json(detail)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
+
+
+def parse_outcome(state: str, detail: Mapping[str, Any], stop_error: str | None) -> Outcome:
+    """Return the outcome that an entry after the plan records; `stop_error`: what stopped the run before."""
+    match state:
+        case "stopped":
+            return Stopped(str(detail.get("table", "")), str(detail.get("found", "")))
+        case "completed":
+            return Completed(detail)
+        case _:
+            return Abandoned(str(detail.get("reason", "")), tuple(detail.get("published", ())), stop_error)
+
+
+def find_last_completed(past: Sequence[Run]) -> Run | None:
+    """Return the last of these runs that was completed; None if none was."""
+    return next((run for run in reversed(past) if run.state == "completed"), None)
+
+
+def last_included_run(past: Iterable[Run], published: int) -> int:
+    """Return the last run that a table includes: the one that `published` it, or a later completed one."""
+    return max([published, *(run.number for run in past if run.state == "completed")])
+
+
+def last_members(past: list[Run], name: str) -> MemberPartitions:
+    """Return the partitions of a topic entry with a pattern as the last of these runs numbered them."""
+    members = (run.plan.topics[name].members for run in reversed(past) if name in run.plan.topics)
+    return next((known for known in members if known), {})
