@@ -213,7 +213,7 @@ def release_dag(contract: Contract) -> DAG:
         default_args=DEFAULTS,
         tags=["hindcast", "release"],
     ) as dag:
-        held = task(tasks.held)(contract.pipeline)
+        held = task(task_id="held")(tasks.read_held_changes)(contract.pipeline)
         approve = Approval(
             task_id="approve",
             subject=f"{contract.pipeline}: publish the held changes?",

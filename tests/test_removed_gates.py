@@ -53,7 +53,7 @@ def hold(p: Pipeline) -> tuple[str, ...]:
     """A first run, which holds the truffle; the answer of a person who approves it, as tasks of Airflow have it."""
     p.send("menu", ("curry", {"price": 8}, 0), ("truffle", {"price": 90}, 0))
     p.run()
-    shown = tasks.held("shop")
+    shown = tasks.read_held_changes("shop")
     assert shown["keys"] == [TRUFFLE]
     return "shop", "approved", shown["until"], "ann", json.dumps(shown["keys"])
 

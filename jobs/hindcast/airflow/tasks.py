@@ -223,7 +223,7 @@ class HeldChanges(TypedDict):
     until: str
 
 
-def held(pipeline: str) -> HeldChanges:
+def read_held_changes(pipeline: str) -> HeldChanges:
     """Return what is held back.
 
     The task is skipped if nothing is held.
