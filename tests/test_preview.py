@@ -51,14 +51,14 @@ def test_what_a_late_record_would_change(spark: SparkSession, broker: str, tmp_p
 def preview_beside_a_run(p: Pipeline, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A preview that has read the first topic when a run publishes all that is new, and reads all else afterwards."""
     assert p.spark is not None
-    compare, done = preview._describe_difference, list[dict[str, Any]]()
+    compare, done = preview._describe_change, list[dict[str, Any]]()
 
     def run_first(*given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if not done:
             done.append(Context().run(p.run))  # as another process would: it pins nothing
         return compare(*given)
 
-    patch.setattr(preview, "_describe_difference", run_first)
+    patch.setattr(preview, "_describe_change", run_first)
     found = reports.preview_run(p.spark, p.name)
     patch.undo()
     assert done[0]["state"] == "completed"
