@@ -1,0 +1,326 @@
+"""Contracts of vectors: the operation of a `kafka` vector as topics and views, the form in which users write it.
+
+A table with a store of its own in the middle of an operation (`toStream().toTable()`, a `mapValues` or `filter` that is
+materialized) is a topic of the contract, as if the records before it were written to that topic and read from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from pydantic import ValidationError
+
+from hindcast.contract import Contract
+from hindcast.contract.check import check_contract
+from hindcast.contract.view_checks import Complaint
+from hindcast.streams.spec import ProcessorSpec
+from hindcast.streams.spec_of_view import build_spec
+from hindcast.streams.tables import NO_OLD_VALUES, OLD_VALUES_MATERIALIZED, TransformStep, plan_tombstone_drops
+from hindcast_conformance.exceptions import FILTER, NEGATIVE, REDUCE, TRACE, StoredFilters
+from hindcast_conformance.refusals import explain_refusal
+from hindcast_conformance.vectors import DeclinedVector, Json, join_kind
+
+Operation = Mapping[str, Json]
+
+_FOREVER = 10**14
+"""In milliseconds; a longer retention means the same."""
+
+
+@dataclass
+class VectorContract:
+    """An operation as a contract, and what its views are to the vector.
+
+    `result`: the view that emits what the vector expects. `steps`: by view, the filter or projection that it is.
+    `fed`: by topic, the view or the filters whose output is written to it; records of the vector feed the others.
+    `stores`: by the name of a store in the vector, the table that it holds. `reason`: why some of it is run without the
+    contract, None if nothing is.
+    """
+
+    operation: Operation
+    topics: dict[str, Json] = field(default_factory=dict)
+    views: dict[str, Json] = field(default_factory=dict)
+    result: str = ""
+    steps: dict[str, Operation] = field(default_factory=dict)
+    fed: dict[str, str | StoredFilters] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    reason: str | None = None
+
+    @cached_property
+    def checked(self) -> tuple[Contract, dict[str, ProcessorSpec]]:
+        """The contract and the specification of each view; KafkaStreamsError for what Kafka Streams refuses as well,
+        DeclinedVector for what else a contract may not say.
+        """
+        found = _check(json.dumps({"topics": self.topics, "views": self.views}))
+        if isinstance(found, Complaint):
+            raise explain_refusal(found, self.operation)
+        return found
+
+    def read_stores(self) -> None:
+        """Add a view of each table that no view reads yet, if the vector shows its store, or filters read it."""
+        sources = [source.source for source in self.fed.values() if isinstance(source, StoredFilters)]
+        for table in (*self.stores.values(), *sources):
+            if not any(table in (view.get("table"), view.get("join", {}).get("table")) for view in self.views.values()):
+                self.add_view(f"{table}_read", {"table": table})
+
+    def add_view(self, name: str, view: Json, step: Operation | None = None) -> str:
+        """Add a view; return its name."""
+        self.views[name] = {**view, "semantics": "kafka"}
+        if step is not None:
+            self.steps[name] = step
+        return name
+
+    def add_topic(self, name: str, store: Operation | None, columns: Mapping[str, str] | None = None) -> str:
+        """Add a topic, read as a table if it has a store; return its name."""
+        self.topics[name] = {
+            "read": "stream" if store is None else "table",
+            "key": {"k": "string"},
+            "value": columns or {f"{name.partition('_')[0]}_v": "bigint"},
+        }
+        if store is not None:
+            self.topics[name] |= {"versioned": store["versioned"], **_history_retention(store)}
+        return name
+
+    def add_table(
+        self, spec: Operation, topic: str, asks: int = NO_OLD_VALUES, columns: Mapping[str, str] | None = None
+    ) -> str:
+        """Add a table of an operation with its transforms; return the name of the topic or view that it is.
+
+        `asks`: whether what reads the table needs the old values of changes.
+        """
+        name, store = self.add_topic(topic, spec, columns), spec
+        is_stored, steps, done = (
+            bool(spec["versioned"] or spec.get("materialized", True)),
+            spec.get("transforms") or (),
+            0,
+        )
+        if is_stored:
+            self.stores[topic] = topic
+        while done < len(steps):
+            upto = next((n for n in range(done, len(steps)) if steps[n]["op"] not in _STATELESS), len(steps))
+            needed = asks if upto == len(steps) else _ASKED.get(steps[upto]["op"], NO_OLD_VALUES)
+            name, store = self._add_stateless(name, store, topic, steps[done:upto], done, needed, is_stored=is_stored)
+            if upto < len(steps):
+                name, store = self._add_stateful(name, f"{topic}-{upto + 1}", steps[upto])
+                is_stored = "materialized" in steps[upto] or steps[upto]["op"] != "toStreamToTable"
+            done = upto + 1
+        return name
+
+    def _add_stateless(
+        self,
+        name: str,
+        store: Operation,
+        topic: str,
+        steps: Sequence[Operation],
+        done: int,
+        asks: int,
+        *,
+        is_stored: bool,
+    ) -> tuple[str, Operation]:
+        """Add filters and projections, some of which may have stores; return the last table and its store."""
+        versioned, first = [store["versioned"]], 0
+        for step in steps:
+            versioned.append(step["materialized"]["versioned"] if "materialized" in step else versioned[-1])
+        drops = plan_tombstone_drops(
+            [TransformStep(step["op"] == "filter", "materialized" in step) for step in steps],
+            source_materialized=is_stored,
+            versioned=versioned,
+            asks=asks,
+        )
+        ends = [n + 1 for n, step in enumerate(steps) if "materialized" in step]
+        for end in dict.fromkeys((*ends, len(steps))):
+            some, own = steps[first:end], steps[end - 1].get("materialized") if end else None
+            differs = any(
+                step["op"] == "filter" and drop == before
+                for step, drop, before in zip(some, drops[first:end], versioned[first:end], strict=True)
+            )
+            compares = own is not None and own["versioned"] and drops[end - 1]
+            if differs or compares:
+                self.reason = FILTER
+                retention = store.get("historyRetentionMs") if store["versioned"] else None
+                filters = StoredFilters(name, store["versioned"], retention, some, drops[first:end], own)
+                store = own or store
+                name = self._feed(f"{topic}_{done + end}", filters, store)
+            else:
+                for number, step in enumerate(some, done + first + 1):
+                    name = self.add_view(f"{topic}_step_{number}", _view_of_step(name, topic, step), step)
+                if own is not None:
+                    name, store = self._feed(f"{topic}_{done + end}", name, own), own
+            if own is not None:
+                self.stores[f"{topic}-{done + end}"] = name
+            first = end
+        return name, store
+
+    def _add_stateful(self, name: str, place: str, step: Operation) -> tuple[str, Operation]:
+        """Add the table that a transform makes of a table: of its stream, of counts, or suppressed."""
+        own, new = step.get("materialized") or {"versioned": False}, place.replace("-", "_")
+        match step["op"]:
+            case "toStreamToTable":
+                name = self._feed(new, name, own)
+            case "count":
+                counts = {f"{place.partition('-')[0]}_v": "count(*)"}
+                name = self.add_view(new, {"table": name, "aggregate": counts, **_history_retention(own)})
+            case "suppressUntilTimeLimit":
+                name, own = (
+                    self.add_view(new, {"table": name, "suppress": f"{step['timeLimitMs']} ms"}),
+                    {"versioned": False},
+                )
+            case other:
+                raise DeclinedVector(f"no transform {other!r}")
+        if "materialized" in step:
+            self.stores[place] = name
+        return name, own
+
+    def _feed(self, topic: str, source: str | StoredFilters, store: Operation) -> str:
+        if isinstance(source, str) and source in self.topics:
+            source = self.add_view(f"{source}_read", {"table": source})
+        self.fed[topic] = source
+        return self.add_topic(topic, store)
+
+
+def translate_operation(operation: Operation, *, has_null_values: bool = False) -> VectorContract:
+    """Return an operation as a contract; DeclinedVector for one without meaning.
+
+    `has_null_values`: a record of the vector has no value.
+    """
+    built = VectorContract(operation)
+    shape = _SHAPES.get(operation["type"])
+    if shape is None:
+        raise DeclinedVector(f"no operator for {operation['type']!r}")
+    built.result = shape(built, operation)
+    aggregation = operation.get("aggregation", "count")
+    if aggregation == "trace":
+        built.reason = TRACE
+    elif aggregation == "sum" and has_null_values and operation.get("window", {"kind": "sliding"})["kind"] != "sliding":
+        built.reason = REDUCE
+    elif aggregation not in ("count", "sum"):
+        raise KeyError(aggregation)
+    built.read_stores()
+    return built
+
+
+def _table_transform(built: VectorContract, operation: Operation) -> str:
+    name = built.add_table(operation["table"], "table")
+    return name if name in built.views else built.add_view(f"{name}_read", {"table": name})
+
+
+def _to_table(built: VectorContract, operation: Operation) -> str:
+    built.stores["result"] = built.add_topic("stream", operation["materialized"])
+    return built.add_view("stream_read", {"table": "stream"})
+
+
+def _stream_table_join(built: VectorContract, operation: Operation) -> str:
+    join = {"how": join_kind(operation), "table": built.add_table(operation["table"], "table")}
+    if operation.get("graceMs") is not None:
+        join["grace"] = f"{max(operation['graceMs'], 0)} ms"
+        if operation["graceMs"] < 0:
+            built.reason = NEGATIVE
+    return built.add_view("result", {"stream": built.add_topic("stream", None), "join": join})
+
+
+def _table_table_join(built: VectorContract, operation: Operation) -> str:
+    how = join_kind(operation)
+    asks = [OLD_VALUES_MATERIALIZED if how in kinds else NO_OLD_VALUES for kinds in (("left", "outer"), ("outer",))]
+    left, right = (
+        built.add_table(operation[side], side, ask) for side, ask in zip(("left", "right"), asks, strict=True)
+    )
+    return _add_result(built, operation, {"table": left, "join": {"table": right, "how": how}})
+
+
+def _foreign_key_join(built: VectorContract, operation: Operation) -> str:
+    column = {operation["foreignKeyField"]: "string"}
+    left = built.add_table(operation["left"], "left", OLD_VALUES_MATERIALIZED, column)
+    right = built.add_table(operation["right"], "right", OLD_VALUES_MATERIALIZED)
+    join = {"table": right, "how": join_kind(operation), "on": operation["foreignKeyField"]}
+    return _add_result(built, operation, {"table": left, "join": join})
+
+
+def _table_aggregate(built: VectorContract, operation: Operation) -> str:
+    group, counted = (operation["groupBy"][name] for name in ("keyField", "valueField"))
+    table = built.add_table(operation["table"], "table", OLD_VALUES_MATERIALIZED, {group: "string", counted: "bigint"})
+    text = _AGGREGATES.get(operation["aggregation"], "count({})").format(counted)
+    return _add_result(built, operation, {"table": table, "group_by": {"k": group}, "aggregate": {"v": text}})
+
+
+def _stream_aggregate(built: VectorContract, operation: Operation) -> str:
+    text = {"sum": "sum(stream_v)"}.get(operation["aggregation"], "count(*)")
+    return _add_result(built, operation, {"stream": built.add_topic("stream", None), "aggregate": {"v": text}})
+
+
+def _windowed_aggregate(built: VectorContract, operation: Operation) -> str:
+    spec = operation["window"]
+    lengths = {name: f"{spec[knob]} ms" for name, knob in _LENGTHS.get(spec["kind"], {}).items()}
+    if not lengths:
+        raise DeclinedVector(f"no window {spec['kind']!r}")
+    window = {**lengths, "grace": f"{spec['graceMs']} ms", "emit": operation["emit"]}
+    if spec.get("storeRetentionMs") is not None:
+        window["store_retention"] = f"{min(spec['storeRetentionMs'], _FOREVER)} ms"
+    text = {"sum": "sum(stream_v)"}.get(operation["aggregation"], "count(*)")
+    stream = built.add_topic("stream", None)
+    return built.add_view("result", {"stream": stream, "aggregate": {"v": text}, "window": window})
+
+
+def _stream_stream_join(built: VectorContract, operation: Operation) -> str:
+    left, right = (built.add_topic(side, None) for side in ("left", "right"))
+    knobs = {name: f"{operation['window'][f'{name}Ms']} ms" for name in ("before", "after", "grace")}
+    return built.add_view("result", {"stream": left, "join": {"stream": right, "how": join_kind(operation), **knobs}})
+
+
+_SHAPES = {
+    "table_transform": _table_transform,
+    "to_table": _to_table,
+    "stream_table_join": _stream_table_join,
+    "table_table_join": _table_table_join,
+    "foreign_key_join": _foreign_key_join,
+    "table_aggregate": _table_aggregate,
+    "stream_aggregate": _stream_aggregate,
+    "windowed_aggregate": _windowed_aggregate,
+    "stream_stream_join": _stream_stream_join,
+}
+_STATELESS = ("filter", "mapValues")
+_ASKED = {"count": OLD_VALUES_MATERIALIZED, "suppressUntilTimeLimit": OLD_VALUES_MATERIALIZED}
+_AGGREGATES = {"sum": "sum({})"}
+_LENGTHS = {
+    "tumbling": {"tumbling": "sizeMs"},
+    "hopping": {"hopping": "sizeMs", "advance": "advanceMs"},
+    "sliding": {"sliding": "timeDifferenceMs"},
+    "session": {"session": "inactivityGapMs"},
+}
+
+
+def _add_result(built: VectorContract, operation: Operation, view: Json) -> str:
+    """Add the view of a result that may be materialized; that of an aggregate always is."""
+    store = operation.get("materialized")
+    if store is not None or "aggregate" in view:
+        built.stores["result"] = "result"
+    return built.add_view("result", {**view, **_history_retention(store or {"versioned": False})})
+
+
+def _history_retention(store: Operation) -> dict[str, str]:
+    return {"history_retention": f"{min(store['historyRetentionMs'], _FOREVER)} ms"} if store["versioned"] else {}
+
+
+def _view_of_step(table: str, topic: str, step: Operation) -> Json:
+    value = f"{topic}_v"
+    match step:
+        case {"op": "filter", "predicate": {"type": "even"}}:
+            return {"table": table, "where": f"{value} % 2 = 0"}
+        case {"op": "filter", "predicate": {"type": "gte", "value": least}}:
+            return {"table": table, "where": f"{value} >= {least}"}
+        case {"op": "mapValues", "multiplyBy": factor}:
+            return {"table": table, "select": {value: f"{value} * {factor}"}}
+    raise DeclinedVector(f"no transform {json.dumps(dict(step))}")
+
+
+@lru_cache(maxsize=4096)
+def _check(parts: str) -> tuple[Contract, dict[str, ProcessorSpec]] | Complaint:
+    """Return a contract and the specifications of its views, or what is wrong with it."""
+    try:
+        contract = Contract.model_validate({"pipeline": "vector", "start": "2024-01-01", **json.loads(parts)})
+    except ValidationError as error:
+        first = error.errors()[0]
+        return Complaint(tuple(str(part) for part in first["loc"]), first["msg"], "")
+    complaint = next(check_contract(contract), None)
+    return complaint or (contract, {name: build_spec(contract, name) for name in contract.ordered_views})
