@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import reference
 from hindcast_conformance import Outcome, Vector, load_vectors, run_conformance, run_vectors
+from hindcast_conformance.definitions import derive_vectors
 from hindcast_conformance.exceptions import FILTER, GLOBAL, NEGATIVE, REDUCE, STORE, TRACE
 from hindcast_conformance.formatting import format_failure, format_families, format_plane
 from hindcast_conformance.topology import compute_vector, count_exceptions
@@ -44,6 +45,20 @@ def test_a_sample_of_every_family_passes(spark: SparkSession, corrected: list[Ve
 def test_all_986_corrected_vectors_pass(spark: SparkSession, corrected: list[Vector]) -> None:
     assert len(corrected) == 986
     judge(run_vectors(spark, corrected))
+
+
+@pytest.mark.parametrize("every", [33, pytest.param(1, marks=pytest.mark.long)])
+def test_what_a_contract_derives_whole_after_each_run_is_what_corrected_vectors_expect(
+    spark: SparkSession, corrected: list[Vector], every: int
+) -> None:
+    """As runs derive tables (`runs/derive_whole.py`); in the other tests each run is an increment to the one before."""
+    derived = derive_vectors(spark, corrected[::every])
+    assert len(derived) == len(corrected[::every])
+    done = [
+        Outcome(vector, {"fates": vector.expected["fates"], "rows": derived[vector.name]}, 0.0)
+        for vector in corrected[::every]
+    ]
+    judge(done)
 
 
 def test_all_1326_vectors_of_kafka_streams_pass(kafka: list[Vector]) -> None:

@@ -2,6 +2,8 @@
 
 A table with a store of its own in the middle of an operation (`toStream().toTable()`, a `mapValues` or `filter` that is
 materialized) is a topic of the contract, as if the records before it were written to that topic and read from there.
+
+Vectors of the `corrected` reading are run many at once (`definitions`): their keys begin with a column `vector`.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ _FOREVER = 10**14
 class VectorContract:
     """An operation as a contract, and what its views are to the vector.
 
-    `result`: the view that emits what the vector expects. `steps`: by view, the filter or projection that it is.
-    `fed`: by topic, the view or the filters whose output is written to it; records of the vector feed the others.
-    `stores`: by the name of a store in the vector, the table that it holds. `reason`: why some of it is run without the
-    contract, None if nothing is.
+    `columns`: by table, its column of JSON text. `result`: the view that emits what the vector expects. `steps`: by
+    view, the filter or projection that it is. `fed`: by topic, the view or the filters whose output is written to it;
+    records of the vector feed the others. `stores`: by the name of a store in the vector, the table that it holds.
+    `reason`: why some of it is run without the contract, None if nothing is.
     """
 
     operation: Operation
     topics: dict[str, Json] = field(default_factory=dict)
     views: dict[str, Json] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
     result: str = ""
     steps: dict[str, Operation] = field(default_factory=dict)
     fed: dict[str, str | StoredFilters] = field(default_factory=dict)
@@ -65,32 +68,57 @@ class VectorContract:
             if not any(table in (view.get("table"), view.get("join", {}).get("table")) for view in self.views.values()):
                 self.add_view(f"{table}_read", {"table": table})
 
+    @property
+    def is_kafka(self) -> bool:
+        """True for the `kafka` reading, false for the `corrected` one."""
+        return bool(self.operation.get("semantics", "kafka") == "kafka")
+
+    def group_by(self, group: str) -> dict[str, str]:
+        """Return the groups of a table."""
+        return {"k": group} if self.is_kafka else {"vector": "vector", "k": group}
+
+    @property
+    def count(self) -> str:
+        """The count of a stream: Kafka Streams counts null values in windows, the `corrected` reading does not."""
+        return "count(*)" if self.is_kafka else "count(stream_v)"
+
     def add_view(self, name: str, view: Json, step: Operation | None = None) -> str:
-        """Add a view; return its name."""
-        self.views[name] = {**view, "semantics": "kafka"}
+        """Add a view; return its name. A join has one column, as any table: JSON text."""
+        if "join" in view:
+            first, second = (self.columns[i] for i in (view.get("table") or view["stream"], _joined(view)))
+            parts = f"""'{{"left":', coalesce({first}, 'null'), ',"right":', coalesce({second}, 'null'), '}}'"""
+            view = {**view, "select": {f"{name}_v": f"concat({parts})"}}
+        self.views[name] = {**view, "semantics": "kafka" if self.is_kafka else "corrected"}
+        made = next((column for field in ("select", "aggregate") for column in view.get(field, ())), None)
+        self.columns[name] = made or self.columns[view["table"]]
         if step is not None:
             self.steps[name] = step
         return name
 
-    def add_topic(self, name: str, store: Operation | None, columns: Mapping[str, str] | None = None) -> str:
-        """Add a topic, read as a table if it has a store; return its name."""
+    def add_topic(self, name: str, store: Operation | None) -> str:
+        """Add a topic, read as a table if it has a store, with one column of JSON text; return its name."""
+        self.columns[name] = f"{name}_v"
         self.topics[name] = {
             "read": "stream" if store is None else "table",
-            "key": {"k": "string"},
-            "value": columns or {f"{name.partition('_')[0]}_v": "bigint"},
+            "key": {"k": "string"} if self.is_kafka else {"vector": "string", "k": "string"},
+            "value": {self.columns[name]: "string"},
         }
         if store is not None:
             self.topics[name] |= {"versioned": store["versioned"], **_history_retention(store)}
         return name
 
-    def add_table(
-        self, spec: Operation, topic: str, asks: int = NO_OLD_VALUES, columns: Mapping[str, str] | None = None
-    ) -> str:
+    def add_table(self, spec: Operation, topic: str, asks: int = NO_OLD_VALUES) -> str:
         """Add a table of an operation with its transforms; return the name of the topic or view that it is.
 
-        `asks`: whether what reads the table needs the old values of changes.
+        `asks`: whether what reads the table needs the old values of changes. In the `corrected` reading a table may be
+        a join.
         """
-        name, store = self.add_topic(topic, spec, columns), spec
+        if "join" in spec:
+            name = _SHAPES[spec["join"]["type"]](self, spec["join"])
+            return self._add_views(name, topic, spec.get("transforms") or (), 0)
+        name, store = self.add_topic(topic, spec), spec
+        if not self.is_kafka:
+            return self._add_views(name, topic, spec.get("transforms") or (), 0)
         is_stored, steps, done = (
             bool(spec["versioned"] or spec.get("materialized", True)),
             spec.get("transforms") or (),
@@ -144,14 +172,20 @@ class VectorContract:
                 store = own or store
                 name = self._feed(f"{topic}_{done + end}", filters, store)
             else:
-                for number, step in enumerate(some, done + first + 1):
-                    name = self.add_view(f"{topic}_step_{number}", _view_of_step(name, topic, step), step)
+                name = self._add_views(name, topic, some, done + first)
                 if own is not None:
                     name, store = self._feed(f"{topic}_{done + end}", name, own), own
             if own is not None:
                 self.stores[f"{topic}-{done + end}"] = name
             first = end
         return name, store
+
+    def _add_views(self, name: str, topic: str, steps: Sequence[Operation], done: int) -> str:
+        """Add a view for each filter and projection; return the last one."""
+        for number, step in enumerate(steps, done + 1):
+            view = _view_of_step(name, self.columns[name], f"{topic}_step_{number}_v", step)
+            name = self.add_view(f"{topic}_step_{number}", view, step)
+        return name
 
     def _add_stateful(self, name: str, place: str, step: Operation) -> tuple[str, Operation]:
         """Add the table that a transform makes of a table: of its stream, of counts, or suppressed."""
@@ -160,8 +194,8 @@ class VectorContract:
             case "toStreamToTable":
                 name = self._feed(new, name, own)
             case "count":
-                counts = {f"{place.partition('-')[0]}_v": "count(*)"}
-                name = self.add_view(new, {"table": name, "aggregate": counts, **_history_retention(own)})
+                counted = {"table": name, "aggregate": {f"{new}_v": "count(*)"}}
+                name = self.add_view(new, {**counted, **_history_retention(own)})
             case "suppressUntilTimeLimit":
                 name, own = (
                     self.add_view(new, {"table": name, "suppress": f"{step['timeLimitMs']} ms"}),
@@ -191,6 +225,8 @@ def translate_operation(operation: Operation, *, has_null_values: bool = False) 
         raise DeclinedVector(f"no operator for {operation['type']!r}")
     built.result = shape(built, operation)
     aggregation = operation.get("aggregation", "count")
+    if not built.is_kafka:
+        return built
     if aggregation == "trace":
         built.reason = TRACE
     elif aggregation == "sum" and has_null_values and operation.get("window", {"kind": "sliding"})["kind"] != "sliding":
@@ -213,7 +249,7 @@ def _to_table(built: VectorContract, operation: Operation) -> str:
 
 def _stream_table_join(built: VectorContract, operation: Operation) -> str:
     join = {"how": join_kind(operation), "table": built.add_table(operation["table"], "table")}
-    if operation.get("graceMs") is not None:
+    if operation.get("graceMs") is not None and built.is_kafka:
         join["grace"] = f"{max(operation['graceMs'], 0)} ms"
         if operation["graceMs"] < 0:
             built.reason = NEGATIVE
@@ -230,22 +266,21 @@ def _table_table_join(built: VectorContract, operation: Operation) -> str:
 
 
 def _foreign_key_join(built: VectorContract, operation: Operation) -> str:
-    column = {operation["foreignKeyField"]: "string"}
-    left = built.add_table(operation["left"], "left", OLD_VALUES_MATERIALIZED, column)
-    right = built.add_table(operation["right"], "right", OLD_VALUES_MATERIALIZED)
-    join = {"table": right, "how": join_kind(operation), "on": operation["foreignKeyField"]}
+    left, right = (built.add_table(operation[side], side, OLD_VALUES_MATERIALIZED) for side in ("left", "right"))
+    on = _json_field(built.columns[left], operation["foreignKeyField"])
+    join = {"table": right, "how": join_kind(operation), "on": on if built.is_kafka else ["vector", on]}
     return _add_result(built, operation, {"table": left, "join": join})
 
 
 def _table_aggregate(built: VectorContract, operation: Operation) -> str:
-    group, counted = (operation["groupBy"][name] for name in ("keyField", "valueField"))
-    table = built.add_table(operation["table"], "table", OLD_VALUES_MATERIALIZED, {group: "string", counted: "bigint"})
-    text = _AGGREGATES.get(operation["aggregation"], "count({})").format(counted)
-    return _add_result(built, operation, {"table": table, "group_by": {"k": group}, "aggregate": {"v": text}})
+    table, by = built.add_table(operation["table"], "table", OLD_VALUES_MATERIALIZED), operation["groupBy"]
+    group, counted = (_json_field(built.columns[table], by[name]) for name in ("keyField", "valueField"))
+    text = _aggregate(operation["aggregation"], counted, f"count({counted})")
+    return _add_result(built, operation, {"table": table, "group_by": built.group_by(group), "aggregate": {"v": text}})
 
 
 def _stream_aggregate(built: VectorContract, operation: Operation) -> str:
-    text = {"sum": "sum(stream_v)"}.get(operation["aggregation"], "count(*)")
+    text = _aggregate(operation["aggregation"], "stream_v", built.count)
     return _add_result(built, operation, {"stream": built.add_topic("stream", None), "aggregate": {"v": text}})
 
 
@@ -254,17 +289,22 @@ def _windowed_aggregate(built: VectorContract, operation: Operation) -> str:
     lengths = {name: f"{spec[knob]} ms" for name, knob in _LENGTHS.get(spec["kind"], {}).items()}
     if not lengths:
         raise DeclinedVector(f"no window {spec['kind']!r}")
-    window = {**lengths, "grace": f"{spec['graceMs']} ms", "emit": operation["emit"]}
+    window = {
+        **lengths,
+        "grace": f"{min(spec['graceMs'], _FOREVER)} ms",
+        **({"emit": operation["emit"]} if built.is_kafka else {}),
+    }
     if spec.get("storeRetentionMs") is not None:
         window["store_retention"] = f"{min(spec['storeRetentionMs'], _FOREVER)} ms"
-    text = {"sum": "sum(stream_v)"}.get(operation["aggregation"], "count(*)")
+    text = _aggregate(operation["aggregation"], "stream_v", built.count)
     stream = built.add_topic("stream", None)
     return built.add_view("result", {"stream": stream, "aggregate": {"v": text}, "window": window})
 
 
 def _stream_stream_join(built: VectorContract, operation: Operation) -> str:
     left, right = (built.add_topic(side, None) for side in ("left", "right"))
-    knobs = {name: f"{operation['window'][f'{name}Ms']} ms" for name in ("before", "after", "grace")}
+    names = ("before", "after", "grace") if built.is_kafka else ("before", "after")
+    knobs = {name: f"{min(operation['window'][f'{name}Ms'], _FOREVER)} ms" for name in names}
     return built.add_view("result", {"stream": left, "join": {"stream": right, "how": join_kind(operation), **knobs}})
 
 
@@ -281,7 +321,6 @@ _SHAPES = {
 }
 _STATELESS = ("filter", "mapValues")
 _ASKED = {"count": OLD_VALUES_MATERIALIZED, "suppressUntilTimeLimit": OLD_VALUES_MATERIALIZED}
-_AGGREGATES = {"sum": "sum({})"}
 _LENGTHS = {
     "tumbling": {"tumbling": "sizeMs"},
     "hopping": {"hopping": "sizeMs", "advance": "advanceMs"},
@@ -290,9 +329,24 @@ _LENGTHS = {
 }
 
 
+def _json_field(column: str, dotted: str) -> str:
+    return f"get_json_object({column}, '$.{dotted}')"
+
+
+def _aggregate(aggregation: str, argument: str, count: str) -> str:
+    """Return an aggregate of JSON text; `count` for a trace as well, which contracts do not have."""
+    return count if aggregation in ("count", "trace") else f"{aggregation}(cast({argument} AS double))"
+
+
+def _joined(view: Json) -> str:
+    return str(view["join"].get("table") or view["join"]["stream"])
+
+
 def _add_result(built: VectorContract, operation: Operation, view: Json) -> str:
     """Add the view of a result that may be materialized; that of an aggregate always is."""
     store = operation.get("materialized")
+    if not built.is_kafka:
+        return built.add_view("result" if built.operation is operation else "joined", view)
     if store is not None or "aggregate" in view:
         built.stores["result"] = "result"
     return built.add_view("result", {**view, **_history_retention(store or {"versioned": False})})
@@ -302,15 +356,15 @@ def _history_retention(store: Operation) -> dict[str, str]:
     return {"history_retention": f"{min(store['historyRetentionMs'], _FOREVER)} ms"} if store["versioned"] else {}
 
 
-def _view_of_step(table: str, topic: str, step: Operation) -> Json:
-    value = f"{topic}_v"
+def _view_of_step(table: str, column: str, new: str, step: Operation) -> Json:
+    value = f"cast({column} AS double)"
     match step:
         case {"op": "filter", "predicate": {"type": "even"}}:
             return {"table": table, "where": f"{value} % 2 = 0"}
         case {"op": "filter", "predicate": {"type": "gte", "value": least}}:
             return {"table": table, "where": f"{value} >= {least}"}
         case {"op": "mapValues", "multiplyBy": factor}:
-            return {"table": table, "select": {value: f"{value} * {factor}"}}
+            return {"table": table, "select": {new: f"cast({value} * {factor} AS string)"}}
     raise DeclinedVector(f"no transform {json.dumps(dict(step))}")
 
 
@@ -323,4 +377,5 @@ def _check(parts: str) -> tuple[Contract, dict[str, ProcessorSpec]] | Complaint:
         first = error.errors()[0]
         return Complaint(tuple(str(part) for part in first["loc"]), first["msg"], "")
     complaint = next(check_contract(contract), None)
-    return complaint or (contract, {name: build_spec(contract, name) for name in contract.ordered_views})
+    kafka = (name for name in contract.ordered_views if contract.views[name].semantics == "kafka")
+    return complaint or (contract, {name: build_spec(contract, name) for name in kafka})
