@@ -8,8 +8,8 @@ from typing import Any
 from hindcast.streams.emit_strategy import aggregate_windows
 from hindcast.streams.records import Records
 from hindcast.streams.windowed import WindowState, empty_window_state
-from hindcast_conformance.contracts import translate_operation
 from hindcast_conformance.exceptions import evaluate_trace
+from hindcast_conformance.translator import translate_operation
 from kafka_adapter_streams import coded, named
 
 Emission = dict[str, Any]

@@ -17,8 +17,8 @@ import topologies
 from hindcast.streams.join_processors import NULL_KEY
 from hindcast.streams.spec import ProcessorSpec
 from hindcast.streams.task import process_task
-from hindcast_conformance.contracts import translate_operation
 from hindcast_conformance.topology import VectorTask, build_row_schema
+from hindcast_conformance.translator import translate_operation
 from hindcast_conformance.vectors import DeclinedVector, KafkaStreamsError
 
 VECTORS = Path(__file__).parent / "conformance"

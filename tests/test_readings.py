@@ -15,8 +15,8 @@ import pytest
 import reference
 import topologies
 from hindcast.streams.spec import ProcessorSpec
-from hindcast_conformance.contracts import translate_operation
 from hindcast_conformance.topology import compute_vector
+from hindcast_conformance.translator import translate_operation
 from hindcast_conformance.vectors import DeclinedVector, Vector
 from histories import history
 from test_emits_task import NONE, form, rows, run

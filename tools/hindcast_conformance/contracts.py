@@ -1,4 +1,4 @@
-"""Contracts of vectors: the operation of a `kafka` vector as topics and views, the form in which users write it.
+"""Contracts of vectors: an operation as topics and views, as users write them; `translator` makes them.
 
 A table with a store of its own in the middle of an operation (`toStream().toTable()`, a `mapValues` or `filter` that is
 materialized) is a topic of the contract, as if the records before it were written to that topic and read from there.
@@ -21,13 +21,13 @@ from hindcast.contract.view_checks import Complaint
 from hindcast.streams.spec import ProcessorSpec
 from hindcast.streams.spec_of_view import build_spec
 from hindcast.streams.tables import NO_OLD_VALUES, OLD_VALUES_MATERIALIZED, TransformStep, plan_tombstone_drops
-from hindcast_conformance.exceptions import FILTER, NEGATIVE, REDUCE, TRACE, StoredFilters
+from hindcast_conformance.exceptions import FILTER, StoredFilters
 from hindcast_conformance.refusals import explain_refusal
-from hindcast_conformance.vectors import DeclinedVector, Json, join_kind
+from hindcast_conformance.vectors import DeclinedVector, Json
 
 Operation = Mapping[str, Json]
 
-_FOREVER = 10**14
+FOREVER = 10**14
 """In milliseconds; a longer retention means the same."""
 
 
@@ -104,26 +104,18 @@ class VectorContract:
             "value": {self.columns[name]: "string"},
         }
         if store is not None:
-            self.topics[name] |= {"versioned": store["versioned"], **_history_retention(store)}
+            self.topics[name] |= {"versioned": store["versioned"], **history_retention(store)}
         return name
 
     def add_table(self, spec: Operation, topic: str, asks: int = NO_OLD_VALUES) -> str:
         """Add a table of an operation with its transforms; return the name of the topic or view that it is.
 
-        `asks`: whether what reads the table needs the old values of changes. In the `corrected` reading a table may be
-        a join.
+        `asks`: whether what reads the table needs the old values of changes.
         """
-        if "join" in spec:
-            name = _SHAPES[spec["join"]["type"]](self, spec["join"])
-            return self._add_views(name, topic, spec.get("transforms") or (), 0)
-        name, store = self.add_topic(topic, spec), spec
+        name, store, steps = self.add_topic(topic, spec), spec, spec.get("transforms") or ()
         if not self.is_kafka:
-            return self._add_views(name, topic, spec.get("transforms") or (), 0)
-        is_stored, steps, done = (
-            bool(spec["versioned"] or spec.get("materialized", True)),
-            spec.get("transforms") or (),
-            0,
-        )
+            return self.add_views(name, topic, steps, 0)
+        is_stored, done = bool(spec["versioned"] or spec.get("materialized", True)), 0
         if is_stored:
             self.stores[topic] = topic
         while done < len(steps):
@@ -172,7 +164,7 @@ class VectorContract:
                 store = own or store
                 name = self._feed(f"{topic}_{done + end}", filters, store)
             else:
-                name = self._add_views(name, topic, some, done + first)
+                name = self.add_views(name, topic, some, done + first)
                 if own is not None:
                     name, store = self._feed(f"{topic}_{done + end}", name, own), own
             if own is not None:
@@ -180,7 +172,7 @@ class VectorContract:
             first = end
         return name, store
 
-    def _add_views(self, name: str, topic: str, steps: Sequence[Operation], done: int) -> str:
+    def add_views(self, name: str, topic: str, steps: Sequence[Operation], done: int) -> str:
         """Add a view for each filter and projection; return the last one."""
         for number, step in enumerate(steps, done + 1):
             view = _view_of_step(name, self.columns[name], f"{topic}_step_{number}_v", step)
@@ -195,12 +187,10 @@ class VectorContract:
                 name = self._feed(new, name, own)
             case "count":
                 counted = {"table": name, "aggregate": {f"{new}_v": "count(*)"}}
-                name = self.add_view(new, {**counted, **_history_retention(own)})
+                name = self.add_view(new, {**counted, **history_retention(own)})
             case "suppressUntilTimeLimit":
-                name, own = (
-                    self.add_view(new, {"table": name, "suppress": f"{step['timeLimitMs']} ms"}),
-                    {"versioned": False},
-                )
+                name = self.add_view(new, {"table": name, "suppress": f"{step['timeLimitMs']} ms"})
+                own = {"versioned": False}
             case other:
                 raise DeclinedVector(f"no transform {other!r}")
         if "materialized" in step:
@@ -214,146 +204,17 @@ class VectorContract:
         return self.add_topic(topic, store)
 
 
-def translate_operation(operation: Operation, *, has_null_values: bool = False) -> VectorContract:
-    """Return an operation as a contract; DeclinedVector for one without meaning.
-
-    `has_null_values`: a record of the vector has no value.
-    """
-    built = VectorContract(operation)
-    shape = _SHAPES.get(operation["type"])
-    if shape is None:
-        raise DeclinedVector(f"no operator for {operation['type']!r}")
-    built.result = shape(built, operation)
-    aggregation = operation.get("aggregation", "count")
-    if not built.is_kafka:
-        return built
-    if aggregation == "trace":
-        built.reason = TRACE
-    elif aggregation == "sum" and has_null_values and operation.get("window", {"kind": "sliding"})["kind"] != "sliding":
-        built.reason = REDUCE
-    elif aggregation not in ("count", "sum"):
-        raise KeyError(aggregation)
-    built.read_stores()
-    return built
-
-
-def _table_transform(built: VectorContract, operation: Operation) -> str:
-    name = built.add_table(operation["table"], "table")
-    return name if name in built.views else built.add_view(f"{name}_read", {"table": name})
-
-
-def _to_table(built: VectorContract, operation: Operation) -> str:
-    built.stores["result"] = built.add_topic("stream", operation["materialized"])
-    return built.add_view("stream_read", {"table": "stream"})
-
-
-def _stream_table_join(built: VectorContract, operation: Operation) -> str:
-    join = {"how": join_kind(operation), "table": built.add_table(operation["table"], "table")}
-    if operation.get("graceMs") is not None and built.is_kafka:
-        join["grace"] = f"{max(operation['graceMs'], 0)} ms"
-        if operation["graceMs"] < 0:
-            built.reason = NEGATIVE
-    return built.add_view("result", {"stream": built.add_topic("stream", None), "join": join})
-
-
-def _table_table_join(built: VectorContract, operation: Operation) -> str:
-    how = join_kind(operation)
-    asks = [OLD_VALUES_MATERIALIZED if how in kinds else NO_OLD_VALUES for kinds in (("left", "outer"), ("outer",))]
-    left, right = (
-        built.add_table(operation[side], side, ask) for side, ask in zip(("left", "right"), asks, strict=True)
-    )
-    return _add_result(built, operation, {"table": left, "join": {"table": right, "how": how}})
-
-
-def _foreign_key_join(built: VectorContract, operation: Operation) -> str:
-    left, right = (built.add_table(operation[side], side, OLD_VALUES_MATERIALIZED) for side in ("left", "right"))
-    on = _json_field(built.columns[left], operation["foreignKeyField"])
-    join = {"table": right, "how": join_kind(operation), "on": on if built.is_kafka else ["vector", on]}
-    return _add_result(built, operation, {"table": left, "join": join})
-
-
-def _table_aggregate(built: VectorContract, operation: Operation) -> str:
-    table, by = built.add_table(operation["table"], "table", OLD_VALUES_MATERIALIZED), operation["groupBy"]
-    group, counted = (_json_field(built.columns[table], by[name]) for name in ("keyField", "valueField"))
-    text = _aggregate(operation["aggregation"], counted, f"count({counted})")
-    return _add_result(built, operation, {"table": table, "group_by": built.group_by(group), "aggregate": {"v": text}})
-
-
-def _stream_aggregate(built: VectorContract, operation: Operation) -> str:
-    text = _aggregate(operation["aggregation"], "stream_v", built.count)
-    return _add_result(built, operation, {"stream": built.add_topic("stream", None), "aggregate": {"v": text}})
-
-
-def _windowed_aggregate(built: VectorContract, operation: Operation) -> str:
-    spec = operation["window"]
-    lengths = {name: f"{spec[knob]} ms" for name, knob in _LENGTHS.get(spec["kind"], {}).items()}
-    if not lengths:
-        raise DeclinedVector(f"no window {spec['kind']!r}")
-    window = {
-        **lengths,
-        "grace": f"{min(spec['graceMs'], _FOREVER)} ms",
-        **({"emit": operation["emit"]} if built.is_kafka else {}),
-    }
-    if spec.get("storeRetentionMs") is not None:
-        window["store_retention"] = f"{min(spec['storeRetentionMs'], _FOREVER)} ms"
-    text = _aggregate(operation["aggregation"], "stream_v", built.count)
-    stream = built.add_topic("stream", None)
-    return built.add_view("result", {"stream": stream, "aggregate": {"v": text}, "window": window})
-
-
-def _stream_stream_join(built: VectorContract, operation: Operation) -> str:
-    left, right = (built.add_topic(side, None) for side in ("left", "right"))
-    names = ("before", "after", "grace") if built.is_kafka else ("before", "after")
-    knobs = {name: f"{min(operation['window'][f'{name}Ms'], _FOREVER)} ms" for name in names}
-    return built.add_view("result", {"stream": left, "join": {"stream": right, "how": join_kind(operation), **knobs}})
-
-
-_SHAPES = {
-    "table_transform": _table_transform,
-    "to_table": _to_table,
-    "stream_table_join": _stream_table_join,
-    "table_table_join": _table_table_join,
-    "foreign_key_join": _foreign_key_join,
-    "table_aggregate": _table_aggregate,
-    "stream_aggregate": _stream_aggregate,
-    "windowed_aggregate": _windowed_aggregate,
-    "stream_stream_join": _stream_stream_join,
-}
 _STATELESS = ("filter", "mapValues")
 _ASKED = {"count": OLD_VALUES_MATERIALIZED, "suppressUntilTimeLimit": OLD_VALUES_MATERIALIZED}
-_LENGTHS = {
-    "tumbling": {"tumbling": "sizeMs"},
-    "hopping": {"hopping": "sizeMs", "advance": "advanceMs"},
-    "sliding": {"sliding": "timeDifferenceMs"},
-    "session": {"session": "inactivityGapMs"},
-}
-
-
-def _json_field(column: str, dotted: str) -> str:
-    return f"get_json_object({column}, '$.{dotted}')"
-
-
-def _aggregate(aggregation: str, argument: str, count: str) -> str:
-    """Return an aggregate of JSON text; `count` for a trace as well, which contracts do not have."""
-    return count if aggregation in ("count", "trace") else f"{aggregation}(cast({argument} AS double))"
 
 
 def _joined(view: Json) -> str:
     return str(view["join"].get("table") or view["join"]["stream"])
 
 
-def _add_result(built: VectorContract, operation: Operation, view: Json) -> str:
-    """Add the view of a result that may be materialized; that of an aggregate always is."""
-    store = operation.get("materialized")
-    if not built.is_kafka:
-        return built.add_view("result" if built.operation is operation else "joined", view)
-    if store is not None or "aggregate" in view:
-        built.stores["result"] = "result"
-    return built.add_view("result", {**view, **_history_retention(store or {"versioned": False})})
-
-
-def _history_retention(store: Operation) -> dict[str, str]:
-    return {"history_retention": f"{min(store['historyRetentionMs'], _FOREVER)} ms"} if store["versioned"] else {}
+def history_retention(store: Operation) -> dict[str, str]:
+    """Return the field of a topic or view whose store is versioned, else nothing."""
+    return {"history_retention": f"{min(store['historyRetentionMs'], FOREVER)} ms"} if store["versioned"] else {}
 
 
 def _view_of_step(table: str, column: str, new: str, step: Operation) -> Json:

@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import acceptance
 from hindcast.common.session import SMALL_STEP_SETTINGS, override_conf
 from hindcast.contract import Contract, list_shapes
 from hindcast.runs.derive_whole import derive_topic_rows, derive_view_rows
-from hindcast_conformance.contracts import VectorContract, translate_operation
+from hindcast_conformance.contracts import FOREVER, VectorContract
+from hindcast_conformance.runner import read_content
+from hindcast_conformance.translator import translate_operation
 from hindcast_conformance.vectors import DeclinedVector, Json, Vector, decline_unreadable, normalize_numbers
 
 _RECORDS = pa.schema(
@@ -31,9 +33,6 @@ _RECORDS = pa.schema(
 _PARTITIONS = 16
 _AT_ONCE = 3
 """The number of concurrent jobs: while one is planned, another runs."""
-_FOREVER = 10**14
-Derived = dict[int, list[Json]]
-"""By run, the rows that are current after it."""
 
 
 def derive_vectors(spark: SparkSession, vectors: Sequence[Vector]) -> dict[str, list[Json]]:
@@ -68,7 +67,7 @@ def _derive_alike(spark: SparkSession, vectors: Sequence[Vector], built: VectorC
     known: dict[str, dict[int, list[Json]]] = defaultdict(lambda: defaultdict(list))
     for row in _derive_result(contract, built, records).collect():
         vector, run = places[row["place"]]
-        known[vector.name][run].append(_content(row, list_shapes(contract)[built.result].kind))
+        known[vector.name][run].append(read_content(row, vector.operation["type"]))
     return {vector.name: _add_system_periods(known[vector.name], vector.runs) for vector in vectors}
 
 
@@ -86,7 +85,7 @@ def _list_records(vector: Vector, run: int, number: int) -> Iterator[Json]:
             "timestamp": record["timestamp"],
             "partition": number * _PARTITIONS + record.get("partition", 0),
             "offset": offset,
-            "retention": min(_find_retention(vector.operation, record["topic"]), _FOREVER),
+            "retention": min(_find_retention(vector.operation, record["topic"]), FOREVER),
         }
 
 
@@ -97,9 +96,9 @@ def _find_retention(operation: Json, topic: str) -> int:
             if name == topic and "historyRetentionMs" in part:
                 return int(part["historyRetentionMs"])
             found = _find_retention(part, topic)
-            if found != _FOREVER:
+            if found != FOREVER:
                 return found
-    return _FOREVER
+    return FOREVER
 
 
 def _derive_result(contract: Contract, built: VectorContract, records: DataFrame) -> DataFrame:
@@ -149,19 +148,6 @@ def _derive_result(contract: Contract, built: VectorContract, records: DataFrame
 
 def _interval(milliseconds: str) -> Column:
     return F.timestamp_millis(milliseconds) - F.timestamp_millis(F.lit(0))
-
-
-def _content(row: Row, kind: str) -> Json:
-    """Return a row without its system period."""
-    content = {"key": row["key"], "value": None if row["value"] is None else json.loads(row["value"])}
-    match kind:
-        case "versions":
-            return content | {"validFrom": row["start"], "validTo": row["end"]}
-        case "windows":
-            return content | {"start": row["start"], "end": row["end"]}
-        case "events":
-            return content | {"record": row["records"][0], "timestamp": row["start"]}
-    return content | {"records": list(row["records"]), "timestamp": row["start"]}
 
 
 def _add_system_periods(known: Mapping[int, Sequence[Json]], runs: int) -> list[Json]:

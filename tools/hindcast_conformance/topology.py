@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hindcast.streams.join_processors import NULL_KEY
 from hindcast.streams.task import process_task
-from hindcast_conformance.contracts import VectorContract, translate_operation
+from hindcast_conformance.contracts import VectorContract
 from hindcast_conformance.exceptions import (
     GLOBAL,
     NEGATIVE,
@@ -30,6 +30,7 @@ from hindcast_conformance.exceptions import (
     reduced_windows,
     traced_aggregates,
 )
+from hindcast_conformance.translator import translate_operation
 from hindcast_conformance.vectors import DeclinedVector, Json, KafkaStreamsError, Vector, decline_unreadable
 from hindcast_conformance.versioned_store import compute_store
 
