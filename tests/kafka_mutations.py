@@ -671,21 +671,21 @@ WRONG = (
     ),
     Wrong(
         "a grace period as long as the retention is refused",
-        "hindcast_conformance.topology",
-        "if grace > table.retention:",
-        "if grace >= table.retention:",
+        "contract.semantics_checks",
+        "grace > retention:",
+        "grace >= retention:",
     ),
     Wrong(
         "a table that is not versioned may have a grace period",
-        "hindcast_conformance.topology",
-        "if not table.versioned:",
-        "if False:",
+        "contract.semantics_checks",
+        "    if versioned:\n",
+        "    if True:\n",
     ),
     Wrong(
         "versions are held back",
-        "hindcast_conformance.vector_task",
-        "                if table.versioned:\n",
-        "                if False:\n",
+        "contract.semantics_checks",
+        "elif contract.find_versioning(view.first_input)[0]:",
+        "elif False:",
     ),
     Wrong(
         "null values are counted", "streams.measures", "np.append(counted, False)", "np.append(counted, True) | True"

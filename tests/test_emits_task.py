@@ -14,129 +14,37 @@ import pytest
 
 import oracle
 import topologies
-from hindcast.streams.emit_strategy import EmitStrategy
 from hindcast.streams.join_processors import NULL_KEY
-from hindcast.streams.spec import ProcessorSpec, StoreSpec
-from hindcast.streams.stream_stream import JoinWindows
+from hindcast.streams.spec import ProcessorSpec
 from hindcast.streams.task import process_task
-from hindcast_conformance.topology import parse_windows
+from hindcast_conformance.topology import VectorTask, build_row_schema
+from hindcast_conformance.translator import translate_operation
+from hindcast_conformance.vectors import DeclinedVector, KafkaStreamsError
 
 VECTORS = Path(__file__).parent / "conformance"
-TEXT = pa.struct([("json", pa.string())])
-ORDER = pa.struct(
-    [
-        ("run", pa.int64()),
-        ("reached", pa.int64()),
-        ("topic", pa.int32()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("turn", pa.list_(pa.int32())),
-    ]
-)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-SCHEMA = pa.schema(
-    [
-        ("part", pa.string()),
-        ("side", pa.int32()),
-        ("partition", pa.int32()),
-        ("id", pa.binary()),
-        ("other", pa.binary()),
-        ("home", pa.int32()),
-        ("time", pa.int64()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("put", pa.bool_()),
-        ("passes", pa.bool_()),
-        ("n", pa.int64()),
-        ("order", ORDER),
-        ("headers", HEADERS),
-        ("key", TEXT),
-        ("first", TEXT),
-        ("second", TEXT),
-        ("numbers", pa.struct([("m0", pa.int64())])),
-        ("measures", pa.struct([("m0", pa.int64())])),
-    ]
-)
+SCHEMA = build_row_schema(pa.int64())
 Json = Any
 
 
-def told(table: Json) -> StoreSpec:
-    return StoreSpec(table["versioned"], table.get("historyRetentionMs"))
-
-
 def form(operation: Json) -> ProcessorSpec | None:
-    """The form of an operation; None for what a contract cannot say."""
-    sides = [operation[name] for name in ("left", "right", "table") if isinstance(operation.get(name), dict)]
-    steps = [step for side in sides for step in side.get("transforms") or ()]
-    plain = {"op": "filter", "predicate": {"type": "even"}}
-    if any(not side.get("materialized", True) for side in sides):
+    """The specification of an operation that is one view of a contract alone, else None."""
+    try:
+        built = translate_operation(operation)
+        contract, specs = built.checked
+    except (KafkaStreamsError, DeclinedVector, KeyError):
         return None
-    filters = operation["type"] == "table_transform" and steps == [plain]
-    if steps and not filters and [step["op"] for step in steps] != ["suppressUntilTimeLimit"]:
-        return None
-    result = told(operation["materialized"]) if "materialized" in operation else None
-    measure = {"count": "rows", "sum": "sum"}.get(operation.get("aggregation", ""))
-    if "aggregation" in operation and measure is None:
-        return None
-    match operation["type"]:
-        case "stream_table_join":
-            grace = operation.get("graceMs")
-            return ProcessorSpec("stream_table", operation["join"], {1: told(operation["table"])}, grace=grace)
-        case "table_table_join":
-            stores = {0: told(operation["left"]), 1: told(operation["right"])}
-            return ProcessorSpec("table_table", operation["join"], stores, result=result)
-        case "foreign_key_join":
-            stores = {0: told(operation["left"]), 1: told(operation["right"])}
-            return ProcessorSpec("foreign_key", operation["join"], stores, result=result)
-        case "table_transform":
-            limit = steps[0]["timeLimitMs"] if steps and not filters else None
-            return ProcessorSpec("table", stores={0: told(operation["table"])}, filters=filters, suppress=limit)
-        case "table_aggregate":
-            return ProcessorSpec(
-                "aggregate", stores={0: told(operation["table"])}, result=result, measures=(str(measure),)
-            )
-        case "stream_aggregate":
-            return ProcessorSpec("aggregate", result=result, measures=(str(measure),))
-        case "windowed_aggregate" if operation["aggregation"] == "count":
-            its = parse_windows(operation["window"])
-            return ProcessorSpec("windows", windows=its, emit=EmitStrategy(operation["emit"]), measures=("rows",))
-        case "stream_stream_join":
-            its = operation["window"]
-            span = JoinWindows(its["beforeMs"], its["afterMs"], its["graceMs"])
-            return ProcessorSpec("pairs", operation["join"], span=span)
-    return None
+    is_one = built.reason is None and not built.fed and contract.topics.keys() >= {*contract.views[built.result].inputs}
+    maps = any(step["op"] == "mapValues" for step in built.steps.values())
+    return specs[built.result] if is_one and not maps else None
 
 
 def rows(vector: Json) -> list[Json]:
-    """A vector's records as rows of a task."""
-    operation = vector["operation"]
-    side = {"left": 0, "stream": 0, "right": 1, "table": 1 if "stream" in operation["type"] else 0}
-    found = []
-    for number, record in enumerate(vector["records"]):
-        key, value = record["key"], record["value"]
-        id_ = None if key is None else str(key).encode()
-        row = {"side": side[record["topic"]], "partition": 0, "id": id_, "time": record["timestamp"]}
-        text = None if value is None else {"json": json.dumps(value)}
-        keyless = key is None or (operation["type"] == "foreign_key_join" and record["topic"] == "right")
-        row |= {"put": value is not None, "passes": True, "key": None if keyless else {"json": key}}
-        row |= {"first" if row["side"] == 0 else "second": text}
-        row["order"] = {"run": 1, "reached": 0, "topic": 0, "partition": 0, "offset": number, "turn": []}
-        row["headers"] = [{"key": "n", "value": str(number).encode()}]
-        if operation["type"] == "foreign_key_join" and record["topic"] == "left" and isinstance(value, dict):
-            named = value.get(operation["foreignKeyField"])
-            row |= {"other": None if named is None else str(named).encode(), "home": 0}
-        if operation["type"] == "table_aggregate" and isinstance(value, dict):
-            group, counted = (value.get(operation["groupBy"][field]) for field in ("keyField", "valueField"))
-            there = group is not None and counted is not None
-            row |= {"other": str(group).encode() if there else None, "home": 0, "numbers": {"m0": counted}}
-            row["key"] = {"json": group} if there else None
-        steps = operation["table"].get("transforms") if operation["type"] == "table_transform" else None
-        if steps and steps[0]["op"] == "filter":
-            row["passes"] = value is not None and value % 2 == 0
-        if operation["type"] in ("stream_aggregate", "windowed_aggregate"):
-            row["numbers"] = {"m0": value}
-        found.append(row)
-    return found
+    """A vector's records as rows of a task, each with a header that has its number."""
+    task = VectorTask(vector["operation"], vector["records"])
+    return [
+        {**row, "headers": [{"key": "n", "value": str(row["order"]["offset"]).encode()}]}
+        for row in task.build_rows(task.built.result)
+    ]
 
 
 def run(form: ProcessorSpec, given: list[Json], kept: pa.Table) -> tuple[list[Json], pa.Table]:

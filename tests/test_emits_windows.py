@@ -23,7 +23,8 @@ from kafka_adapter_windows import emitted
 
 def vector(window: dict[str, Any], emit: EmitStrategy, *records: tuple[str, int]) -> dict[str, Any]:
     lines = [{"topic": "stream", "key": key, "value": 1, "timestamp": timestamp} for key, timestamp in records]
-    return {"operation": {"aggregation": "count", "window": window, "emit": str(emit)}, "records": lines}
+    operation = {"type": "windowed_aggregate", "aggregation": "count", "window": window, "emit": str(emit)}
+    return {"operation": operation, "records": lines}
 
 
 def rows(done: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -16,7 +16,8 @@ import reference
 import topologies
 from hindcast.streams.spec import ProcessorSpec
 from hindcast_conformance.topology import compute_vector
-from hindcast_conformance.vectors import Vector
+from hindcast_conformance.translator import translate_operation
+from hindcast_conformance.vectors import DeclinedVector, Vector
 from histories import history
 from test_emits_task import NONE, form, rows, run
 
@@ -41,6 +42,10 @@ def in_time(seed: str) -> tuple[Json, list[Json]] | None:
         operation["window"] = {**operation["window"], "graceMs": 0, "storeRetentionMs": _LONG}
     if operation["type"] == "windowed_aggregate":
         operation["emit"] = "update"
+    try:
+        _ = translate_operation(operation).checked
+    except DeclinedVector:  # windows that a contract does not have
+        return None
     return operation, records
 
 

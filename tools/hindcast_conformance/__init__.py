@@ -10,6 +10,7 @@ from hindcast.common import permissions
 from hindcast.common.errors import PlatformError
 from hindcast_conformance.formatting import format_failure, format_families
 from hindcast_conformance.runner import Outcome, compute_directory, run_vectors
+from hindcast_conformance.topology import count_exceptions
 from hindcast_conformance.vectors import Vector, load_vectors
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def run_conformance(spark: SparkSession, directory: Path, out: Path) -> int:
     """Run every vector file of a directory and write the results to `out`; return 0 if no vector failed, else 1.
 
     `out` is one JSON object: vector name -> result in the form of the vector's `expected`, or `{"declined": reason}`.
-    Print the families and the first vector that failed.
+    Print the families, what is not run from a contract alone, and the first vector that failed.
     """
     try:
         out.parent.stat()  # a missing folder is reported before all vectors are run
@@ -34,6 +35,9 @@ def run_conformance(spark: SparkSession, directory: Path, out: Path) -> int:
             **permissions.explain_error(error, Path(error.filename or out), "read or written")
         ) from None
     print(format_families(outcomes))
+    apart = count_exceptions(outcome.vector for outcome in outcomes if outcome.vector.semantics == "kafka")
+    for reason, count in apart.most_common():
+        print(f"kafka, not by its contract alone {count}: {reason}")
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     if failed:
         print(format_failure(failed[0]))

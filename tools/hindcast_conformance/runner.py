@@ -121,9 +121,18 @@ def _compute_batch(
 
 
 def _row_as_json(row: Row, shape: OperationShape, runs: int) -> Json:
+    last = None if row["last"] == runs else row["last"] + 1
+    return read_content(row, shape.type) | {"systemFrom": row["systemFrom"], "systemTo": last}
+
+
+def read_content(row: Row, operation: str) -> Json:
+    """Return a row of a type of operation, without its system period, in the form of `expected`.
+
+    It has `key`, `value` (JSON text), `start`, `end` and, of joins of streams, the offsets `records`.
+    """
     value = json.loads(row["value"]) if row["value"] is not None else None
     content: dict[str, Json] = {"key": row["key"], "value": value}
-    match shape.type:
+    match operation:
         case "windowed_aggregate":
             content |= {"start": row["start"], "end": row["end"]}
         case "stream_table_join":
@@ -132,7 +141,7 @@ def _row_as_json(row: Row, shape: OperationShape, runs: int) -> Json:
             content |= {"records": list(row["records"]), "timestamp": row["start"]}
         case _:
             content |= {"validFrom": row["start"], "validTo": row["end"]}
-    return content | {"systemFrom": row["systemFrom"], "systemTo": None if row["last"] == runs else row["last"] + 1}
+    return content
 
 
 def _sort_key(row: Json) -> tuple[bool, bytes, int, int, str]:

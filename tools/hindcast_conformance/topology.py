@@ -1,255 +1,288 @@
-"""Topologies: the adapter between vectors of Kafka Streams and the operators of the `kafka` reading.
+"""Topologies: a `kafka` vector through the tasks of its contract's views (`contracts`), without Spark.
 
-Java's exceptions are named only in this package.
+What Spark does between the tasks is done here in Python: expressions, and the order in which a task gets its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from hindcast.common.jit import NOTHING
-from hindcast.streams import (
-    aggregates,
-    emit_strategy,
-    foreign_key,
-    join_buffer,
-    stream_stream,
-    stream_table,
-    table_table,
-    tables,
-    windowed,
+from hindcast.streams.join_processors import NULL_KEY
+from hindcast.streams.task import process_task
+from hindcast_conformance.contracts import VectorContract
+from hindcast_conformance.exceptions import (
+    GLOBAL,
+    NEGATIVE,
+    REDUCE,
+    STORE,
+    TRACE,
+    StoredFilters,
+    TaskRecord,
+    apply_filters,
+    passes_filter,
+    reduced_windows,
+    traced_aggregates,
 )
-from hindcast.streams.records import Records
-from hindcast.streams.session_windows import SessionWindows
-from hindcast.streams.sliding_windows import SlidingWindows
-from hindcast.streams.tables import NO_OLD_VALUES, OLD_VALUES_MATERIALIZED, TableChanges
-from hindcast.streams.time_windows import TimeWindows
-from hindcast.streams.windowed import Windows
-from hindcast_conformance.vector_task import Values, VectorTable, VectorTask, build_table_store, evaluate_nodes
-from hindcast_conformance.vectors import DeclinedVector, Json, KafkaStreamsError, Vector, decline_unreadable, join_kind
-from hindcast_conformance.versioned_store import StoreSteps, visible_versions
+from hindcast_conformance.translator import translate_operation
+from hindcast_conformance.vectors import DeclinedVector, Json, KafkaStreamsError, Vector, decline_unreadable
+from hindcast_conformance.versioned_store import compute_store
+
+_TEXT = pa.struct([("json", pa.string())])
+_ORDER = pa.struct(
+    [
+        *((name, pa.int64()) for name in ("run", "reached")),
+        *((name, pa.int32()) for name in ("topic", "partition")),
+        ("offset", pa.int64()),
+        ("turn", pa.list_(pa.int32())),
+    ]
+)
+_KINDS = {
+    pa.string(): ("part",),
+    pa.int32(): ("side", "partition", "home"),
+    pa.int64(): ("time", "start", "end", "n"),
+    pa.binary(): ("id", "other"),
+    pa.bool_(): ("put", "passes"),
+    _ORDER: ("order",),
+    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])): ("headers",),
+    _TEXT: ("key", "first", "second"),
+}
+
+
+def build_row_schema(measured: pa.DataType) -> pa.Schema:
+    """Return the columns of a task's rows (`task_rows`), values being JSON text; `measured`: the type of a measure."""
+    columns = [(name, kind) for kind, names in _KINDS.items() for name in names]
+    return pa.schema([*columns, *((name, pa.struct([("m0", measured)])) for name in ("numbers", "measures"))])
+
+
+_ROWS, _TRACED_ROWS = build_row_schema(pa.int64()), build_row_schema(pa.string())
 
 
 def compute_vector(vector: Vector) -> Json:
     """Return the result of a `kafka` vector in the form of its own `expected`; DeclinedVector if unsupported."""
     with decline_unreadable():
-        operator = _OPERATORS.get(vector.operation["type"])
-        if operator is None:
-            raise DeclinedVector(f"no operator for {vector.operation['type']!r}")
         try:
-            return operator(VectorTask(vector))
+            match vector.operation["type"]:
+                case "store":
+                    return compute_store(vector)
+                case "stream_global_table_join":
+                    _refuse_global_table(vector.operation)
+            return VectorTask(vector.operation, vector.records).compute()
         except KafkaStreamsError as failure:
             return {"error": failure.error}
 
 
-def _emitted_rows(task: VectorTask, cause: Any, key: Any, value: Sequence[Json], time: Any) -> list[Json]:
-    rows = zip(cause.tolist(), key.tolist(), value, time.tolist(), strict=True)
-    return [
-        {"key": None if k == NOTHING else task.names[k], "value": v, "timestamp": t, "cause": c} for c, k, v, t in rows
-    ]
+def count_exceptions(vectors: Iterable[Vector]) -> Counter[str]:
+    """Return how many `kafka` vectors, by reason, are not run from their contract alone; none for unsupported ones."""
+    reasons: dict[str, str | None] = {"store": STORE, "stream_global_table_join": GLOBAL}
+    counts = Counter[str]()
+    for vector in vectors:
+        kind = vector.operation["type"]
+        with suppress(DeclinedVector), decline_unreadable():
+            reason = reasons[kind] if kind in reasons else translate_vector(vector.operation, vector.records).reason
+            counts.update([reason] if reason is not None else [])
+    return counts
 
 
-def _format_computed(task: VectorTask, emitted: list[Json], **more: Json) -> Json:
-    """Return a result in the form of `expected`."""
-    stores = {"history": task.history, "state": task.state}
-    return {"emitted": emitted, **{name: contents for name, contents in stores.items() if contents}, **more}
+def translate_vector(operation: Mapping[str, Json], records: Sequence[Mapping[str, Json]]) -> VectorContract:
+    """Return a vector as a contract; DeclinedVector if its operation has no meaning."""
+    return translate_operation(operation, has_null_values=any(record.get("value") is None for record in records))
 
 
-def _format_changes(task: VectorTask, changes: TableChanges, values: Values) -> Json:
-    emitted = [_value_at(values, code) for code in changes.value.tolist()]
-    return _format_computed(task, _emitted_rows(task, changes.order, changes.key, emitted, changes.time))
+class VectorTask:
+    """One vector: the records of each topic and view, and the contents of stores."""
 
+    def __init__(self, operation: Mapping[str, Json], records: Sequence[Mapping[str, Json]]) -> None:
+        self.built = translate_vector(operation, records)
+        self.operation, self.records = operation, records
+        self.contract, specs = self.built.checked
+        self.specs = dict(specs)
+        if self.built.reason == NEGATIVE:
+            self.specs["result"] = replace(specs["result"], grace=operation["graceMs"])
+        self._of: dict[str, list[TaskRecord]] = {}
+        self._kept: dict[str, pa.Table] = {}
 
-def _table_transform(task: VectorTask) -> Json:
-    table = task.table(task.operation["table"], "table")
-    return _format_changes(task, table.changes, table.values)
+    def compute(self) -> Json:
+        """Return the result in the form of `expected`."""
+        try:
+            emitted = self.list_emitted()
+        except ValueError as error:
+            if not str(error).startswith(NULL_KEY):
+                raise
+            failed = int(str(error).rpartition(" ")[2])
+            before = VectorTask(self.operation, self.records[:failed]).list_emitted()
+            return {"emitted": before, "error": {**_NULL_KEY, "record": failed}}
+        return {"emitted": emitted, **self._format_stores()}
 
+    def read_table(self, name: str) -> list[TaskRecord]:
+        """Return the records of a topic, or what a view emits."""
+        if name not in self._of:
+            if name in self.contract.views:
+                self._of[name] = self._process_view(name)
+            elif name in self.built.fed:
+                self._of[name] = self._feed_topic(self.built.fed[name])
+            else:
+                self._of[name] = [
+                    TaskRecord(
+                        record["key"],
+                        record["value"],
+                        record["value"] is not None,
+                        True,
+                        record["timestamp"],
+                        _order(n),
+                    )
+                    for n, record in enumerate(self.records)
+                    if record["topic"] == name
+                ]
+        return self._of[name]
 
-def _to_table(task: VectorTask) -> Json:
-    table = task.table(task.operation["materialized"], "stream")
-    changed = {task.names[key] for key in table.changes.key.tolist()}
-    task.history = {
-        name.replace("stream", "result"): {key: rows for key, rows in keys.items() if key in changed}
-        for name, keys in task.history.items()
-    }
-    task.state = {name.replace("stream", "result"): keys for name, keys in task.state.items()}
-    return _format_changes(task, table.changes, table.values)
+    def build_rows(self, name: str) -> list[Json]:
+        """Return the records of a view's inputs as rows of its task."""
+        inputs = enumerate(self.contract.views[name].inputs)
+        records = [(side, record) for side, source in inputs for record in self.read_table(source)]
+        records.sort(key=lambda pair: pair[1].place)
+        return [self._build_row(name, side, record) for side, record in records]
 
+    def _process_view(self, name: str) -> list[TaskRecord]:
+        spec, is_traced = self.specs[name], self.built.reason == TRACE and name == "result"
+        rows = pa.Table.from_pylist(self.build_rows(name), schema=_TRACED_ROWS if is_traced else _ROWS)
+        if is_traced:
+            with traced_aggregates():
+                done = process_task(replace(spec, measures=("trace",)), rows)
+        elif self.built.reason == REDUCE:
+            with reduced_windows():
+                done = process_task(spec, rows)
+        else:
+            done = process_task(spec, rows)
+        is_state = pc.is_valid(done["part"])
+        self._kept[name] = done.filter(is_state)
+        return [self._read_emitted(name, row) for row in done.filter(pc.invert(is_state)).to_pylist()]
 
-def _stream_table_join(task: VectorTask) -> Json:
-    how, grace = join_kind(task.operation), task.operation.get("graceMs")
-    table = task.table(task.operation["table"], "table")
-    records = Records(*task.columns("stream"))
-    cause, failed = records.order, NOTHING
-    if grace is not None:
-        if not table.versioned:
-            raise KafkaStreamsError("java.lang.IllegalArgumentException", _NOT_VERSIONED)
-        if grace > table.retention:
-            raise KafkaStreamsError(
-                "java.lang.IllegalArgumentException", "History retention must be at least grace period."
+    def _build_row(self, name: str, side: int, record: TaskRecord) -> Json:
+        view, operator = self.contract.views[name], self.specs[name].operator
+        value, key = record.value, None if record.key is None else record.key.encode()
+        row: Json = {
+            "side": side,
+            "partition": 0,
+            "id": key,
+            "time": record.time,
+            "put": record.put,
+            "passes": record.passes,
+        }
+        row |= {"order": record.order, ("first", "second")[side]: _text(value)}
+        if operator != "foreign_key" or side == 0:
+            row["key"] = _name(record.key)
+        if operator == "foreign_key" and side == 0:
+            named = _field(value, self.operation["foreignKeyField"])
+            row |= {"other": None if named is None else named.encode(), "home": 0}
+        if operator in ("aggregate", "windows"):
+            group = record.key if value is not None else None
+            if view.group_by is not None:
+                group, value = (_field(value, self.operation["groupBy"][field]) for field in ("keyField", "valueField"))
+                group = group if value is not None else None
+            if view.table:
+                row |= {"other": None if group is None else group.encode(), "home": 0, "key": _name(group)}
+            row["numbers"] = {"m0": self._measured_value(name, value)}
+        if name in self.built.steps and self.built.steps[name]["op"] == "filter":
+            row["passes"] = record.passes and value is not None and passes_filter(self.built.steps[name], value)
+        return row
+
+    def _measured_value(self, name: str, value: Json) -> Json:
+        if value is None:
+            return None
+        if self.built.reason == TRACE and name == "result":
+            return str(value)
+        return value if self.specs[name].measures == ("sum",) else 1
+
+    def _read_emitted(self, name: str, row: Json) -> TaskRecord:
+        """Return an emitted row as a record, with its value computed."""
+        spec, value = self.specs[name], None
+        if row["put"]:
+            sides = [None if row[side] is None else json.loads(row[side]["json"]) for side in ("first", "second")]
+            value = (
+                sides[0] if spec.operator in ("table", "stream") else dict(zip(("left", "right"), sides, strict=True))
             )
-        (cause, records, failed), _ = join_buffer.release_records(records, grace, how, join_buffer.empty_buffer())
-    events = records._replace(order=cause)
-    joined = stream_table.join_stream_table(events, table.side, how, task.home)
-    pairs = [
-        {"left": task.raw[records.value[e]], "right": table.value_at(r)}
-        for e, r in zip(joined.event.tolist(), joined.right.tolist(), strict=True)
+            if spec.measures:
+                value = row["measures"]["m0"]
+            if name in self.built.steps and value is not None:
+                value *= self.built.steps[name].get("multiplyBy", 1)
+        key = None if row["key"] is None else row["key"]["json"]
+        window = (row["start"], row["end"]) if spec.operator == "windows" else None
+        return TaskRecord(key, value, row["put"] or row["passes"], not row["passes"], row["time"], row["order"], window)
+
+    def _feed_topic(self, source: str | StoredFilters) -> list[TaskRecord]:
+        if isinstance(source, StoredFilters):
+            return apply_filters(source, self.read_table(source.source))
+        return [record._replace(put=record.value is not None, passes=True) for record in self.read_table(source)]
+
+    def list_emitted(self) -> list[Json]:
+        """Return what the vector's operation emits, as in `expected`."""
+        rows = []
+        for record in self.read_table(self.built.result):
+            window = None if record.window is None else dict(zip(("start", "end"), record.window, strict=True))
+            key = record.key if window is None else {"key": record.key, **window}
+            rows.append({"key": key, "value": record.value, "timestamp": record.time, "cause": record.order["offset"]})
+        return rows
+
+    def _format_stores(self) -> Json:
+        """Return the contents of all stores: `history` of versioned ones, `state` of others."""
+        found: dict[str, dict[str, Json]] = {"history": {}, "state": {}}
+        for store, table in self.built.stores.items():
+            reader = next(name for name, view in self.contract.views.items() if table in view.inputs)
+            self.read_table(reader)
+            side = self.contract.views[reader].inputs.index(table)
+            kept = self._kept[reader]
+            rows = kept.filter(pc.equal(kept["part"], f"store {side}")).to_pylist()
+            if self.contract.find_versioning(table)[0]:
+                written = [record["key"] for record in self.records if record["topic"] == store.partition("-")[0]]
+                keys = [r.key for r in self.read_table(self.built.result)] if store == "result" else written
+                versions = {key: [row for row in rows if row["id"] == key.encode()] for key in keys if key is not None}
+                found["history"][store] = {key: _list_versions(some, side) for key, some in versions.items()}
+            else:
+                found["state"][store] = {
+                    row["id"].decode(): {"value": _stored_value(row, side), "timestamp": row["time"]} for row in rows
+                }
+        return {kind: stores for kind, stores in found.items() if stores}
+
+
+def _list_versions(rows: Sequence[Json], side: int) -> list[Json]:
+    """Return the versions in the rows of a key, in ascending order; a version ends where the next begins."""
+    ends = [*(row["time"] for row in rows[1:]), None]
+    return [
+        {"value": _stored_value(row, side), "validFrom": row["time"], "validTo": end}
+        for row, end in zip(rows, ends, strict=False)
+        if row["put"] and row["time"] != end
     ]
-    at = joined.event
-    emitted = _emitted_rows(task, cause[at], records.key[at], pairs, records.timestamp[at])
-    if failed == NOTHING:
-        return _format_computed(task, emitted)
-    return {"emitted": emitted, "error": {**_NULL_KEY, "record": failed}}
 
 
-def _format_join(task: VectorTask, joined: table_table.TableJoinResults, left: Values, right: Values) -> Json:
-    """Return the result of a join of tables, which may be materialized."""
-    pairs = [
-        None if a == b == NOTHING else {"left": _value_at(left, a), "right": _value_at(right, b)}
-        for a, b in zip(joined.left.tolist(), joined.right.tolist(), strict=True)
-    ]
-    value = np.where([pair is None for pair in pairs], NOTHING, np.arange(len(pairs)))
-    nothing = np.full(len(pairs), NOTHING)
-    changes = TableChanges(joined.cause, joined.key, value, nothing, joined.time, nothing == NOTHING)
-    return _store_changes(task, changes, pairs, task.operation.get("materialized"))
+def _stored_value(row: Json, side: int) -> Json:
+    return json.loads(row[("first", "second")[side]]["json"])
 
 
-def _store_changes(task: VectorTask, changes: TableChanges, values: Values, spec: Mapping[str, Json] | None) -> Json:
-    """Return the result of changes, through a store if there is a `spec` for one."""
-    if spec is not None:
-        changes, stored = tables.materialize_changes(changes, build_table_store(spec), task.home)
-        keys = sorted(set(changes.key.tolist()))
-        task.note("result", spec, VectorTable(changes, stored, values, np.ones(len(values), np.bool_), spec), keys)
-    return _format_changes(task, changes, values)
+def _text(value: Json) -> Json:
+    return None if value is None else {"json": json.dumps(value)}
 
 
-def _value_at(values: Values, place: int) -> Json:
-    return None if place == NOTHING else values[place]
+def _name(key: str | None) -> Json:
+    return None if key is None else {"json": key}
 
 
-def _table_table_join(task: VectorTask) -> Json:
-    how = join_kind(task.operation)
-    left = task.table(task.operation["left"], "left", OLD_VALUES_MATERIALIZED if how != "inner" else NO_OLD_VALUES)
-    right = task.table(task.operation["right"], "right", OLD_VALUES_MATERIALIZED if how == "outer" else NO_OLD_VALUES)
-    joined = table_table.join_table_table(left.side, right.side, how, task.home)
-    return _format_join(task, joined, left.values, right.values)
+def _field(value: Json, name: str) -> Json:
+    return value.get(name) if isinstance(value, dict) else None
 
 
-def _foreign_key_join(task: VectorTask) -> Json:
-    left = task.table(task.operation["left"], "left", OLD_VALUES_MATERIALIZED)
-    right = task.table(task.operation["right"], "right", OLD_VALUES_MATERIALIZED)
-    foreign_keys = task.field(left.values, task.operation["foreignKeyField"])
-    joined, _ = foreign_key.join_foreign_key(
-        left.changes,
-        right.side,
-        foreign_keys,
-        join_kind(task.operation),
-        foreign_key.empty_subscriptions(),
-        task.home,
-    )
-    return _format_join(task, joined, left.values, right.values)
+def _order(number: int) -> Json:
+    return {"run": 1, "reached": 0, "topic": 0, "partition": 0, "offset": number, "turn": []}
 
 
-def _aggregate_groups(task: VectorTask, contributions: aggregates.Contributions, values: Values) -> Json:
-    spec = task.operation.get("materialized") or {"versioned": False}
-    store = build_table_store(spec)
-    result = aggregates.aggregate_contributions(contributions, store.versions, task.home, store.retention)
-    values = evaluate_nodes(result.nodes, task.operation["aggregation"], values)
-    return _store_changes(task, result.changes, values, spec)
-
-
-def _table_aggregate(task: VectorTask) -> Json:
-    by = task.operation["groupBy"]
-    table = task.table(task.operation["table"], "table", OLD_VALUES_MATERIALIZED)
-    group = task.field(table.values, by["keyField"])
-    values = [value.get(by["valueField"]) if isinstance(value, dict) else None for value in table.values]
-    group[[value is None for value in values]] = NOTHING
-    return _aggregate_groups(task, aggregates.table_contributions(table.changes, group), values)
-
-
-def _stream_aggregate(task: VectorTask) -> Json:
-    order, key, value, time = task.columns("stream")
-    return _aggregate_groups(task, aggregates.stream_contributions(order, key, time, value), task.raw)
-
-
-def _windowed_aggregate(task: VectorTask) -> Json:
-    records, aggregation = Records(*task.columns("stream")), task.operation["aggregation"]
-    windows, emit = parse_windows(task.operation["window"]), emit_strategy.EmitStrategy(task.operation["emit"])
-    state = windowed.empty_window_state()
-    out, nodes, _ = emit_strategy.aggregate_windows(windows, emit, records, state, reduce=aggregation == "sum")
-    results = evaluate_nodes(nodes, aggregation, task.raw)
-    values = [_value_at(results, node) for node in out.value.tolist()]
-    emitted = _emitted_rows(task, out.cause, out.key, values, out.timestamp)
-    for row, start, end in zip(emitted, out.start.tolist(), out.end.tolist(), strict=True):
-        row["key"] = {"key": row["key"], "start": start, "end": end}
-    return _format_computed(task, emitted)
-
-
-def parse_windows(spec: Mapping[str, Json]) -> Windows:
-    """Return the windows of an operation; KafkaStreamsError if their store would not retain what they need."""
-    windows = _build_windows(spec)
-    needed, retention = replace(windows, retention=None).store_retention, spec.get("storeRetentionMs")
-    if retention is not None and retention < needed:
-        store, reason, lengths = _TOO_SHORT[spec["kind"]]
-        given = ", ".join(f"{name}=[{spec[field]}]" for name, field in (*lengths, ("grace", "graceMs")))
-        message = (
-            f"The retention period of the {store} must be no smaller than {reason} plus the grace period. "
-            f"Got {given}, retention=[{retention}]"
-        )
-        raise KafkaStreamsError("java.lang.IllegalArgumentException", message)
-    return windows
-
-
-def _build_windows(spec: Mapping[str, Json]) -> TimeWindows | SlidingWindows | SessionWindows:
-    grace, retention = spec["graceMs"], spec.get("storeRetentionMs")
-    match spec["kind"]:
-        case "tumbling":
-            return TimeWindows(spec["sizeMs"], spec["sizeMs"], grace, retention)
-        case "hopping":
-            return TimeWindows(spec["sizeMs"], spec["advanceMs"], grace, retention)
-        case "sliding":
-            return SlidingWindows(spec["timeDifferenceMs"], grace, retention)
-        case "session":
-            return SessionWindows(spec["inactivityGapMs"], grace, retention)
-    raise DeclinedVector(f"no window {spec['kind']!r}")
-
-
-def _stream_stream_join(task: VectorTask) -> Json:
-    records, window = _join_input(task)
-    out, _ = stream_stream.join_stream_stream(
-        records, window, join_kind(task.operation), stream_stream.empty_join_state()
-    )
-    pairs = [
-        {"left": _value_at(task.raw, a), "right": _value_at(task.raw, b)}
-        for a, b in zip(out.left.tolist(), out.right.tolist(), strict=True)
-    ]
-    return _format_computed(task, _emitted_rows(task, out.cause, out.key, pairs, out.timestamp))
-
-
-def _join_input(task: VectorTask) -> tuple[stream_stream.JoinRecords, stream_stream.JoinWindows]:
-    """Return the records of both sides of a join of streams, and its window."""
-    order, *columns = task.columns("left", "right")
-    is_left = np.array([record["topic"] == "left" for record in task.records], np.bool_)
-    side = np.where(is_left[order], stream_stream.LEFT, stream_stream.RIGHT)
-    spec = task.operation["window"]
-    window = stream_stream.JoinWindows(spec["beforeMs"], spec["afterMs"], spec["graceMs"])
-    return stream_stream.JoinRecords(order, side, *columns), window
-
-
-def _store_steps(task: VectorTask) -> Json:
-    steps = StoreSteps(task.operation, task.records, task.code)
-    state = steps.history()
-    written = {step["key"] for step in task.records if step["op"] in ("put", "delete")}
-    keys = {name: visible_versions(state, code, task.raw) for name, code in task.code.items() if name in written}
-    return {"results": steps.run_all(), "history": {"store": keys}}
-
-
-def _stream_global_table_join(task: VectorTask) -> Json:
-    if task.operation["table"]["versioned"]:
+def _refuse_global_table(operation: Mapping[str, Json]) -> None:
+    if operation["table"]["versioned"]:
         message = "Invalid topology: GlobalTables cannot be versioned."
         raise KafkaStreamsError("org.apache.kafka.streams.errors.TopologyException", message)
     raise DeclinedVector("a global table has no order beside the stream")
@@ -260,39 +293,4 @@ _NULL_KEY = {
     "class": "java.lang.NullPointerException",
     "message": "key cannot be null",
     "thrownAs": "org.apache.kafka.streams.errors.StreamsException",
-}
-_OF_SIZE = (
-    "window store KSTREAM-AGGREGATE-STATE-STORE-0000000002",
-    "its window size",
-    (("size", "sizeMs"),),
-)
-_TOO_SHORT = {
-    "tumbling": _OF_SIZE,
-    "hopping": _OF_SIZE,
-    "sliding": (
-        "window store KSTREAM-AGGREGATE-STATE-STORE-0000000001",
-        "2 * time difference",
-        (("time difference", "timeDifferenceMs"),),
-    ),
-    "session": (
-        "session store KSTREAM-AGGREGATE-STATE-STORE-0000000002",
-        "the session inactivity gap",
-        (("gap", "inactivityGapMs"),),
-    ),
-}
-"""By the kind of windows: Kafka Streams' name of their store, what it must retain, and the lengths in its message."""
-
-_NOT_VERSIONED = "KTable must be versioned to use a grace period in a stream table join."
-_OPERATORS: Mapping[str, Callable[[VectorTask], Json]] = {
-    "table_transform": _table_transform,
-    "to_table": _to_table,
-    "stream_table_join": _stream_table_join,
-    "table_table_join": _table_table_join,
-    "foreign_key_join": _foreign_key_join,
-    "table_aggregate": _table_aggregate,
-    "stream_aggregate": _stream_aggregate,
-    "windowed_aggregate": _windowed_aggregate,
-    "stream_stream_join": _stream_stream_join,
-    "store": _store_steps,
-    "stream_global_table_join": _stream_global_table_join,
 }

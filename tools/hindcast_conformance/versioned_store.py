@@ -10,7 +10,7 @@ from hindcast.common.jit import NOTHING
 from hindcast.streams import stores, versioned
 from hindcast.streams.stores import GET, GET_AT, PUT, StoreRequests
 from hindcast.streams.versioned import REJECTED, UNLIMITED, StoreState
-from hindcast_conformance.vectors import DeclinedVector, Json, KafkaStreamsError
+from hindcast_conformance.vectors import DeclinedVector, Json, KafkaStreamsError, Vector
 
 _SEGMENTS = ((60_000, 3, 2_000), (300_000, 5, 20_000), (3_600_000, 12, 60_000))
 """Up to a retention in ms: the number of segments of a store, and their least length in ms. Beyond: _LONG."""
@@ -118,6 +118,17 @@ class StoreSteps:
             if requests.what[n] == PUT:
                 versioned.put_version(store, requests.key[n], slot[n], requests.value[n], retention)
         return [], versioned.snapshot_store(store, kept)
+
+
+def compute_store(vector: Vector) -> Json:
+    """Return the result of a vector of a store alone; KafkaStreamsError for a negative retention."""
+    names = sorted({step["key"] for step in vector.records}, key=str.encode)
+    code = {name: number for number, name in enumerate(names)}
+    steps = StoreSteps(vector.operation, vector.records, code)
+    state, values = steps.history(), [step.get("value") for step in vector.records]
+    written = {step["key"] for step in vector.records if step["op"] in ("put", "delete")}
+    keys = {name: visible_versions(state, number, values) for name, number in code.items() if name in written}
+    return {"results": steps.run_all(), "history": {"store": keys}}
 
 
 def segment_interval(retention: int) -> int:
