@@ -241,7 +241,7 @@ def failing(seen: set[str]) -> Iterator[None]:
 
             patch.setattr(commits, name, wrapped)
 
-        for name in ("describe", "append", "once", "remove", "blank"):
+        for name in ("set_properties", "append_rows", "commit_once", "delete_rows", "clear_columns"):
             wrap(name)
         yield
 
