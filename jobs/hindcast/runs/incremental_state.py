@@ -70,12 +70,22 @@ def has_new_decoding(contract: Contract, table: Table, name: str, since: int | N
     return run.plan.decodings.get(name) != contract.topics[name].hash_decoding
 
 
+def has_forgotten_events(contract: Contract, table: Table, name: str, since: int | None = None) -> bool:
+    """Return whether something of a stream was forgotten since the last run that its table includes, or a run `since`.
+
+    With an event go the entries of its key in `failing`: what was held of the key has to be found and judged again.
+    """
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    last = journal.last_included_run(past, tables.read_last_run(table)) if since is None else since
+    return erasure_marks.has_forgotten_since(past, contract, name, last)
+
+
 def was_redefined(contract: Contract, table: Table, name: str, since: int) -> bool:
     """Whether more than the records that came since the run `since` can have changed rows of a topic's table: another
     definition, or something that was forgotten. Before the first run (0) there are no rows.
     """
     if contract.topics[name].read == "stream":
-        return has_new_decoding(contract, table, name, since)
+        return has_new_decoding(contract, table, name, since) or has_forgotten_events(contract, table, name, since)
     return since > 0 and find_last_run_of_any_size(contract, table, since) is None
 
 

@@ -27,7 +27,7 @@ from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.load import load_all
 from hindcast.ingest import initial_rows, topic_log
-from hindcast.ops.erase import proof, purge, records, row_removal
+from hindcast.ops.erase import proof, purge, records, redefinitions, row_removal
 from hindcast.ops.erase.lineage import ErasureLineage
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.records import ErasureRequest
@@ -116,7 +116,8 @@ def format_proof(proof: Proof) -> str:
     lines += [f"  left: a text of sha256 {text.sha256[:12]} in {', '.join(text.files)}" for text in found.left]
     lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
     lines += [f"  left: {path} belongs to no table" for path in found.orphan_files]
-    lines += ["", *(f"  {line}" for line in (*UNREACHED_COPIES, *describe_readers(proof.readers)))]
+    notes = (*describe_redefined(proof.redefined), *UNREACHED_COPIES, *describe_readers(proof.readers))
+    lines += ["", *(f"  {line}" for line in notes)]
     return escape_controls("\n".join(lines))
 
 
@@ -146,6 +147,16 @@ def describe_readers(views: Sequence[str]) -> list[str]:
         return []
     return [
         f"Other pipelines read it: {', '.join(views)}. Remove their folders; their next runs derive them from scratch."
+    ]
+
+
+def describe_redefined(views: Sequence[str]) -> list[str]:
+    """Return what to do about views that were defined otherwise before, as lines."""
+    if not views:
+        return []
+    return [
+        f"Defined otherwise before: {', '.join(views)}. Rows are found by the definition of now; others may be left.",
+        "Remove the folders of these views; the next run derives them from scratch, without a past.",
     ]
 
 
@@ -195,6 +206,7 @@ class _ErasureStep:
         self._adopted = adopted.localCheckpoint() if adopted is not None else None
         self.texts = records.collect_texts(contract, request, self._records, self._adopted)
         self._readers = find_readers(contract, self.lineage.tables)
+        self._redefined = redefinitions.find_redefined_views(past, contract, request.topic)
         self._rows: dict[str, int] = {}
 
     def remove_rows(self) -> None:
@@ -387,6 +399,7 @@ class _ErasureStep:
             sha256=self._digest,
             rows={name: n for name, n in self._rows.items() if n},
             readers=tuple(self._readers),
+            redefined=tuple(self._redefined),
             evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
         )
         place = _proof_path(pipeline, self._plan.run)

@@ -111,7 +111,8 @@ class Proof:
     """The proof that a run has forgotten something: how many `rows` of which tables it removed, and the evidence.
 
     `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
-    that are made of it (`forget.find_readers`).
+    that are made of it (`forget.find_readers`); `redefined`: views of which earlier definitions were not followed
+    (`redefinitions.find_redefined_views`).
     """
 
     pipeline: str
@@ -122,11 +123,13 @@ class Proof:
     rows: Mapping[str, int]
     readers: tuple[str, ...]
     evidence: Evidence
+    redefined: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, JsonValue]:
         """Return the form in which it is stored."""
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "run": self.run, "knownAt": self.known_at.isoformat()}
         head |= {"table": self.table, "sha256": self.sha256, "rows": self.rows, "readers": self.readers}
+        head |= {"redefined": self.redefined}
         return head | self.evidence.as_json()
 
     @classmethod
@@ -134,7 +137,8 @@ class Proof:
         """Return the proof from its stored form."""
         run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
         request = document["table"], document["sha256"]
-        return cls(*run, *request, document["rows"], tuple(document["readers"]), Evidence.from_json(document))
+        made = document["rows"], tuple(document["readers"]), Evidence.from_json(document)
+        return cls(*run, *request, *made, tuple(document.get("redefined", ())))
 
 
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:

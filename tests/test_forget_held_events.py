@@ -1,0 +1,58 @@
+"""What is held of a stream's key stays held when another record of the key is forgotten: no record is lost by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hindcast.ops.erase import forget, records
+from hindcast.quality import hold_store
+from hindcast.runs import run_steps
+from pipelines import pipeline, wrong
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTRACT = """
+pipeline: restaurant
+start: 2026-01-01
+topics:
+  orders:
+    read: stream
+    key: {customer: string}
+    value: {quantity: int}
+    hold: HOLD
+    expect:
+      - expect_column_values_to_be_between: {column: quantity, min_value: 2}
+        on_failure: quarantine
+"""
+
+
+@pytest.mark.parametrize("hold", ["row", "key"])
+def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
+    spark: SparkSession, broker: str, tmp_path: Path, hold: str
+) -> None:
+    with pipeline(spark, broker, tmp_path, CONTRACT.replace("HOLD", hold)) as p:
+        p.send("orders", ("ann", {"quantity": 5}, 0))
+        p.run()
+        p.send("orders", ("ann", {"quantity": 7}, 1), ("ann", {"quantity": 1}, 2), ("bob", {"quantity": 3}, 3))
+        p.run()
+
+        def held() -> list[tuple[str, str | None, int]]:
+            rows = hold_store.read_held_rows(p.warehouse, p.name).to_pylist()
+            return sorted((row["key"], row["entry"], row["offset"]) for row in rows)
+
+        before, all_of_ann = held(), '{"customer":"ann"}'
+        assert before == [(all_of_ann, "held", n) for n in ((2,) if hold == "row" else (1, 2))]
+        proof = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", None, ["0/0"]))
+        assert proof.evidence.is_proven
+        assert held() == before
+        assert wrong(p) == []
+        keys = {"orders": hold_store.find_held_keys(p.warehouse, p.name, "orders", ["ann"])}
+        run_steps.run_release(
+            spark, p.name, "release", keys, "eve", hold_store.read_last_entry_time(p.warehouse, p.name)
+        )
+        assert [row[:2] for row in p.believed("orders")] == [("ann", 1), ("ann", 7), ("bob", 3)]
+        assert wrong(p) == []
