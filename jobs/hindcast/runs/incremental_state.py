@@ -76,7 +76,7 @@ def has_forgotten_events(contract: Contract, table: Table, name: str, since: int
     With an event go the entries of its key in `failing`: what was held of the key has to be found and judged again.
     """
     past = journal.read_runs(table.warehouse, table.pipeline)
-    last = journal.last_included_run(past, tables.read_last_run(table)) if since is None else since
+    last = last_included_run(past, tables.read_last_run(table)) if since is None else since
     return erasure_marks.has_forgotten_since(past, contract, name, last)
 
 

@@ -137,8 +137,9 @@ class Proof:
         """Return the proof from its stored form."""
         run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
         request = document["table"], document["sha256"]
-        made = document["rows"], tuple(document["readers"]), Evidence.from_json(document)
-        return cls(*run, *request, *made, tuple(document.get("redefined", ())))
+        readers, redefined = tuple(document["readers"]), tuple(document.get("redefined", ()))
+        evidence = Evidence.from_json(document)
+        return cls(*run, *request, document["rows"], readers, evidence, redefined)
 
 
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from hindcast.contract import Contract
 from hindcast.contract.definition import list_fields
 from hindcast.plan import definitions
-from hindcast.plan.journal import Run
+from hindcast.plan.runs import Run
 
 _WITHOUT_ROWS = ("expect", "hold", "sensitive", "keep", "widen")
 """Fields of a view that decide nothing about what its rows are made of."""
