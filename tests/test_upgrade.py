@@ -197,7 +197,7 @@ def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     def fail(place: str) -> None:
-        if place.startswith("after commits.append rollover/menu"):
+        if place.startswith("after commits.append_rows rollover/menu"):
             raise StopError(place)
 
     with pipeline(spark, broker, tmp_path) as p:
@@ -217,7 +217,7 @@ def test_a_table_is_built_anew_if_vacuum_took_the_version_it_was_built_from(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["before commits.publish menu 2", "before in_place.chunk 0"])
+@pytest.mark.parametrize("place", ["before commits.commit_change menu 2", "before lazy_migration.migrate_chunk 0"])
 def test_runs_and_the_background_do_not_disturb_each_other(
     spark: SparkSession, broker: str, tmp_path: Path, place: str
 ) -> None:
@@ -251,7 +251,7 @@ def test_an_upgrade_that_is_given_up_leaves_a_table_that_the_next_run_takes_as_i
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     def fail(place: str) -> None:
-        if place == "after commits.describe: mark":
+        if place == "after commits.set_properties: mark":
             raise StopError(place)
 
     with pipeline(spark, broker, tmp_path) as p:
@@ -308,7 +308,7 @@ def test_a_downgrade_that_is_stopped_is_finished_by_the_same_command_or_undone_b
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     def fail(place: str) -> None:
-        if place.startswith("before commits.rewrite menu"):
+        if place.startswith("before commits.rewrite_table menu"):
             raise StopError(place)
 
     with pipeline(spark, broker, tmp_path) as p:

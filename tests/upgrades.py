@@ -198,15 +198,15 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
             place = f"{owner.__name__.rpartition('.')[2]}.{name}"
             if owner is journal:
                 place += f" {args[1].state} {args[1].number}"
-            elif name == "describe":
+            elif name == "set_properties":
                 place += f": {'mark' if 'comment' in args[2] else 'properties'}"
             elif owner is commits:
                 place += f" {args[1].name} {args[2]}"
-            elif name == "chunk":
+            elif name == "migrate_chunk":
                 place += f" {args[2]}"
-            elif name == "_altered":
+            elif name == "_alter_table":
                 place += f": {args[2].partition('(')[0]}"
-            elif name == "_noted":
+            elif name == "_write_build":
                 place += f": {'begun' if args[2] else 'ended'}"
             stop(f"before {place}")
             done = real(*args, **kwargs)
@@ -215,7 +215,7 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
 
         patch(owner, name, wrapped)
 
-    for name in ("append", "replace", "rewrite", "publish", "describe"):
+    for name in ("append_rows", "replace_rows", "rewrite_table", "commit_change", "set_properties"):
         wrap(commits, name)
     wrap(store_migration, "set_own_name")
     wrap(store_migration, "_alter_table")
