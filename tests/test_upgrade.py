@@ -231,13 +231,13 @@ def test_runs_and_the_background_do_not_disturb_each_other(
         def meanwhile(here: str) -> None:
             if here == place and not met:
                 met.append(here)
-                if "publish" in place:
+                if "commit_change" in place:
                     upgrade.migrate_rows(spark, p.table("menu"))
                 else:
                     p.run("second")
 
         watched(meanwhile, patch.setattr)
-        if "publish" in place:
+        if "commit_change" in place:
             p.run("second")
         else:
             upgrades.upgraded(spark, p, "in-place")
