@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, GetPydanticSchema
 from pydantic.config import JsonDict
@@ -32,12 +32,15 @@ HOLD_DESCRIPTION = (
 """The description of the field `hold`."""
 
 
+OnFailure: TypeAlias = Literal["stop", "quarantine", "warn"]
+
+
 class Expectation(ContractModel):
     """One gate: an expectation of Great Expectations with its parameters, what it looks at, and what a failure does."""
 
     type: ExpectationName
     kwargs: dict[str, Annotated[JsonValue, GetPydanticSchema(lambda *_: any_schema())]] = Field(default_factory=dict)
-    on_failure: Literal["stop", "quarantine", "warn"] = "stop"
+    on_failure: OnFailure = "stop"
     rows: Literal["change", "table"] = "change"
 
     @property

@@ -96,18 +96,19 @@ def read_planned_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[in
 
     The journal is read again only if it has changed since this process read it last.
     """
-    delta_table = open_table(runs_table(warehouse, pipeline))
-    if delta_table is None:
+    table = runs_table(warehouse, pipeline)
+    if (delta_table := open_table(table)) is None:
         return [], []
     path, version = delta_table.table_uri, delta_table.version()
     known = _PARSED.get(path)
     if known is None or known[0] is not delta_table or known[1] != version:
-        known = _PARSED[path] = delta_table, version, *_parse_runs(warehouse, pipeline)
+        known = _PARSED[path] = delta_table, version, *_parse_runs(table, delta_table)
     return [*known[2]], [*known[3]]
 
 
-def _parse_runs(warehouse: str, pipeline: str) -> tuple[list[Run], list[int]]:
-    rows = _read_rows(warehouse, pipeline, _ARROW.names)
+def _parse_runs(table: Table, delta_table: DeltaTable) -> tuple[list[Run], list[int]]:
+    with refuse_broken_files(table):
+        rows = _load_rows(delta_table, _ARROW.names)
     runs: dict[int, Run] = {}
     unplanned = []
     for row in sorted(rows, key=lambda row: _parse_entry(row).order):

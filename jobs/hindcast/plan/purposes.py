@@ -6,7 +6,7 @@ Each purpose has the form in which the journal stores it (`as_json`, `from_json`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -99,7 +99,7 @@ class Upgrade:
     step: Literal["begin", "end"]
     from_format: str | None = None
     version: int | None = None
-    without: tuple[str, ...] = field(default=())
+    without: tuple[str, ...] = ()
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it."""

@@ -27,6 +27,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.contract.expectation import OnFailure
 from hindcast.store.row_reader import open_dataset, read_next_moment
 from hindcast.store.table_creation import arrow_schema, ensure_table, explain_write_error
 from hindcast.store.tables import Table, open_table
@@ -58,7 +59,6 @@ _LAST_ATTEMPT_QUERY = """
 
 
 Outcome: TypeAlias = Literal["passed", "failed", "error", "unchecked"]
-OnFailure: TypeAlias = Literal["stop", "quarantine", "warn"]
 
 
 @dataclass(frozen=True)

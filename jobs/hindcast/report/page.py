@@ -88,6 +88,7 @@ def render_page(report: RunReport) -> str:
     JSON has no NaN and no infinity: the page and the JSON that it offers have them as strings, as in show.as_json.
     """
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
+    report = RunReport.from_json(plain)
     gates, topics, tables = _summarize_gates(report), _summarize_topics(report), _summarize_tables(report)
     style, script = (
         files("hindcast.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
@@ -290,8 +291,7 @@ def _summarize_gates(report: RunReport) -> list[GateSummary]:
             result = gate.result
             parameters = format_gate(result.expectation, result.kwargs).removeprefix(result.expectation)
             kind = result.outcome, result.on_failure, result.expectation
-            plain = json.loads(json.dumps(gate.as_json()), parse_constant=str)
-            summaries.append(GateSummary(name, place, *kind, parameters, plain))
+            summaries.append(GateSummary(name, place, *kind, parameters, gate.as_json()))
     ranks = {name: n for n, name in enumerate((*OUTCOMES, "stop", "quarantine", "warn"))}
     return sorted(summaries, key=lambda gate: (ranks.get(gate.outcome, 0), ranks.get(gate.on_failure, 0)))
 

@@ -197,8 +197,8 @@ def read_report(warehouse: str, contract: Contract, run: Run) -> RunReport:
     return build_report(warehouse, contract, run.plan, stopped=run.stop_error)
 
 
-LEFT_OUT = ("no_key", "no_value", "too_late")
-"""The kinds of records that an aggregate leaves out (derivation.count_left_out_of_view)."""
+LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
+"""The kinds of records that an aggregate leaves out (derivation.count_left_out_of_view), as text."""
 
 NOT_CHECKED = "nothing changed"
 """The detail of gates that were not evaluated because their table did not change."""

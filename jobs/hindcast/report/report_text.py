@@ -12,7 +12,7 @@ from hindcast.plan import definitions
 from hindcast.quality.expectations import format_gate
 from hindcast.quality.overdue import OverdueKeys
 from hindcast.report import abandoned_runs
-from hindcast.report.report import NOT_CHECKED
+from hindcast.report.report import LEFT_OUT, NOT_CHECKED
 from hindcast.report.run_report import RunReport, TableReport, TopicReport
 from hindcast.store.table_creation import WIDENING_WARNING
 
@@ -82,10 +82,6 @@ def format_overdue(overdue: OverdueKeys) -> str:
 def format_no_longer_held(table: TableReport) -> list[str]:
     """Return a line that says how many changes of a table are no longer held; no line if none."""
     return [f"no longer held: {format_counts(table.ended)}"] if table.ended else []
-
-
-LEFT_OUT = {"no_key": "without a key", "no_value": "without a value", "too_late": "too late"}
-"""The kinds of records that an aggregate leaves out, as text."""
 
 
 def format_left_out(table: TableReport) -> list[str]:

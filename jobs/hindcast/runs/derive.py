@@ -162,7 +162,6 @@ def derive_view_change(
     inputs = {i: locate_source_table(contract, plan, i) for i in contract.views[name].inputs}
     if contract.views[name].semantics == "kafka":
         return _derive_emitted_change(spark, sources, contract, plan, name, current)
-    frozen = find_derivable_from(contract, plan, name)
     held_units = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name, before=plan.run)
     seen = incremental_state.find_last_run(contract, table, *inputs.values())
     if name == plan.only or plan.upgraded_table or (seen and incremental_state.has_trimmed_input(seen, inputs)):
@@ -175,16 +174,17 @@ def derive_view_change(
         rows = sum(map(tables.count_rows, inputs.values()))
         with slice_large_keys(spark, rows):
             whole = derive_whole_view(spark, contract, plan, name, current)
-        if frozen is None and held_units is None and eligibility.is_worthwhile(rows) and not tables.count_rows(table):
+        is_first = whole.frozen is None and held_units is None and not tables.count_rows(table)
+        if is_first and eligibility.is_worthwhile(rows):
             columns = tuple(whole.changes.columns[:-1])
             return whole._replace(
                 stage=partial(stage_view, spark, columns, contract, name, inputs, table, plan.known_at)
             )
-        since = None if frozen is None or held_units else _derive_left_out_since(sources, contract, table, inputs)
+        since = None if whole.frozen is None or held_units else _derive_left_out_since(sources, contract, table, inputs)
         return whole if since is None else whole._replace(left_out=since[0], before=since[1])
-    change = DerivedChange(
-        table_diff.diff_increment(table, affected, frozen), after, frozen=frozen, judged=HoldInputs(rejudged)
-    )
+    frozen = find_derivable_from(contract, plan, name)
+    changes = table_diff.diff_increment(table, affected, frozen)
+    change = DerivedChange(changes, after, frozen=frozen, judged=HoldInputs(rejudged))
     before = _read_left_out(table, seen)
     if affected.left_out is None or before is None:
         return change._replace(left_out=derivation.count_left_out_of_view(contract, name, current))

@@ -80,10 +80,8 @@ def derive_whole_topic(
     if topic.read == "table" and tie_counts.needs_tie_counts(contract, plan, name, log_rows):
         unpublished, published = records.select_unpublished(every, whole=True), records.select_published(every)
         tied = tie_counts.find_ties_in_whole(plan, name, unpublished, published)
-    rows, judged = (
-        derive_topic_rows(topic, every),
-        judge_holds(contract, name, records, every, derive_change, whole=True),
-    )
+    rows = derive_topic_rows(topic, every)
+    judged = judge_holds(contract, name, records, every, derive_change, whole=True)
     changes = table_diff.diff_whole(spark, table, rows, frozen)
     return DerivedChange(changes, tables.read_last_run(table), rows, frozen, judged=judged, ties=tied)
 

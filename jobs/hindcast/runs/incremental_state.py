@@ -62,8 +62,7 @@ def has_new_decoding(contract: Contract, table: Table, name: str, since: int | N
     """Return whether the records of a stream's table were ingested under a contract that decodes them differently, now
     or (`since`) up to an earlier run.
     """
-    past = journal.read_runs(table.warehouse, table.pipeline)
-    last = last_included_run(past, tables.read_last_run(table)) if since is None else since
+    past, last = _read_runs_until(table, since)
     run = next((run for run in past if run.number == last), None)
     if run is None or run.plan.contract == contract.hash:
         return False
@@ -75,9 +74,14 @@ def has_forgotten_events(contract: Contract, table: Table, name: str, since: int
 
     With an event go the entries of its key in `failing`: what was held of the key has to be found and judged again.
     """
-    past = journal.read_runs(table.warehouse, table.pipeline)
-    last = last_included_run(past, tables.read_last_run(table)) if since is None else since
+    past, last = _read_runs_until(table, since)
     return erasure_marks.has_forgotten_since(past, contract, name, last)
+
+
+def _read_runs_until(table: Table, since: int | None) -> tuple[list[Run], int]:
+    """Return all runs, and the number of the last one that a table includes, or the run `since`."""
+    past = journal.read_runs(table.warehouse, table.pipeline)
+    return past, last_included_run(past, tables.read_last_run(table)) if since is None else since
 
 
 def was_redefined(contract: Contract, table: Table, name: str, since: int) -> bool:

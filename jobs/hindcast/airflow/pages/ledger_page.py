@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hindcast.airflow.pages import graph
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -17,7 +17,7 @@ from hindcast.ingest import ledger
 from hindcast.kafka import topic_patterns
 from hindcast.plan import journal
 from hindcast.plan.runs import Completed, Run
-from hindcast.report.run_report import RunReport
+from hindcast.report.run_report import TopicReport
 from hindcast.store import tables
 
 MAX_RUNS = 24
@@ -48,8 +48,10 @@ def _read_report(run: Run, name: str) -> _TopicReport | None:
     """Return what a run's report says of a topic; None without a report, or if it says nothing."""
     if not isinstance(run.outcome, Completed):
         return None
-    if (topic := RunReport.from_json(run.outcome.report).topics.get(name)) is None:
+    topics: Any = run.outcome.report.get("topics") or {}
+    if (document := topics.get(name)) is None:
         return None
+    topic = TopicReport.from_json(name, document)
     parts = (RunOffsets(part.partition, part.start, part.end, dict(part.fates)) for part in topic.partitions)
     return _TopicReport([part for part in parts if part.end > part.start], topic.late)
 

@@ -20,12 +20,10 @@ from hindcast.store.tables import Table
 def check_marks(table: Table, delta_table: DeltaTable) -> Iterator[Finding]:
     """Yield a finding if a table is not marked as of its kind, with its key."""
     marked = tables.read_marks(delta_table) or tables.NO_MARKS
-    if marked.get("kind") != table.kind:
-        yield Finding(
-            "format", table.name, f"is marked as {marked.get('kind')}, not {table.kind}", backup_advice(table)
-        )
-    elif tuple(marked.get("key", ())) != table.key:
-        key = ", ".join(marked.get("key", [])) or "none"
+    if marked["kind"] != table.kind:
+        yield Finding("format", table.name, f"is marked as {marked['kind']}, not {table.kind}", backup_advice(table))
+    elif tuple(marked["key"]) != table.key:
+        key = ", ".join(marked["key"]) or "none"
         yield Finding(
             "format", table.name, f"is marked with the key {key}, not {', '.join(table.key)}", backup_advice(table)
         )
