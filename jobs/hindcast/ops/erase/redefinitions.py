@@ -1,7 +1,7 @@
 """Views that were defined otherwise before: a forgetting finds their rows by today's definition only.
 
 What an earlier definition derived from a record may be in rows that today's does not derive from it: of a join that is
-gone, an aggregate or a condition that has changed. Such rows cannot be told from others.
+gone, an aggregate or a condition that has changed. Nothing in such rows shows that.
 """
 
 from __future__ import annotations
