@@ -1,13 +1,21 @@
-"""A contract's fields as texts that can be stored and compared."""
+"""A contract's fields as texts that can be stored, compared, and made a contract again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from hindcast.common.errors import ContractError
+from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
 from hindcast.contract.types import ContractValue
+
+_GATES = ("expect", "hold")
+"""The fields of a topic or view that are about its gates."""
 
 
 def list_fields(contract: Contract) -> dict[str, str]:
@@ -44,3 +52,58 @@ def _format_field(value: ContractValue) -> str:
             return str(value).removesuffix(", 0:00:00")
         case _:
             return json.dumps(value, default=str)
+
+
+def parse_fields(fields: Mapping[str, str]) -> Contract:
+    """Return the contract with these fields (`list_fields`), without its gates.
+
+    Raise ContractError if they do not make a valid contract, as when a field or function no longer exists.
+    """
+    own = {place: text for place, text in fields.items() if place.split(".")[2:3] not in ([name] for name in _GATES)}
+    try:
+        contract = _validate_document(_nest_fields(own))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ContractError(f"the stored fields are not a contract: {error}") from None
+    if (complaint := next(check_contract(contract), None)) is not None:
+        raise ContractError(complaint.found, where=".".join(map(str, complaint.location)), fix=complaint.fix)
+    if list_fields(contract) != own:
+        raise ContractError("the stored fields do not give the same contract again", where=contract.pipeline)
+    return contract
+
+
+def _nest_fields(fields: Mapping[str, str]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for place, text in fields.items():
+        *path, last = place.split(".")
+        level = document
+        for name in path:
+            level = level.setdefault(name, {})
+        is_list = place.endswith(".join.on") and text.startswith("[")
+        level[last] = json.loads(text) if is_list else text
+    return document
+
+
+def _validate_document(document: dict[str, Any]) -> Contract:
+    """Return the contract in a document; its values are texts, which become what the model wants where it takes none.
+
+    Raise ValueError if it is not a contract.
+    """
+    try:
+        return Contract.model_validate(document, by_alias=True, by_name=True)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False):
+            _convert_text(document, problem["loc"])
+    return Contract.model_validate(document, by_alias=True, by_name=True)
+
+
+def _convert_text(level: dict[str, Any], location: tuple[int | str, ...]) -> None:
+    """Replace the text at a location of a document by the JSON value, or the length of time, that it writes."""
+    for name in location:
+        value = level.get(str(name))
+        if isinstance(value, dict):
+            level = value
+        elif isinstance(value, str):
+            try:
+                level[str(name)] = json.loads(value)
+            except ValueError:
+                level[str(name)] = TypeAdapter(timedelta).validate_python(value)
