@@ -1,70 +1,177 @@
-"""Forgetting where a view was defined otherwise before: the proof names it, for not all of its rows can be found."""
+"""Forgetting where views were defined otherwise before: what earlier contracts derived from a record goes too."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hindcast.ops.erase import forget, records, redefinitions
-from hindcast.plan import journal
-from pipelines import pipeline
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.ops.erase import forget, records, row_removal
+from hindcast.ops.erase.erased_rows import ErasedRows
+from hindcast.ops.erase.proof import Evidence, Proof
+from hindcast.ops.erase.records import ErasureRequest
+from hindcast.plan import definitions, journal
+from pipelines import T0, Pipeline, pipeline, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONTRACT = """
+TOPICS = """
 pipeline: restaurant
 start: 2026-01-01
 topics:
-  menu:
-    read: table
-    key: {item: string}
-    value: {price: int}
-  orders:
-    read: stream
-    key: {customer: string}
-    value: {item: string, tip: int}
-views:
-  bills:
-    stream: orders
-    join: {table: menu, on: item}
-    select: {item: orders.item, price: price}
-  tips:
-    stream: orders
-    aggregate: {n: count(*), best: max(tip)}
-  sums:
-    stream: bills
-    aggregate: {n: count(*)}
-  visits:
-    stream: orders
-    select: {item: item}
+  menu: {read: table, key: {item: string}, value: {price: int, cook: string}}
+  orders: {read: stream, key: {customer: string}, value: {item: string, tip: int}}
 """
-CHANGED = (
-    CONTRACT.replace("    join: {table: menu, on: item}\n", "")
-    .replace("{item: orders.item, price: price}", "{item: item}")
-    .replace(", best: max(tip)", "")
-    .replace(
-        "select: {item: item}\n",
-        "select: {item: item}\n    expect: [{expect_table_row_count_to_be_between: {min_value: 0}}]\n",
-    )
-)
+CONTRACT = f"""{TOPICS}
+views:
+  bills: {{stream: orders, join: {{table: menu, on: item, how: left}}, select: {{item: orders.item, price: price, cook: cook}}}}
+  same: {{stream: orders, join: {{table: menu, on: item}}, select: {{item: orders.item}}}}
+  other: {{stream: orders, join: {{table: menu, on: item}}, select: {{price: price}}}}
+  dishes: {{table: menu, where: price > 1, select: {{price: price}}}}
+  served: {{stream: orders, join: {{table: dishes, on: item}}, select: {{item: orders.item, price: price}}}}
+  tips: {{stream: orders, aggregate: {{n: count(*), best: max(tip)}}}}
+  large: {{stream: orders, where: tip > 50, aggregate: {{best: max(tip)}}}}
+  items: {{stream: orders, group_by: {{item: item}}, aggregate: {{best: max(tip), n: count(*)}}}}
+  sums: {{stream: orders, aggregate: {{n: count(*), total: sum(tip)}}}}
+"""
+CHANGED = f"""{TOPICS.replace(", cook: string", "")}
+views:
+  bills: {{stream: orders, select: {{item: item}}}}
+  same: {{stream: orders, select: {{item: item}}}}
+  other: {{stream: orders, join: {{table: menu, on: upper(item)}}, select: {{price: price}}}}
+  served: {{stream: orders, select: {{item: item}}}}
+  tips: {{stream: orders, aggregate: {{n: count(*)}}}}
+  large: {{stream: orders, where: tip < 50, aggregate: {{best: max(tip)}}}}
+  items: {{stream: orders, group_by: {{item: upper(item)}}, aggregate: {{best: max(tip), n: count(*)}}}}
+  sums: {{stream: orders, aggregate: {{n: count(*)}}}}
+"""
+"""CONTRACT without `dishes`; all other views are defined otherwise, and a column of `menu` is dropped."""
+ORDERS = [("ann", "soup", 1), ("ann", "soup", 99), ("bob", "curry", 3)]
 
 
-def test_the_proof_names_views_whose_earlier_definitions_it_does_not_follow(
-    spark: SparkSession, broker: str, tmp_path: Path
-) -> None:
+def forgotten(p: Pipeline, request: ErasureRequest) -> Proof:
+    assert p.spark is not None
+    return forget.forget_records(p.spark, p.contract, request)
+
+
+def holders(p: Pipeline, column: str, value: Any) -> set[str]:
+    """The tables with a Parquet file, of whichever version, that has a value in a column."""
+    folder = Path(p.warehouse) / p.name
+    files = [path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts]
+    found = [path for path in files if column in (names := pq.read_schema(path).names) and names]
+    return {
+        str(path.relative_to(folder).parent).partition("/_belief")[0]
+        for path in found
+        if value in pq.ParquetFile(path).read(columns=[column])[column].to_pylist()
+    }
+
+
+def redefined(p: Pipeline, topic: str) -> list[str]:
+    assert p.spark is not None
+    past, request = journal.read_runs(p.warehouse, p.name), records.parse_request(p.contract, topic, None, ["0/0"])
+    condition = records.erased_condition(p.contract, request)
+    return ErasedRows(p.spark, p.contract, topic, condition, past[-1].plan, past).find_redefined()
+
+
+def test_rows_go_that_earlier_definitions_derived(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
-        p.send("menu", ("curry", {"price": 4711}, 0))
-        p.send("orders", *(("ann", {"item": "curry", "tip": tip}, tip) for tip in (1, 99)))
+        p.send("menu", ("curry", {"price": 4711, "cook": "Anna Marker"}, 0), ("soup", {"price": 5, "cook": "Bob"}, 0))
+        p.send("orders", *((who, {"item": item, "tip": tip}, tip) for who, item, tip in ORDERS))
         p.run()
         p.write(CHANGED)
         p.run()
-        past = journal.read_runs(p.warehouse, p.name)
-        assert redefinitions.find_redefined_views(past, p.contract, "menu") == ["bills", "sums"]
-        assert redefinitions.find_redefined_views(past[:0], p.contract, "menu") == []
-        proof = forget.forget_records(spark, p.contract, records.parse_request(p.contract, "orders", None, ["0/1"]))
-        assert proof.redefined == ("bills", "tips", "sums")
-        assert type(proof).from_json(proof.as_json()) == proof
-        assert "Defined otherwise before: bills, tips, sums." in forget.format_proof(proof)
-        best = {row["best"] for row in p.raw("tips")}
-    assert 99 in best, "if it is gone, such views need not be named"
+        before = {name: p.raw(name) for name in ("bills", "tips", "sums")}
+        assert {"bills", "other", "dishes", "served"} <= holders(p, "price", 4711)
+        assert {"tips", "large", "items"} <= holders(p, "best", 99)
+        assert_lost_definitions_are_named(p)
+
+        request = records.parse_request(p.contract, "menu", "curry")
+        counts, proof = forget.preview_erasure(spark, p.contract, request), forgotten(p, request)
+        assert (proof.is_proven, proof.redefined) == (True, ())
+        assert proof.rows == {name: n for name, n in counts.items() if n}
+        assert [holders(p, *of) for of in (("price", 4711), ("cook", "Anna Marker"))] == [set(), set()]
+        assert {row["price"] for name in ("served", "dishes", "bills") for row in p.raw(name)} == {5, None}
+        assert [row for row in p.raw("bills") if row["price"] == 5] == [r for r in before["bills"] if r["price"] == 5]
+        assert [row[0] for row in p.believed("same")] == ["ann", "ann", "bob"], "what goes is derived again"
+        assert p.raw("tips") == before["tips"], "not made of menu"
+
+        proof = forgotten(p, records.parse_request(p.contract, "orders", None, ["0/1"]))
+        assert (proof.is_proven, proof.redefined) == (True, ())
+        assert holders(p, "best", 99) == set()
+        assert holders(p, "tip", 99) == set()
+        assert [row["n"] for row in p.raw("sums") if row["systemTo"] is None and row["customer"] == "ann"] == [1]
+        assert max(row["total"] or 0 for row in p.raw("sums")) == 100, "sums stay what they were"
+        assert wrong(p) == []
+
+
+def assert_lost_definitions_are_named(p: Pipeline) -> None:
+    """A contract that was not stored, or is no contract any more, leaves a proof unproven."""
+    first = journal.read_runs(p.warehouse, p.name)[0].plan
+    stored, below = dict(first.definition), ["bills", "dishes", "other", "same", "served"]
+    moved = {place.replace(".menu.", ".food."): text.replace("menu", "food") for place, text in stored.items()}
+    moved["topics.food.topic"] = p.kafka("menu")
+    assert redefined(p, "menu") == []
+    for fields, names in (
+        (None, sorted([*below, "items", "large", "sums", "tips"])),
+        ({**stored, "views.tips.new": "x"}, below),
+        (moved, below),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(definitions, "find_fields", lambda *_, fields=fields: fields)
+            assert redefined(p, "menu") == names
+
+
+@pytest.mark.long
+def test_a_repeat_finishes_what_was_begun_also_in_views_of_the_kafka_reading(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = """
+views:
+  echo: {table: menu, select: {price: price}, semantics: kafka}
+  costs: {table: menu, select: {price: price}, semantics: kafka}
+  bills: {stream: orders, join: {table: menu, on: item}, select: {price: price}}
+  last: {stream: orders, join: {table: menu, on: item}, select: {price: price}, semantics: kafka}
+"""
+    changed = """
+views:
+  costs: {table: menu, where: price < 10, select: {price: price}}
+  bills: {stream: orders, select: {item: item}}
+  last: {stream: orders, select: {item: item}, semantics: kafka}
+"""
+    with pipeline(spark, broker, tmp_path, TOPICS + views) as p:
+        p.send("menu", ("curry", {"price": 4711, "cook": "Anna Marker"}, 0), ("soup", {"price": 5, "cook": "Bob"}, 0))
+        p.send("orders", *((who, {"item": item, "tip": tip}, tip) for who, item, tip in ORDERS))
+        p.run()
+        p.write(TOPICS + changed)
+        p.run()
+        emitted = {f"emitted/{name}" for name in ("echo", "costs", "last")}
+        assert {"echo", "costs", "bills", "last"} | emitted <= holders(p, "price", 4711)
+        request = records.parse_request(p.contract, "menu", "curry")
+        removed, calls = row_removal.remove_rows, iter(range(100))
+
+        def die(*rows: Any) -> int:
+            return removed(*rows) if next(calls) < 2 else 1 // 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr(row_removal, "remove_rows", die)
+            with pytest.raises(ZeroDivisionError):
+                forgotten(p, request)
+        proof = forgotten(p, request)
+        assert (proof.is_proven, proof.redefined, holders(p, "price", 4711)) == (True, (), set())
+        assert [row[1] for row in p.believed("last")] == ["soup", "soup", "curry"], "it starts from scratch"
+        assert wrong(p) == []
+        assert forgotten(p, request) == proof, "a repeat returns the proof"
+
+
+def test_a_proof_is_none_if_an_earlier_definition_was_not_followed() -> None:
+    nothing = Evidence(0, 1, 1, 1, 1, 0, (), ())
+    proof = Proof("p", 2, T0, "p.orders", "0", {}, (), nothing, ("bills",))
+    assert proof.as_json()["proven"] is False
+    assert Proof.from_json(proof.as_json()) == proof
+    assert "found: nothing" not in forget.format_proof(proof)
+    assert "cannot be found in bills." in forget.format_proof(proof)
+    assert replace(proof, redefined=()).is_proven

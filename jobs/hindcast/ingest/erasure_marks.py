@@ -43,12 +43,14 @@ def exclude_forgotten(rows: DataFrame) -> DataFrame:
 
 
 def has_forgotten_since(past: Iterable[Run], contract: Contract, name: str, after: int) -> bool:
-    """Return whether a run after the run `after`, finished or not, forgot something that a table is made of.
+    """Return whether a run after the run `after`, finished or not, forgot something that a table is, or was, made of.
 
     Then rows were deleted without a trace on the system axis: what is made of them has to be derived whole.
     """
-    topics = {run.plan.erasure.topic for run in past if run.number > after and run.plan.erasure}
-    return any(topic in contract.topics and name in contract.list_tables_below(topic) for topic in topics)
+    erasures = [run.plan.erasure for run in past if run.number > after and run.plan.erasure]
+    lost = {table for erasure in erasures for table in (erasure.topic, *erasure.formerly)}
+    own = lost.intersection((*contract.topics, *contract.views))
+    return any(name in contract.list_tables_below(table) for table in own)
 
 
 def key_digest(topic: str, key: Column) -> Column:

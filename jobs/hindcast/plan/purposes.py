@@ -72,14 +72,24 @@ class Requeue:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Forget everything in a topic whose key, or place, has this SHA-256 digest (ops/erase/)."""
+    """Forget everything in a topic whose key, or place, has this SHA-256 digest (ops/erase/).
+
+    `formerly`: the other tables that an earlier contract derived from the topic; they lose rows too.
+    """
 
     topic: str
     digest: str
+    formerly: tuple[str, ...] = ()
 
     def as_json(self) -> JsonObject:
         """Return the plan's field for it."""
-        return {"forgets": {"topic": self.topic, "sha256": self.digest}}
+        fields: dict[str, JsonValue] = {"topic": self.topic, "sha256": self.digest}
+        return {"forgets": fields | ({"formerly": self.formerly} if self.formerly else {})}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Erasure:
+        """Return the erasure from the plan's field for it."""
+        return cls(document["topic"], document["sha256"], tuple(document.get("formerly", ())))
 
 
 UpgradeMode: TypeAlias = Literal["in-place", "roll-over", "offline"]
@@ -125,7 +135,7 @@ def parse_purpose(plan: Mapping[str, Any]) -> Purpose:
         where = requeue.get("partition"), tuple(requeue.get("offsets", ()))
         return Requeue(tuple(requeue["topics"]), requeue.get("of"), requeue.get("reason"), *where)
     if erasure := plan.get("forgets"):
-        return Erasure(erasure["topic"], erasure["sha256"])
+        return Erasure.from_json(erasure)
     if upgrade := plan.get("upgrade"):
         rows = upgrade.get("from"), upgrade.get("version")
         return Upgrade(upgrade["table"], upgrade["mode"], upgrade["step"], *rows, tuple(upgrade.get("without", ())))

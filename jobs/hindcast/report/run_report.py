@@ -331,7 +331,7 @@ class RunReport:
             datetime.fromisoformat(interval_end) if interval_end else None,
             report.get("only"),
             report.get("reason"),
-            Erasure(erasure["topic"], erasure["sha256"]) if erasure else None,
+            Erasure.from_json(erasure) if erasure else None,
             report.get("state") or "completed",
             report.get("found"),
             ContractChange.from_json(contract) if (contract := report.get("contract")) else None,

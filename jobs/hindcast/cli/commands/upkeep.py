@@ -72,7 +72,7 @@ def forget(arguments: argparse.Namespace) -> int:
         return 0
     proof = forget.forget_records(spark, contract, request, arguments.reason)
     print(json.dumps(proof.as_json(), indent=2) if arguments.format == "json" else forget.format_proof(proof))
-    return 0 if proof.evidence.is_proven else 1
+    return 0 if proof.is_proven else 1
 
 
 def upgrade(arguments: argparse.Namespace) -> int:

@@ -27,8 +27,8 @@ from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
 from hindcast.contract.load import load_all
 from hindcast.ingest import initial_rows, topic_log
-from hindcast.ops.erase import proof, purge, records, redefinitions, row_removal
-from hindcast.ops.erase.lineage import ErasureLineage
+from hindcast.ops.erase import proof, purge, records, row_removal
+from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.proof import Proof
 from hindcast.ops.erase.records import ErasureRequest
 from hindcast.ops.erase.texts import ForgottenTexts
@@ -42,7 +42,7 @@ from hindcast.quality.hold_units import RECORD_COLUMNS
 from hindcast.report import page
 from hindcast.report.run_report import RunReport
 from hindcast.runs import emission, row_counts, run_steps
-from hindcast.store import emitted_log, row_reader, table_creation, tables
+from hindcast.store import row_reader, table_creation, tables
 from hindcast.store.folder import WarehouseFolder
 from hindcast.store.tables import Table
 
@@ -69,12 +69,12 @@ def forget_records(
         if same[-1].state == "completed":
             run_steps.finish_run(pipeline, same[-1].number)  # it may have died before its report was written
             proven = _read_proof(pipeline, same[-1].number)
-            if proven.evidence.is_proven:
+            if proven.is_proven:
                 return proven
-    if begun is None:
-        _refuse_unready(contract, request.topic)
     run_id = begun.run_id if begun else journal.new_run_id("forget")
-    erasure = Erasure(request.topic, digest)
+    erasure = Erasure(request.topic, digest, _find_formerly_derived(spark, contract, request, past))
+    if begun is None:
+        _refuse_unready(contract, erasure)
     plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead=erasure)
     notices.wait_for_others(settings.warehouse, pipeline)
     step = _ErasureStep(spark, contract, request, plan, erasure, past)
@@ -111,7 +111,7 @@ def format_proof(proof: Proof) -> str:
     lines += [f"  {name:<28} {n:>8,} rows" for name, n in proof.rows.items()]
     lines += ["", f"  searched: {found.files:,} files, {found.size:,} bytes, {found.texts:,} texts"]
     lines += [f"  of the texts other records have {found.shared:,} too"] if found.shared else []
-    if found.is_proven:
+    if proof.is_proven:
         lines.append("  found: nothing")
     lines += [f"  left: a text of sha256 {text.sha256[:12]} in {', '.join(text.files)}" for text in found.left]
     lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
@@ -151,12 +151,12 @@ def describe_readers(views: Sequence[str]) -> list[str]:
 
 
 def describe_redefined(views: Sequence[str]) -> list[str]:
-    """Return what to do about views that were defined otherwise before, as lines."""
+    """Return what to do about tables whose earlier definitions could not be followed, as lines."""
     if not views:
         return []
     return [
-        f"Defined otherwise before: {', '.join(views)}. Rows are found by the definition of now; others may be left.",
-        "Remove the folders of these views; the next run derives them from scratch, without a past.",
+        f"Not proven: what an earlier contract derived cannot be found in {', '.join(views)}.",
+        "Remove these folders, run the pipeline (it derives the tables without a past), and forget again.",
     ]
 
 
@@ -170,8 +170,9 @@ def _not_found_error(contract: Contract, request: ErasureRequest) -> RequestErro
     return RequestError(f"there is no such key: {request.text}; nothing was written", where=table, fix=fix)
 
 
-def _refuse_unready(contract: Contract, topic: str) -> None:
+def _refuse_unready(contract: Contract, erasure: Erasure) -> None:
     """Raise RequestError if not everything can be erased now, or not be derived again afterwards."""
+    topic = erasure.topic
     delta_table = tables.open_table(locate_own_table(contract, topic))
     if delta_table is not None and tables.read_older_format(delta_table) is not None:
         raise RequestError(
@@ -179,8 +180,9 @@ def _refuse_unready(contract: Contract, topic: str) -> None:
             where=f"{contract.pipeline}.{topic}",
             fix=f"hindcast upgrade {contract.pipeline}.{topic}, then forget",
         )
-    for name in contract.list_tables_below(topic):
-        if name in contract.views and contract.views[name].semantics == "kafka":
+    affected = {name for table in (topic, *erasure.formerly) for name in contract.list_tables_below(table)}
+    for name in sorted(affected.intersection(contract.views)):
+        if contract.views[name].semantics == "kafka":
             emission.refuse_restart(contract, name)
 
 
@@ -201,28 +203,33 @@ class _ErasureStep:
         same = {run.number for run in past if run.plan.erasure and run.plan.erasure.digest == erasure.digest}
         self._is_repeated = plan.run in same
         self._records = records.read_records(spark, contract, request, {*same, plan.run}).localCheckpoint()
-        self.lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), plan)
+        self.erased = _find_erased_rows(spark, contract, request, plan, past)
         adopted = records.find_adopted_records(spark, contract, request)
         self._adopted = adopted.localCheckpoint() if adopted is not None else None
-        self.texts = records.collect_texts(contract, request, self._records, self._adopted)
-        self._readers = find_readers(contract, self.lineage.tables)
-        self._redefined = redefinitions.find_redefined_views(past, contract, request.topic)
+        below = contract.list_tables_below(request.topic).union(self.erased.names)
+        self.texts = records.collect_texts(request, self._records, self._adopted, below)
+        self._readers = find_readers(contract, self.erased.tables)
+        self._redefined: list[str] = []
         self._rows: dict[str, int] = {}
 
     def remove_rows(self) -> None:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
         warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
-        touched = [name for name in self.lineage.tables if self.lineage.has_table(name)]
+        touched = [name for name in self.erased.tables if self.erased.has_table(name)]
         for name in touched:
-            self.lineage.find_rows(name)  # everything is found before anything is removed
+            self.erased.find_rows(name)  # everything is found before anything is removed
+        self._redefined = self.erased.find_redefined()
         self._rows["failing"] = self._remove_gate_rows(touched)
+        restarting = self.erased.restarting
+        for name in self.erased.formerly_emitting:
+            self._rows[f"emitted/{name}"] = self._empty_emission(name)
         for name in reversed(touched):
-            table = tables.locate_table(warehouse, self._contract, name)
-            if name in self._contract.views and self._contract.views[name].semantics == "kafka":
-                self._rows[name] = self._restart_view(name)
+            table = self.erased.table(name)
+            if name in restarting:
+                self._rows[name] = self._empty_emission(name) + row_removal.empty_table(self._spark, table, run)
             else:
                 self._rows[name] = row_removal.remove_rows(
-                    self.lineage.find_rows(name), table, [*table.identity, "systemFrom"], run
+                    self.erased.find_rows(name), table, [*table.identity, "systemFrom"], run
                 )
             if self._rows[name] or self._is_repeated:  # an earlier attempt may have died between the two
                 row_counts.write_row_counts(self._spark, table, self._plan.known_at - timedelta(microseconds=1))
@@ -239,17 +246,14 @@ class _ErasureStep:
         row_removal.blank_records(self._records, log, places, run)
         self._rows[log.name] = self._records.count()
 
-    def _restart_view(self, name: str) -> int:
-        """Empty the table, the emitted log and the state of a kafka view; return how many rows there were."""
-        warehouse, run = read_settings().warehouse, self._plan.run
-        log = emitted_log.emitted_table(warehouse, self._contract, name)
+    def _empty_emission(self, name: str) -> int:
+        """Empty the emitted log and the state of a kafka view; return how many rows there were."""
+        place, run = (read_settings().warehouse, self._contract.pipeline), self._plan.run
         states = [path for path in self._folder.tables if path.startswith(f"kept/{name}/")]
-        count = 0
-        for path in states:
-            count += row_removal.empty_table(self._spark, Table(warehouse, log.pipeline, path, "kept"), run)
-        for table in (log, tables.locate_table(warehouse, self._contract, name)):
-            count += row_removal.empty_table(self._spark, table, run) if tables.open_table(table) else 0
-        return count
+        found = [Table(*place, path, "kept") for path in states]
+        log = Table(*place, f"emitted/{name}", "emitted")
+        found += [log] if tables.open_table(log) is not None else []
+        return sum(row_removal.empty_table(self._spark, table, run) for table in found)
 
     def _remove_gate_rows(self, touched: Sequence[str]) -> int:
         """Remove what gates found, and held back, of the records and keys that go; return how many entries changed.
@@ -263,9 +267,9 @@ class _ErasureStep:
         at = self._records.select("topic", F.col("topicPartition").alias("partition"), "offset")
         parts = [rows.join(at.distinct(), ["topic", "partition", "offset"], "left_semi").select(*rows.columns)]
         for name in touched:
-            own = tables.locate_table("", self._contract, name).key
+            own = self.erased.table(name).key
             keys = (
-                self.lineage.find_rows(name)
+                self.erased.find_rows(name)
                 .select(F.lit(name).alias("table"), hold_store.format_row_key(own).alias("key"))
                 .distinct()
             )
@@ -300,7 +304,7 @@ class _ErasureStep:
         entries = row_reader.load_rows(self._spark, failing)
         unit = F.col("unit") if "unit" in entries.columns else F.lit(None).cast("string")
         entries = entries.withColumn("_unit", unit)
-        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.lineage.tables]
+        found = [self._unheld(name, entries.where(F.col("table") == name)) for name in self.erased.tables]
         every = reduce(DataFrame.unionByName, found).drop("_unit").distinct().localCheckpoint()
         self._rows["failing"] += row_removal.remove_rows(every, failing, every.columns, self._plan.run)
 
@@ -318,7 +322,7 @@ class _ErasureStep:
         )
         keys = [row[0] for row in settled.select("key").distinct().collect() if self.texts.said_in(row[0])]
         said = self._spark.createDataFrame([[key] for key in keys], "_key string")
-        table = tables.locate_table(read_settings().warehouse, self._contract, name)
+        table = self.erased.table(name)
         if keys and tables.open_table(table) is not None:
             rows = row_reader.load_rows(self._spark, table).select(hold_store.format_row_key(table.key).alias("_key"))
             said = said.join(rows, "_key", "left_anti")
@@ -421,11 +425,26 @@ def _read_proof(pipeline: str, run: int) -> Proof:
     return Proof.from_json(json.loads(place.read_text(encoding="utf-8")))
 
 
+def _find_erased_rows(
+    spark: SparkSession, contract: Contract, request: ErasureRequest, plan: Plan, past: list[Run]
+) -> ErasedRows:
+    """Return the rows that a request is about."""
+    condition = records.erased_condition(contract, request)
+    return ErasedRows(spark, contract, request.topic, condition, plan, past)
+
+
+def _find_formerly_derived(
+    spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[Run]
+) -> tuple[str, ...]:
+    """Return the views that only an earlier contract derived from the topic (`ErasedRows.formerly`)."""
+    return tuple(_find_erased_rows(spark, contract, request, past[-1].plan, past).formerly) if past else ()
+
+
 def _count_rows(spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[Run]) -> dict[str, int]:
     if not past:
         return {}
-    lineage = ErasureLineage(spark, contract, request.topic, records.erased_condition(contract, request), past[-1].plan)
-    counts = {name: lineage.find_rows(name).count() for name in lineage.tables if lineage.has_table(name)}
+    erased = _find_erased_rows(spark, contract, request, past[-1].plan, past)
+    counts = {name: erased.find_rows(name).count() for name in erased.tables if erased.has_table(name)}
     if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
         initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)
         counts[initial.name] = adopted.count()

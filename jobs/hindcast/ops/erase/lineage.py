@@ -1,10 +1,7 @@
-"""Find the rows of a pipeline's tables that hold what some records said, also rows that are no longer current.
-
-The records are those of one topic, by key or by place. A row holds what they said if it was made of a row that does:
+"""Find the rows of views that a contract derived from rows that go, also rows that are no longer current.
 
 | table | its rows that go |
 | --- | --- |
-| the topic's | those of the key, or of the records |
 | events | those of an event that goes, or that names a key that goes |
 | pairs | those with an event that goes on either side |
 | versions | those of a key that goes, or that named one, over the time in which it did, on both axes |
@@ -24,73 +21,32 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, incremental_views
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, View, list_shapes
-from hindcast.contract.expressions import parse_aggregate
-from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS, view_scope
-from hindcast.plan import inputs
-from hindcast.plan.plans import Plan
+from hindcast.contract import View
+from hindcast.contract.shapes import PERIODS, PLACE_COLUMNS
+from hindcast.ops.erase.redefinitions import Definition
 from hindcast.store import row_reader, tables
-from hindcast.store.tables import Table
-
-NUMERIC_AGGREGATES = frozenset(
-    {
-        *("count", "count_if", "count_distinct", "approx_count_distinct", "regr_count"),
-        *("sum", "try_sum", "avg", "mean", "try_avg", "variance", "var_pop", "var_samp", "stddev", "std"),
-        *("stddev_pop", "stddev_samp", "skewness", "kurtosis"),
-    }
-)
-"""Aggregate functions whose results no single record said."""
 
 _SYSTEM_PERIOD = ("systemFrom", "systemTo")
 
 
-class ErasureLineage:
-    """The rows of a pipeline's tables that hold what records of `topic` said, as the tables are now.
+class ViewLineage:
+    """The rows of views that one contract derived from rows of their inputs that go, as the tables are now."""
 
-    `condition`: which rows of the topic's own table go. Rows are found from the topic down, so find all before
-    removing any, and remove from below upwards.
-    """
+    def __init__(self, spark: SparkSession, definition: Definition) -> None:
+        self._spark, self._definition = spark, definition
+        self._contract, self._shapes = definition.contract, definition.shapes
 
-    def __init__(self, spark: SparkSession, contract: Contract, topic: str, condition: Column, plan: Plan) -> None:
-        self._spark, self._contract, self._topic, self._condition, self._plan = spark, contract, topic, condition, plan
-        self._shapes = list_shapes(contract)
-        self._rows: dict[str, DataFrame] = {}
-
-    @property
-    def tables(self) -> list[str]:
-        """The topic and all views that are made of it, inputs before what is made of them."""
-        views = (v for v in self._contract.ordered_views if self._topic in self._contract.list_upstream(v))
-        return [self._topic, *views]
-
-    def table(self, name: str) -> Table:
-        """Return a table of the pipeline, or one of another pipeline that it reads."""
-        if name in self._contract.inputs:
-            return inputs.locate_source_table(self._contract, self._plan, name)
-        return tables.locate_table(read_settings().warehouse, self._contract, name)
-
-    def has_table(self, name: str) -> bool:
-        """Return True if a table has been created."""
-        return tables.open_table(self.table(name)) is not None
-
-    def find_rows(self, name: str) -> DataFrame:
-        """Return the rows of a table that go, whole, as a checkpoint of their own."""
-        if name not in self._rows:
-            self._rows[name] = self._find_rows(name).localCheckpoint()
-        return self._rows[name]
-
-    def _find_rows(self, name: str) -> DataFrame:
-        rows = row_reader.load_rows(self._spark, self.table(name))
-        if name == self._topic:
-            return rows.where(self._condition)
+    def find_rows(self, name: str, found: Mapping[str, DataFrame]) -> DataFrame:
+        """Return the rows of a view that go, whole. `found`: by input, at least of one, its rows that go, whole."""
+        rows = self._definition.select_derived(self._load_rows(name))
         view = self._contract.views[name]
         if view.semantics == "kafka":
             return rows
         if self._shapes[name].kind == "pairs":
-            return self._find_pairs(view, rows)
+            return self._find_pairs(view, rows, found)
         if view.aggregate is not None:
-            return self._find_groups(view, name, rows)
-        units = self._find_units(view)
+            return self._find_groups(view, name, rows, found[view.first_input])
+        units = self._find_units(view, found)
         if self._shapes[name].kind == "events":
             return rows.join(units.select(*PLACE_COLUMNS).distinct(), [*PLACE_COLUMNS], "left_semi")
         unit = incremental_views.operator_key(view, name, self._shapes)
@@ -114,13 +70,13 @@ class ErasureLineage:
             matching = matching.unionByName(timed.where(nameless)).distinct()
         return matching.select(*rows.columns)
 
-    def _find_units(self, view: View) -> DataFrame:
+    def _find_units(self, view: View, found: Mapping[str, DataFrame]) -> DataFrame:
         """Return the rows of the first input, whole, that a row which goes was made of; with key and both periods."""
         left, parts = self._shapes[view.first_input], []
-        if self._is_touched(view.first_input):
-            parts.append(self._nest_found(view.first_input))
-        if view.second_input is not None and self._is_touched(view.second_input):
-            right = self._nest_found(view.second_input)
+        if view.first_input in found:
+            parts.append(self._nest_rows(view.first_input, found[view.first_input]))
+        if view.second_input is not None and view.second_input in found:
+            right = self._nest_rows(view.second_input, found[view.second_input])
             on = derivation.lookup_key(view, self._shapes)
             if on is None and left.kind == "versions":
                 parts.append(right.withColumn("_unit", F.col("_unit").cast(self._key_type(view.first_input))))
@@ -142,23 +98,25 @@ class ErasureLineage:
         )
         return reduce(DataFrame.unionByName, (part.select(*columns) for part in parts))
 
-    def _is_touched(self, name: str) -> bool:
-        return name in self.tables and self.has_table(name)
+    def _load_rows(self, name: str) -> DataFrame:
+        return row_reader.load_rows(self._spark, self._definition.locate_table(name))
 
     def _key_type(self, name: str) -> str:
         """Return the type of a table's key, as a struct with its names."""
-        rows = row_reader.load_rows(self._spark, self.table(name))
+        rows = self._load_rows(name)
         return rows.select(F.struct(*self._shapes[name].key).alias("k")).schema["k"].dataType.simpleString()
 
-    def _nest_found(self, name: str) -> DataFrame:
-        return self._nest_rows(name, self.find_rows(name))
-
     def _nest_all(self, name: str) -> DataFrame:
-        return self._nest_rows(name, row_reader.load_rows(self._spark, self.table(name)))
+        return self._nest_rows(name, self._definition.select_known(name, self._load_rows(name)))
 
     def _nest_rows(self, name: str, rows: DataFrame) -> DataFrame:
-        """Return flat rows as expressions of views take them (`key` and `value`), with `_unit`, places and periods."""
+        """Return flat rows as expressions of views take them (`key` and `value`), with `_unit`, places and periods.
+
+        Columns that the table no longer has are null.
+        """
         shape = self._shapes[name]
+        lost = {column: kind for column, kind in shape.columns.items() if column not in rows.columns}
+        rows = rows.withColumns({column: F.lit(None).cast(kind or "string") for column, kind in lost.items()})
         start, end = (*PERIODS[shape.kind], *PERIODS[shape.kind])[:2]
         key = derivation.key_struct({column: F.col(f"`{column}`") for column in shape.key})
         system = _period_column(*_SYSTEM_PERIOD, "_system")
@@ -177,34 +135,32 @@ class ErasureLineage:
             else F.lit(None).alias("_row"),
         )
 
-    def _find_pairs(self, view: View, rows: DataFrame) -> DataFrame:
+    def _find_pairs(self, view: View, rows: DataFrame, found: Mapping[str, DataFrame]) -> DataFrame:
         """Return the pairs of a join of two streams that have an event that goes."""
         sides = zip(view.inputs, ([*PLACE_COLUMNS], ["_rightPartition", "_rightOffset"]), strict=True)
         parts = [
             rows.join(
-                self.find_rows(i)
-                .select(*(F.col(c).alias(n) for c, n in zip(PLACE_COLUMNS, names, strict=True)))
-                .distinct(),
+                found[i].select(*(F.col(c).alias(n) for c, n in zip(PLACE_COLUMNS, names, strict=True))).distinct(),
                 names,
                 "left_semi",
             ).select(*rows.columns)
             for i, names in sides
-            if self._is_touched(i)
+            if i in found
         ]
         return reduce(DataFrame.unionByName, parts).distinct()
 
-    def _find_groups(self, view: View, name: str, rows: DataFrame) -> DataFrame:
+    def _find_groups(self, view: View, name: str, rows: DataFrame, found: DataFrame) -> DataFrame:
         """Return the rows of an aggregate of groups with nothing else in them, or that return one of their inputs."""
         shapes, windows = self._shapes, self._shapes[name].kind == "windows"
-        gone = self._group_rows(view, self._nest_found(view.first_input)).localCheckpoint()
+        known = self._definition.select_known(view.first_input, found)
+        gone = self._group_rows(view, self._nest_rows(view.first_input, known)).localCheckpoint()
         every = self._group_rows(view, self._nest_all(view.first_input))
         others = every.join(gone.select("_row"), "_row", "left_anti").select("_group").distinct()
         own = gone.select("_group").distinct().join(others, "_group", "left_anti")
         grouped = rows.withColumn("_group", F.struct(*shapes[name].key))
         own = own.select(F.col("_group").cast(grouped.schema["_group"].dataType).alias("_group"))
         parts = [grouped.join(F.broadcast(own), "_group", "left_semi")]
-        functions = {parse_aggregate(text, view_scope(view, shapes))[0] for text in (view.aggregate or {}).values()}
-        if not functions <= NUMERIC_AGGREGATES:
+        if self._definition.returns_inputs(name):
             start, end = PERIODS[shapes[name].kind]
             timed = grouped.withColumns(
                 {**_period_column(start, end, "_valid"), **_period_column(*_SYSTEM_PERIOD, "_system")}

@@ -111,8 +111,8 @@ class Proof:
     """The proof that a run has forgotten something: how many `rows` of which tables it removed, and the evidence.
 
     `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
-    that are made of it (`forget.find_readers`); `redefined`: views of which earlier definitions were not followed
-    (`redefinitions.find_redefined_views`).
+    that are made of it (`forget.find_readers`); `redefined`: tables with rows of earlier definitions that could not be
+    looked for (`ErasedRows.find_redefined`).
     """
 
     pipeline: str
@@ -125,12 +125,17 @@ class Proof:
     evidence: Evidence
     redefined: tuple[str, ...] = ()
 
+    @property
+    def is_proven(self) -> bool:
+        """True if everything could be looked at, and nothing is left."""
+        return self.evidence.is_proven and not self.redefined
+
     def as_json(self) -> dict[str, JsonValue]:
         """Return the form in which it is stored."""
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "run": self.run, "knownAt": self.known_at.isoformat()}
         head |= {"table": self.table, "sha256": self.sha256, "rows": self.rows, "readers": self.readers}
         head |= {"redefined": self.redefined}
-        return head | self.evidence.as_json()
+        return head | self.evidence.as_json() | {"proven": self.is_proven}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Proof:

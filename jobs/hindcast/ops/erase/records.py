@@ -146,15 +146,14 @@ def _typed_literal(kind: str, value: ColumnValue) -> Column:
 
 
 def collect_texts(
-    contract: Contract, request: ErasureRequest, records: DataFrame, adopted: DataFrame | None
+    request: ErasureRequest, records: DataFrame, adopted: DataFrame | None, below: frozenset[str]
 ) -> ForgottenTexts:
-    """Return all texts that the records of log and base said, and the key."""
+    """Return all texts that the records of log and base said, and the key. `below`: the tables made of the topic."""
     keys = {str(value) for value in request.key if value is not None}
     texts = records.select("said")
     if adopted is not None:
         texts = texts.unionByName(adopted.select(F.array(F.to_json("key"), F.to_json("value")).alias("said")))
     said = {string for row in texts.collect() for text in row[0] if text for string in json_strings(text)}
-    below = contract.list_tables_below(request.topic)
     return ForgottenTexts(frozenset(keys), frozenset(said | keys), below)
 
 
