@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,10 @@ topics:
 """
 CONTRACT = f"""{TOPICS}
 views:
-  bills: {{stream: orders, join: {{table: menu, on: item, how: left}}, select: {{item: orders.item, price: price, cook: cook}}}}
+  bills:
+    stream: orders
+    join: {{table: menu, on: item, how: left}}
+    select: {{item: orders.item, price: price, cook: cook}}
   same: {{stream: orders, join: {{table: menu, on: item}}, select: {{item: orders.item}}}}
   other: {{stream: orders, join: {{table: menu, on: item}}, select: {{price: price}}}}
   dishes: {{table: menu, where: price > 1, select: {{price: price}}}}
@@ -147,9 +151,10 @@ views:
         p.send("orders", *((who, {"item": item, "tip": tip}, tip) for who, item, tip in ORDERS))
         p.run()
         p.write(TOPICS + changed)
+        shutil.rmtree(f"{p.warehouse}/{p.name}/costs")  # a table cannot change its reading
         p.run()
         emitted = {f"emitted/{name}" for name in ("echo", "costs", "last")}
-        assert {"echo", "costs", "bills", "last"} | emitted <= holders(p, "price", 4711)
+        assert {"echo", "bills", "last"} | emitted <= holders(p, "price", 4711)
         request = records.parse_request(p.contract, "menu", "curry")
         removed, calls = row_removal.remove_rows, iter(range(100))
 
@@ -162,7 +167,7 @@ views:
                 forgotten(p, request)
         proof = forgotten(p, request)
         assert (proof.is_proven, proof.redefined, holders(p, "price", 4711)) == (True, (), set())
-        assert [row[1] for row in p.believed("last")] == ["soup", "soup", "curry"], "it starts from scratch"
+        assert sorted(row["item"] for row in p.raw("last")) == ["curry", "soup", "soup"], "it starts from scratch"
         assert wrong(p) == []
         assert forgotten(p, request) == proof, "a repeat returns the proof"
 
