@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.contract import load
+from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.ops.erase import forget, records, row_removal
 from hindcast.ops.erase.erased_rows import ErasedRows
 from hindcast.ops.erase.proof import Evidence, Proof
@@ -170,6 +172,48 @@ views:
         assert sorted(row["item"] for row in p.raw("last")) == ["curry", "soup", "soup"], "it starts from scratch"
         assert wrong(p) == []
         assert forgotten(p, request) == proof, "a repeat returns the proof"
+
+
+FIELDS = """
+pipeline: kitchen
+description: "[all] that is cooked"
+start: 2026-01-01T06:00:00Z
+catchup: true
+topics:
+  menu:
+    read: table
+    key: {item: string, place: string}
+    value: {price: "decimal(8,2)", tags: array<string>}
+    json: lenient
+    renamed: {price: [cost, amount]}
+    ttl: 26 hours
+    max_malformed: 10
+    max_record_bytes: 1000
+    max_time_skew: {before: 30 days, after: 90 seconds}
+    sensitive: [price]
+    hold: row
+    expect: [{expect_column_values_to_be_between: {column: price, min_value: 0}, on_failure: quarantine}]
+  orders:
+    {read: stream, key: {customer: string}, value: {item: string, place: string}, from: 2026-01-02, max_malformed: 1%}
+inputs:
+  cooks: {table: staff.cooks, key: {id: string}, value: {name: string}, sensitive: true}
+views:
+  bills: {stream: orders, join: {table: menu, on: [item, place], how: left}, select: {one: "1", flag: "true"}}
+  often: {stream: bills, aggregate: {n: count(*)}, window: {session: 500 ms, grace: 1 day}}
+"""
+
+
+def test_stored_fields_make_the_contract_again_without_its_gates(tmp_path: Path) -> None:
+    for name, text in {"kitchen": FIELDS, "restaurant": CONTRACT}.items():
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text, encoding="utf-8")
+        contract, own = load(path), {"topics": {"__all__": {"expect", "hold"}}}
+        again = parse_fields(list_fields(contract))
+        assert again.model_dump(exclude=own) == contract.model_dump(exclude=own)
+    fields = list_fields(contract)
+    for place, changed in {"views.tips.new": "x", "views.tips.where": "forgotten", "views.tips": "x"}.items():
+        with pytest.raises(ValueError, match=r"not a contract|forgotten"):
+            parse_fields({**fields, place: changed})
 
 
 def test_a_proof_is_none_if_an_earlier_definition_was_not_followed() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from hindcast.common.errors import ContractError
 from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
 from hindcast.contract.types import ContractValue
@@ -57,17 +56,17 @@ def _format_field(value: ContractValue) -> str:
 def parse_fields(fields: Mapping[str, str]) -> Contract:
     """Return the contract with these fields (`list_fields`), without its gates.
 
-    Raise ContractError if they do not make a valid contract, as when a field or function no longer exists.
+    Raise ValueError if they do not make a valid contract, as when a field or function no longer exists.
     """
     own = {place: text for place, text in fields.items() if place.split(".")[2:3] not in ([name] for name in _GATES)}
     try:
         contract = _validate_document(_nest_fields(own))
     except (AttributeError, TypeError, ValueError) as error:
-        raise ContractError(f"the stored fields are not a contract: {error}") from None
+        raise ValueError("not a contract") from error
     if (complaint := next(check_contract(contract), None)) is not None:
-        raise ContractError(complaint.found, where=".".join(map(str, complaint.location)), fix=complaint.fix)
+        raise ValueError(complaint.found)
     if list_fields(contract) != own:
-        raise ContractError("the stored fields do not give the same contract again", where=contract.pipeline)
+        raise ValueError("another contract")
     return contract
 
 

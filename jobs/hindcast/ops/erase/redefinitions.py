@@ -19,7 +19,6 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from hindcast.common.errors import ContractError
 from hindcast.contract import Contract, Shape, list_shapes
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.contract.expressions import parse_aggregate
@@ -152,7 +151,7 @@ def list_definitions(
         period = Period(own[0].known_at, own[-1].known_at)
         try:
             earlier = parse_fields(fields) if fields is not None else None
-        except ContractError:
+        except ValueError:
             earlier = None
         if earlier is None:
             lost.append(LostDefinition(fields, period.last))
