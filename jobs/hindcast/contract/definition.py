@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
 from hindcast.contract.check import check_contract
 from hindcast.contract.model import Contract
 from hindcast.contract.types import ContractValue
+
+_Document: TypeAlias = dict[str, "ContractValue | _Document"]
 
 _GATES = ("expect", "hold")
 """The fields of a topic or view that are about its gates."""
@@ -70,19 +72,22 @@ def parse_fields(fields: Mapping[str, str]) -> Contract:
     return contract
 
 
-def _nest_fields(fields: Mapping[str, str]) -> dict[str, Any]:
-    document: dict[str, Any] = {}
+def _nest_fields(fields: Mapping[str, str]) -> _Document:
+    document: _Document = {}
     for place, text in fields.items():
         *path, last = place.split(".")
         level = document
         for name in path:
-            level = level.setdefault(name, {})
+            inner = level.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise TypeError(f"{place} is within a value")
+            level = inner
         is_list = place.endswith(".join.on") and text.startswith("[")
         level[last] = json.loads(text) if is_list else text
     return document
 
 
-def _validate_document(document: dict[str, Any]) -> Contract:
+def _validate_document(document: _Document) -> Contract:
     """Return the contract in a document; its values are texts, which become what the model wants where it takes none.
 
     Raise ValueError if it is not a contract.
@@ -95,7 +100,7 @@ def _validate_document(document: dict[str, Any]) -> Contract:
     return Contract.model_validate(document, by_alias=True, by_name=True)
 
 
-def _convert_text(level: dict[str, Any], location: tuple[int | str, ...]) -> None:
+def _convert_text(level: _Document, location: tuple[int | str, ...]) -> None:
     """Replace the text at a location of a document by the JSON value, or the length of time, that it writes."""
     for name in location:
         value = level.get(str(name))

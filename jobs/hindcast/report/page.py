@@ -90,9 +90,7 @@ def render_page(report: RunReport) -> str:
     plain = json.loads(json.dumps(report.as_json()), parse_constant=str)
     report = RunReport.from_json(plain)
     gates, topics, tables = _summarize_gates(report), _summarize_topics(report), _summarize_tables(report)
-    style, script = (
-        files("hindcast.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
-    )
+    style, script = _read_source("page.css"), _read_source("page.js")
     counts, failing = Counter(gate.outcome for gate in gates), [gate for gate in gates if gate.has_failed]
     unpublished = {gate.table for gate in gates if gate.is_stopping}
     others = [table for table in tables if not table.has_news and table.name not in unpublished]
@@ -326,11 +324,19 @@ def _embed_report(report: JsonObject, gates: Iterable[GateSummary]) -> str:
 
 
 def _load_template() -> Template:
-    source = files("hindcast.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"moment": format_timestamp, "counted": format_count, "number": "{:,}".format}
     environment.filters["sign"] = lambda kind: SIGNS.get(kind, "!")
-    return environment.from_string(source)
+    return environment.from_string(_read_source("page.html"))
+
+
+def _read_source(name: str) -> str:
+    return files("hindcast.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def read_fixed_text() -> str:
+    """Return what every page contains, whatever its report says: its template, style and script."""
+    return "\n".join(map(_read_source, ("page.html", "page.css", "page.js")))
 
 
 def _policy_hash(text: str) -> str:

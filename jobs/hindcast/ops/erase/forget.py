@@ -394,7 +394,8 @@ class _ErasureStep:
         live = {f"{name}/{file}" for name, path in paths.items() for file in purge.list_live_files(DeltaTable(path))}
         result = proof.search_files(folder, live, self._reports, self.texts.search_terms)
         described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
-        vocabulary = " ".join((proof.FORMAT_WORDS, self._contract.model_dump_json(), *paths, described))
+        contract_text, pages = self._contract.model_dump_json(), page.read_fixed_text()
+        vocabulary = " ".join((proof.FORMAT_WORDS, contract_text, pages, *paths, described))
         proven = Proof(
             pipeline,
             self._plan.run,

@@ -37,6 +37,7 @@ FORMAT_WORDS = (
     "accepted expired malformed null_key no_timestamp time_skew no_change gone no_record forgotten requeued "
     "open past superseded held released rejected mended stopped warned failed passed unchecked error "
     "planned completed abandoned add remove commitInfo protocol metaData minValues maxValues nullCount numRecords "
+    "pipeline run knownAt table sha256 rows readers redefined files bytes rowsLeft texts shared old left proven "
     "WRITE MERGE DELETE CREATE TABLE Append Overwrite Serializable SnapshotIsolation parquet delta spark snappy UTC"
 )
 """Words that our files and their formats contain whatever the records are."""
