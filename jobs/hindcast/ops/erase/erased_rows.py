@@ -57,19 +57,18 @@ class ErasedRows:
         """
         return [name for name in self.names if self._find_owner(name) is not None]
 
-    @property
+    @cached_property
     def formerly(self) -> list[str]:
         """The views of the contract with rows that only an earlier one derived from the topic."""
         own = [name for name in self.names if name in self._contract.views]
         own = [name for name in own if self._topic not in self._contract.list_upstream(name)]
         return [name for name in own if self._list_derivations(name)]
 
-    @property
+    @cached_property
     def restarting(self) -> list[str]:
         """The views of the kafka reading that start from scratch."""
         own = [name for name in self.names if self._is_kafka(self._definitions[0], name)]
-        formerly = self.formerly
-        return [name for name in own if name in formerly or self._topic in self._contract.list_upstream(name)]
+        return [name for name in own if name in self.formerly or self._topic in self._contract.list_upstream(name)]
 
     @property
     def formerly_emitting(self) -> list[str]:

@@ -63,7 +63,8 @@ def forget_records(
     if past and past[-1].plan.contract != contract.hash:
         fix = f"hindcast run {pipeline}, then forget"
         raise RequestError(f"the contract was changed since run {past[-1].number}", where=pipeline, fix=fix)
-    if begun is None and not any(_count_rows(spark, contract, request, past).values()):
+    erased = _find_erased_rows(spark, contract, request, past[-1].plan, past) if past else None
+    if begun is None and not any(_count_rows(spark, contract, request, erased).values()):
         if not same:
             raise _not_found_error(contract, request)
         if same[-1].state == "completed":
@@ -72,7 +73,7 @@ def forget_records(
             if proven.is_proven:
                 return proven
     run_id = begun.run_id if begun else journal.new_run_id("forget")
-    erasure = Erasure(request.topic, digest, _find_formerly_derived(spark, contract, request, past))
+    erasure = Erasure(request.topic, digest, tuple(erased.formerly) if erased else ())
     if begun is None:
         _refuse_unready(contract, erasure)
     plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead=erasure)
@@ -98,7 +99,8 @@ def preview_erasure(spark: SparkSession, contract: Contract, request: ErasureReq
     Nothing is written. All counts are 0 for what a run has forgotten. Raises RequestError if no record ever matched.
     """
     past, digest = journal.read_runs(read_settings().warehouse, contract.pipeline), request.digest(spark, contract)
-    counts = _count_rows(spark, contract, request, past)
+    erased = _find_erased_rows(spark, contract, request, past[-1].plan, past) if past else None
+    counts = _count_rows(spark, contract, request, erased)
     if not any(counts.values()) and not any(run.plan.erasure and run.plan.erasure.digest == digest for run in past):
         raise _not_found_error(contract, request)
     return counts
@@ -216,9 +218,7 @@ class _ErasureStep:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
         warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
         touched = [name for name in self.erased.tables if self.erased.has_table(name)]
-        for name in touched:
-            self.erased.find_rows(name)  # everything is found before anything is removed
-        self._redefined = self.erased.find_redefined()
+        self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
         self._rows["failing"] = self._remove_gate_rows(touched)
         restarting = self.erased.restarting
         for name in self.erased.formerly_emitting:
@@ -434,17 +434,12 @@ def _find_erased_rows(
     return ErasedRows(spark, contract, request.topic, condition, plan, past)
 
 
-def _find_formerly_derived(
-    spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[Run]
-) -> tuple[str, ...]:
-    """Return the views that only an earlier contract derived from the topic (`ErasedRows.formerly`)."""
-    return tuple(_find_erased_rows(spark, contract, request, past[-1].plan, past).formerly) if past else ()
-
-
-def _count_rows(spark: SparkSession, contract: Contract, request: ErasureRequest, past: list[Run]) -> dict[str, int]:
-    if not past:
+def _count_rows(
+    spark: SparkSession, contract: Contract, request: ErasureRequest, erased: ErasedRows | None
+) -> dict[str, int]:
+    """Return the number of rows to remove by table; none before the first run, which has no `erased` rows either."""
+    if erased is None:
         return {}
-    erased = _find_erased_rows(spark, contract, request, past[-1].plan, past)
     counts = {name: erased.find_rows(name).count() for name in erased.tables if erased.has_table(name)}
     if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
         initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
 from typing import NamedTuple
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from hindcast.bitemporal.predicates import ColumnBound
 from hindcast.contract import Contract, Shape, list_shapes
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.contract.expressions import parse_aggregate
@@ -26,7 +26,7 @@ from hindcast.contract.shapes import view_scope
 from hindcast.plan import definitions, inputs
 from hindcast.plan.plans import Plan
 from hindcast.plan.runs import Run
-from hindcast.store import tables
+from hindcast.store import duckdb_reader, tables
 from hindcast.store.tables import Table
 
 NUMERIC_AGGREGATES = frozenset(
@@ -173,11 +173,7 @@ def merge_definitions(name: str, found: Iterable[Definition]) -> list[Definition
 
 def has_rows_until(delta_table: DeltaTable, moment: datetime) -> bool:
     """Return whether a table can have rows that were known at a moment, or before; by Delta's log."""
-    files = pa.table(delta_table.get_add_actions(flatten=True))
-    if "min.systemFrom" not in files.column_names:
-        return bool(files.num_rows)
-    moments: list[datetime | None] = files.column("min.systemFrom").to_pylist()
-    return any(m is None or (m if m.tzinfo else m.replace(tzinfo=UTC)) <= moment for m in moments)
+    return bool(duckdb_reader.find_candidate_files(delta_table, [ColumnBound("systemFrom", most=moment)]))
 
 
 _WITHOUT_ROWS = ("expect", "hold", "sensitive")
