@@ -134,10 +134,59 @@ views:
   priced:
     stream: sales
     where: price > 0
+  computed:
+    stream: sales
+    join: {table: items, how: left}
+    where: items.n IS NULL OR sales.price > 0
+    select:
+      paid: round(sales.price * items.n, 1)
+      kind: coalesce(items.kind, upper(sales.kind), '-')
+      later: items.at > sales.at
+      missing: items.n IS NULL
+  computed_key:
+    stream: sales
+    join: {table: kinds, on: kind}
+    key:
+      label: concat(label, '!')
+      year: year(day)
+    select:
+      note: left(note, 3)
+      share: share * 2
+  stocked:
+    table: items
+    join: {table: stock, how: left}
+    select:
+      price: price
+      left: left
+      kind: stock.kind
+      text: concat_ws('/', items.kind, stock.kind)
+  either:
+    table: items
+    join: {table: stock, how: outer}
+    where: NOT (price <=> 0)
+    select:
+      price: price
+      left: left
+      both: coalesce(stock.kind, items.kind)
+      item_of: items.item
+  described:
+    table: items
+    join: {table: kinds, on: kind, how: left}
+    where: price IS NULL OR price <> 12.25
+  labelled:
+    table: items
+    join: {table: kinds, on: kind}
+    select: {label: label, price: price}
+  positive:
+    table: items
+    join: {table: stock}
+    where: left > 1
+    select: {worth: price * left}
 """
 OPERATORS = {
     **dict.fromkeys(("by_key", "by_key_left", "by_marks", "by_kind", "with_nothing", "keyed"), "stream_table"),
-    "both": "table_table",
+    **dict.fromkeys(("computed", "computed_key"), "stream_table"),
+    **dict.fromkeys(("both", "stocked", "either", "described", "labelled", "positive"), "table_table"),
     **dict.fromkeys(("per_item", "per_kind", "per_moment", "on_top", "of_nothing"), "of_table"),
 }
 EMPTY = ("with_nothing", "of_nothing")

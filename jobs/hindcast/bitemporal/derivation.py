@@ -71,11 +71,19 @@ def derive_from_relations(
     if it.aggregate is not None:
         return _flatten_rows(_apply_aggregate(it, relations[it.first_input], known), PERIODS[known[name].kind])
     if it.join is None:
-        joined, named = relations[it.first_input], {"value": it.first_input}
-    else:
-        joined, named = _apply_join(it, relations, known), {"left": it.first_input, "right": it.second_input or ""}
-    apart = F.struct(*(column for column in joined.columns if column not in named)).alias(_OTHER_COLUMNS)
-    rows = joined.select(apart, *(F.col(column).alias(name) for column, name in named.items()))
+        return project_joined(it, name, relations[it.first_input].withColumnRenamed("value", "left"), known)
+    return project_joined(it, name, _apply_join(it, relations, known), known)
+
+
+def project_joined(it: View, name: str, joined: DataFrame, known: Mapping[str, Shape]) -> DataFrame:
+    """Return the flat rows of a view that does not aggregate: those of `joined` that pass `where`, with its columns.
+
+    `joined`: what the operators in `joins` return: `key`, a struct for each input (`left` and, for a join, `right`),
+    the periods of the view's kind and positions. The structs need only the columns that the view's expressions name.
+    """
+    inputs = dict(zip(("left", "right"), it.inputs, strict=False))
+    apart = F.struct(*(column for column in joined.columns if column not in inputs)).alias(_OTHER_COLUMNS)
+    rows = joined.select(apart, *(F.col(column).alias(i) for column, i in inputs.items()))
     if it.where is not None:
         rows = rows.where(F.expr(resolve(it.where, view_scope(it, known))))
     periods = [f"{_OTHER_COLUMNS}.{column}" for column in PERIODS[known[name].kind]]

@@ -1,6 +1,8 @@
-"""Eligibility: which views a kernel can derive: those whose expressions are all plain columns of flat types.
+"""Eligibility: which views a kernel can derive: joins with a table, and aggregates of a table.
 
-All others, and those with few rows, are made by Spark's plan. Both give the same.
+Keys, and what an aggregate groups by and computes, must be plain columns; a join's other expressions may be any of
+Spark's over columns of flat types. All other views, and those with few rows, are made by Spark's plan. Both give the
+same.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve
 from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns, view_scope
+from hindcast.engine import projection
 from hindcast.engine.spec import KernelInput, KernelSpec
 from hindcast.store import tables
 from hindcast.store.tables import Table
@@ -51,22 +54,32 @@ def find_kernel(
         return None
     schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in (*it.inputs, name)}
     types = pa.schema([field.remove_metadata() for field in schemas[name] if field.name != "_belief"])
-    keys = _key_columns(it, known)
-    columns, measures = _plain_columns(it, known, name), _plain_measures(it, known)
-    if keys is None or columns is None or measures is None:
+    keys, measures = _key_columns(it, known), _plain_measures(it, known)
+    if keys is None or measures is None:
         return None
     sides = it.inputs
-    made = {*columns, *measures, *PERIODS[table.kind], "systemFrom", "systemTo"}
-    same = all(types.field(c).type == schemas[sides[side]].field(of).type for c, (side, of) in columns.items())
+    columns = _plain_columns(it, known, name) if it.where is None else None
+    made = {*(columns or ()), *measures, *PERIODS[table.kind], "systemFrom", "systemTo"}
+    is_direct = (
+        columns is not None
+        and made == {*types.names}
+        and all(types.field(c).type == schemas[sides[side]].field(of).type for c, (side, of) in columns.items())
+    )
+    if columns is None or not is_direct:
+        if it.aggregate is not None:
+            return None
+        columns = projection.list_flat_columns(it, known)
+    read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
     alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
-    plain = all(_is_flat(field.type) for field in types) and all(_is_key(kind) for key in alike for kind in key)
+    plain = all(map(_is_flat, [*types.types, *read])) and all(_is_key(kind) for key in alike for kind in key)
     exact = all(_is_exact(f, schemas[it.first_input].field(c).type) for f, c in measures.values() if c is not None)
-    if made != {*types.names} or not same or len(alike) > 1 or not plain or not exact:
+    if len(alike) > 1 or not plain or not exact:
         return None
     if any(tables.read_older_format(found[i]) is not None for i in sides) or found[name].protocol().writer_features:
         return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
     wanted[0] |= {column for _, column in measures.values() if column is not None}
+    is_joined_by_key = operator == "table_table" and it.join is not None and it.join.on is None
     return KernelSpec(
         operator,
         tuple(
@@ -80,9 +93,10 @@ def find_kernel(
             )
             for i, key, taken in zip(sides, keys, wanted, strict=True)
         ),
-        whole=it.group_by is not None or (it.join is not None and it.join.on is not None),
-        inner=it.join is not None and it.join.how == "inner",
+        whole=None if is_joined_by_key else it.group_by is not None or (it.join is not None and it.join.on is not None),
+        how=it.join.how if it.join is not None else "inner",
         columns=columns,
+        is_projected=not is_direct,
         measures=measures,
         types=types,
         uri=table.path,
@@ -92,15 +106,13 @@ def find_kernel(
 
 
 def _find_operator(it: View) -> Literal["stream_table", "table_table", "of_table"] | None:
-    if it.semantics == "kafka" or it.where is not None:
+    if it.semantics == "kafka":
         return None
     if it.aggregate is not None:
-        return "of_table" if it.table and it.window is None else None
+        return "of_table" if it.table and it.window is None and it.where is None else None
     if it.join is None or it.join.stream:
         return None
-    if it.table:
-        return "table_table" if it.join.how == "inner" and it.join.on is None else None
-    return "stream_table"
+    return "table_table" if it.table else "stream_table"
 
 
 def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] | None:

@@ -38,7 +38,7 @@ def run_operator(form: KernelSpec, parts: Sequence[TimeSlice], number: int, side
         case "of_table":
             return aggregate_table(form, sides[0], number, len(parts))
         case "table_table":
-            return KernelRows(join_table_table(form, parts[number], *sides))
+            return KernelRows(join_tables(form, parts[number], *sides))
         case "stream_table":
             return KernelRows(join_stream_table(form, *sides))
 
@@ -52,7 +52,7 @@ def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) ->
     met = sweeps.find_valid_versions(
         on, integer_encoding.encode_timestamps(events.column("timestamp")), key, start, end, count
     )
-    if form.inner:
+    if form.how == "inner":
         kept = met != NOTHING
         events, met = events.filter(pa.array(kept)), met[kept]
     return pa.table(
@@ -63,26 +63,53 @@ def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) ->
     )
 
 
-def join_table_table(form: KernelSpec, span: TimeSlice, left: pa.Table, right: pa.Table) -> pa.Table:
-    """Return the rows of the inner `joins.join_table_table` that begin in a slice, given the versions valid in it."""
-    sides = left, right
-    (one, other), count = integer_encoding.encode_keys(sides, [side.key for side in form.sides], whole=None)
+def join_tables(form: KernelSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table) -> pa.Table:
+    """Return the rows of `joins.join_table_table` or `joins.join_foreign_key` that begin in a slice.
+
+    Given are the versions valid in it or up to its start. `later`: of an outer join, and of a left one, the versions of
+    the right and then of the left side that start after it, since a row without a partner lasts until one comes.
+    """
+    on = [side.key for side in form.sides]
+    (one, other, *after), count = integer_encoding.encode_keys(
+        [left, right, *later], [*on, *reversed(on)][: 2 + len(later)], whole=form.whole
+    )
+    never = np.full(count, FOREVER)
+    following = [*(_find_next_starts(keys, rows, count) for keys, rows in zip(after, later, strict=True)), never, never]
     (start, end), (other_start, other_end) = (
-        [integer_encoding.encode_timestamps(side.column(name)) for name in ("validFrom", "validTo")] for side in sides
+        [integer_encoding.encode_timestamps(side.column(name)) for name in ("validFrom", "validTo")]
+        for side in (left, right)
     )
     since = -FOREVER if span.start is None else pa.scalar(span.start, ARROW_TIMESTAMP).value
-    met = sweeps.find_overlaps(one, start, end, other, other_start, other_end, since, count)
+    until = FOREVER if span.end is None else pa.scalar(span.end, ARROW_TIMESTAMP).value
+    lefts, rights = (sweeps.group_by_key(keys, count) for keys in (one, other))
+    is_kept = form.how != "inner"
+    pieces = sweeps.find_pieces(
+        one, start, end, rights, other_start, other_end, following[0], since, until, True, is_kept
+    )
+    if form.how == "outer":
+        alone = sweeps.find_pieces(
+            other, other_start, other_end, lefts, start, end, following[1], since, until, False, True
+        )
+        pieces = np.concatenate([pieces, alone[:, [1, 0, 2, 3]]])
+    pieces = pieces[np.argsort(pieces[:, 2], kind="stable")]
     columns = {
-        name: integer_encoding.take_values(sides[side].column(c), met[side]) for name, (side, c) in form.columns.items()
-    }
-    periods = {
-        "validFrom": np.maximum(start[met[0]], other_start[met[1]]),
-        "validTo": np.minimum(end[met[0]], other_end[met[1]]),
+        name: integer_encoding.take_values((left, right)[side].column(c), pieces[:, side])
+        for name, (side, c) in form.columns.items()
     }
     return pa.table(
         columns
-        | {name: integer_encoding.decode_timestamps(micros, ARROW_TIMESTAMP) for name, micros in periods.items()}
+        | {
+            name: integer_encoding.decode_timestamps(pieces[:, n], ARROW_TIMESTAMP)
+            for n, name in ((2, "validFrom"), (3, "validTo"))
+        }
     )
+
+
+def _find_next_starts(keys: Integers, rows: pa.Table, count: int) -> Integers:
+    """Return the first start of each key among rows that are sorted by their starts; FOREVER if it has none."""
+    places = integer_encoding.find_first_rows(keys, count)
+    starts = np.append(integer_encoding.encode_timestamps(rows.column("validFrom")), FOREVER)
+    return starts[places]  # of NOTHING the last
 
 
 def aggregate_table(form: KernelSpec, versions: pa.Table, part: int, parts: int) -> KernelRows:

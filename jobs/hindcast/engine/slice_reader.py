@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common.errors import HindcastError
 from hindcast.engine import integer_encoding
-from hindcast.engine.spec import KernelInput, TimeSlice
+from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
 from hindcast.store import arrow_reader, duckdb_reader
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -26,19 +27,41 @@ class TooManyRowsError(HindcastError):
     """A task would need more than `MAX_ROWS` rows or `MAX_BYTES` bytes in memory."""
 
 
+def read_sides(form: KernelSpec, span: TimeSlice) -> list[pa.Table]:
+    """Return the rows of a kernel's inputs that its operator needs for a slice (`operators.run_operator`)."""
+    sides = [read_slice(side, span) for side in form.sides]
+    if form.operator != "table_table" or form.how == "inner" or span.end is None:
+        return sides
+    later = form.sides[:0:-1] if form.how == "left" else reversed(form.sides)
+    return [*sides, *(read_starts_after(side, span.end) for side in later)]
+
+
 def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
-    """Return the current rows of a slice: the events in it, or the versions valid at some moment of it.
+    """Return the current rows of a slice: the events in it, or the versions valid in it or up to its start.
 
     TooManyRowsError if there are more than `MAX_ROWS`, or if they are larger than `MAX_BYTES`.
     """
+    first, last = side.periods[0], side.periods[-1]
+    bounds = [ColumnBound(first, most=span.end), ColumnBound(last, least=span.start, or_null=True)]
+    return _read_rows(side, bounds, _is_in_slice(side, span))
+
+
+def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
+    """Return keys and periods of the versions that start at `end` or later, in the order of their starts."""
+    start = side.periods[0]
+    is_later = pc.field(start) >= _timestamp_scalar(end)
+    return _read_rows(replace(side, columns=()), [ColumnBound(start, least=end)], [is_later])
+
+
+def _read_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc.Expression]) -> pa.Table:
     found = DeltaTable(side.uri, version=side.version)
     wanted = {*side.key, *side.columns, *side.periods, *_SYSTEM}
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in side.key if pa.types.is_string(schema.field(name).type)}
-    files = duckdb_reader.find_candidate_files(found, _file_bounds(side, span))
+    files = duckdb_reader.find_candidate_files(found, [*_current_bounds(side), *bounds])
     batches: list[pa.RecordBatch] = []
     count = size = 0
-    reader = arrow_reader.read_rows(found, files, wanted, _row_condition(side, span), texts)
+    reader = arrow_reader.read_rows(found, files, wanted, _is_current(side, conditions), texts)
     for batch in reader:
         batches += [batch] if batch.num_rows else []
         count, size = count + batch.num_rows, size + batch.nbytes
@@ -52,32 +75,31 @@ def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
 _SYSTEM = ("systemFrom", "systemTo")
 
 
-def _file_bounds(side: KernelInput, span: TimeSlice) -> list[ColumnBound]:
-    """Return the bounds by which files are skipped (`duckdb_reader.find_candidate_files`)."""
+def _current_bounds(side: KernelInput) -> list[ColumnBound]:
+    """Return the bounds by which files without a current row are skipped (`duckdb_reader.find_candidate_files`)."""
     bounds = [ColumnBound("systemTo", least=side.as_of or LAST_MOMENT, or_null=True)]
-    if side.as_of is not None:
-        bounds.append(ColumnBound("systemFrom", most=side.as_of))
-    first, last = side.periods[0], side.periods[-1]
-    return [*bounds, ColumnBound(first, most=span.end), ColumnBound(last, least=span.start, or_null=True)]
+    return bounds if side.as_of is None else [*bounds, ColumnBound("systemFrom", most=side.as_of)]
 
 
-def _row_condition(side: KernelInput, span: TimeSlice) -> pc.Expression:
-    """Return the condition of the rows of a slice."""
+def _is_current(side: KernelInput, conditions: list[pc.Expression]) -> pc.Expression:
+    """Return the condition of rows that are current where the side is read, and meet the others."""
     ended = pc.field("systemTo")
-    conditions = [ended.is_null()]
-    if side.as_of is not None:
-        conditions = [
-            pc.field("systemFrom") <= _timestamp_scalar(side.as_of),
-            ended.is_null() | (ended > _timestamp_scalar(side.as_of)),
-        ]
-    first, last = side.periods[0], side.periods[-1]
+    if side.as_of is None:
+        return reduce(and_, [ended.is_null(), *conditions])
+    begun = pc.field("systemFrom") <= _timestamp_scalar(side.as_of)
+    return reduce(and_, [begun, ended.is_null() | (ended > _timestamp_scalar(side.as_of)), *conditions])
+
+
+def _is_in_slice(side: KernelInput, span: TimeSlice) -> list[pc.Expression]:
+    """Return the conditions of the rows of a slice; of versions also those that end where it starts."""
+    first, last, conditions = pc.field(side.periods[0]), pc.field(side.periods[-1]), []
     if span.end is not None:
-        conditions.append(pc.field(first) < _timestamp_scalar(span.end))
+        conditions.append(first < _timestamp_scalar(span.end))
     if span.start is not None and side.kind == "events":
-        conditions.append(pc.field(first) >= _timestamp_scalar(span.start))
+        conditions.append(first >= _timestamp_scalar(span.start))
     elif span.start is not None:
-        conditions.append(pc.field(last).is_null() | (pc.field(last) > _timestamp_scalar(span.start)))
-    return reduce(and_, conditions)
+        conditions.append(last.is_null() | (last >= _timestamp_scalar(span.start)))
+    return conditions
 
 
 def _timestamp_scalar(at: datetime) -> pa.Scalar:

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from hindcast.contract.shapes import PERIODS
 
-"""The type of moments in files."""
-
 
 class TimeSlice(NamedTuple):
     """A slice of time, from `start` to before `end`; None: unbounded."""
@@ -46,17 +44,19 @@ class KernelSpec:
     """An operator, its inputs, and what it writes.
 
     `whole`: a key is null if one of its columns is, not only if all are. A null key matches nothing and is not a group;
-    if tables are joined on their keys it is a key like any other. `inner`: an event without a version gives no row.
-    `columns`: for each copied column, the number of its input and its name there. `measures`: for each other column,
-    the aggregate function and its argument, None if it counts rows. `types`: the columns of the files. `known_at`: the
-    known-at of the rows.
+    if tables are joined on their keys it is a key like any other (None). `how`: which rows of a join without a partner
+    it keeps. `columns`: for each copied column, the number of its input and its name there. `is_projected`: these are
+    not yet the view's columns, but what its expressions read; Spark evaluates them (projection.py) before the rows are
+    written. `measures`: for each other column, the aggregate function and its argument, None if it counts rows.
+    `types`: the columns of the files. `known_at`: the known-at of the rows.
     """
 
     operator: Literal["stream_table", "table_table", "of_table"]
     sides: tuple[KernelInput, ...]
-    whole: bool
-    inner: bool
+    whole: bool | None
+    how: Literal["inner", "left", "outer"]
     columns: Mapping[str, tuple[int, str]]
+    is_projected: bool
     measures: Mapping[str, tuple[str, str | None]]
     types: pa.Schema
     uri: str

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common import session
-from hindcast.contract import Contract
-from hindcast.engine import eligibility, time_slices
+from hindcast.contract import Contract, list_shapes
+from hindcast.engine import eligibility, projection, time_slices
+from hindcast.engine.spec import KernelSpec, TimeSlice
 from hindcast.store import file_listing, tables
 from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.files import DataFile
@@ -67,12 +69,37 @@ def stage_view(
     parts = time_slices.plan_time_slices(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
     if form is None or parts is None:
         return None
-    from hindcast.engine import task  # its loops take half a second to load
-
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    reports = numbers.mapInArrow(task.build_batch_mapper(form, parts), task.REPORT_SCHEMA).collect()
-    if any(row["refused"] for row in reports):
+    reports = _collect_reports(spark, form, parts, contract, name, there)
+    if reports is None or any(row["refused"] for row in reports):
         return None
     files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in reports if row["path"])
     left_out = {kind: sum(row[kind] or 0 for row in reports) for kind in ("no_key", "no_value")} | {"too_late": 0}
     return StagedFiles(table, form.operator, columns, files, left_out if form.measures else None)
+
+
+def _collect_reports(
+    spark: SparkSession,
+    form: KernelSpec,
+    parts: list[TimeSlice],
+    contract: Contract,
+    name: str,
+    found: Mapping[str, DeltaTable],
+) -> list[Row] | None:
+    """Run a kernel; return its tasks' reports of files. None if a task refuses its part of a projected kernel."""
+    from hindcast.engine import task  # its loops take half a second to load
+
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    if not form.is_projected:
+        return numbers.mapInArrow(task.build_batch_mapper(form, parts), task.REPORT_SCHEMA).collect()
+    it, known = contract.views[name], list_shapes(contract)
+    types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
+    flat = numbers.mapInArrow(
+        task.build_batch_mapper(form, parts), projection.flat_schema(form.columns, types, form.kind)
+    )
+    rows = projection.project_flat_rows(flat, it, name, form.columns, known)
+    try:
+        return rows.mapInArrow(task.build_writer(form), task.REPORT_SCHEMA).collect()
+    except PySparkException as error:
+        if task.RefusalError.__name__ in str(error):
+            return None
+        raise

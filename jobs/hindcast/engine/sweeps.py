@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast.common.jit import NOTHING, compile_loop
+from hindcast.common.jit import NOTHING, compile_loop, ensure_room
 
 if TYPE_CHECKING:
     from hindcast.common.jit import Booleans, Integers
@@ -42,55 +42,82 @@ def find_valid_versions(
 
 
 @compile_loop
-def find_overlaps(
-    left: Integers,
-    left_start: Integers,
-    left_end: Integers,
-    right: Integers,
-    right_start: Integers,
-    right_end: Integers,
-    since: int,
-    keys: int,
-) -> tuple[Integers, Integers]:
-    """Return the pairs of versions of equal keys that overlap: the numbers of the left and of the right ones.
+def group_by_key(key: Integers, keys: int) -> tuple[Integers, Integers]:
+    """Return the numbers of versions by key, each key's in their order, and for each key the place of its first.
 
-    Only pairs that begin to overlap at `since` or later, sorted by that moment. Both sides are sorted by their starts.
-
-        left 0: [0, 8)    right 0: [2, 4), 1: [6, ..)    ->    (0, 0), (0, 1)
+    The places have one more entry, the number of all versions that have a key.
     """
-    lefts, rights = np.full(keys, NOTHING), np.full(keys, NOTHING)
-    met_left = np.empty(len(left) + len(right), np.int64)
-    met_right = np.empty(len(left) + len(right), np.int64)
-    count = one = other = 0
-    while one < len(left) or other < len(right):
-        now = FOREVER
-        if one < len(left):
-            now = left_start[one]
-        if other < len(right):
-            now = min(now, right_start[other])
-        first_left, first_right = one, other
-        while one < len(left) and left_start[one] == now:
-            if left[one] != NOTHING:
-                lefts[left[one]] = one
-            one += 1
-        while other < len(right) and right_start[other] == now:
-            if right[other] != NOTHING:
-                rights[right[other]] = other
-            other += 1
-        if now < since:
-            continue
-        for started in range(first_left, one):
-            met = rights[left[started]] if left[started] != NOTHING else NOTHING
-            if met != NOTHING and right_end[met] > now:
-                met_left[count], met_right[count] = started, met
+    first = np.zeros(keys + 1, np.int64)
+    for version in range(len(key)):
+        if key[version] != NOTHING:
+            first[key[version] + 1] += 1
+    for number in range(keys):
+        first[number + 1] += first[number]
+    place, grouped = first[:keys].copy(), np.empty(first[keys], np.int64)
+    for version in range(len(key)):
+        if key[version] != NOTHING:
+            grouped[place[key[version]]] = version
+            place[key[version]] += 1
+    return grouped, first
+
+
+@compile_loop
+def find_pieces(
+    on: Integers,
+    start: Integers,
+    end: Integers,
+    others: tuple[Integers, Integers],
+    other_start: Integers,
+    other_end: Integers,
+    later: Integers,
+    since: int,
+    until: int,
+    with_other: bool,  # as the compiled code takes it
+    without_other: bool,
+) -> Integers:
+    """Return the pieces into which the versions of key `on` on the other side divide each version.
+
+    A piece is a row of four: the version, the other side's version or NOTHING, start, end. Only pieces that start at
+    `since` or later and before `until`; those with and those without another version as asked for. `others`: the other
+    side's versions by key (`group_by_key`). `later`: by key, the first of their starts that is not among them.
+
+        0: [0, 8)    others 0: [2, 4), 1: [6, ..)    ->    (0, -) [0, 2), (0, 0) [2, 4), (0, -) [4, 6), (0, 1) [6, 8)
+    """
+    grouped, first = others
+    pieces, count = np.empty((len(on) + len(grouped), 4), np.int64), 0
+    for version in range(len(on)):
+        now, stop, has_begun = start[version], end[version], start[version] < since
+        place, last, following = 0, 0, FOREVER
+        if on[version] != NOTHING:
+            place, last, following = first[on[version]], first[on[version] + 1], later[on[version]]
+        least, high = since if has_begun else now + 1, last
+        while place < high:  # the first other version that ends at `least` or later
+            middle = (place + high) // 2
+            if other_end[grouped[middle]] >= least:
+                high = middle
+            else:
+                place = middle + 1
+        if has_begun:  # its piece at `since` too, unless that begins just then
+            now = following
+            if place < last:
+                now = other_start[grouped[place]]
+                if now < since:
+                    now, place = other_end[grouped[place]], place + 1
+        while now < stop and now < until:
+            other, next_ = NOTHING, following
+            if place < last:
+                if other_start[grouped[place]] <= now:
+                    other, place = grouped[place], place + 1
+                    next_ = other_end[other]
+                else:
+                    next_ = other_start[grouped[place]]
+            if with_other if other != NOTHING else without_other:
+                pieces = ensure_room(pieces, count)
+                pieces[count, 0], pieces[count, 1], pieces[count, 2] = version, other, now
+                pieces[count, 3] = min(stop, next_)
                 count += 1
-        for started in range(first_right, other):
-            met = lefts[right[started]] if right[started] != NOTHING else NOTHING
-            # What starts on both sides at once was met above.
-            if met != NOTHING and left_end[met] > now and left_start[met] < now:
-                met_left[count], met_right[count] = met, started
-                count += 1
-    return met_left[:count], met_right[:count]
+            now = next_
+    return pieces[:count]
 
 
 @compile_loop

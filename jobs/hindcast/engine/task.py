@@ -21,15 +21,30 @@ REPORT_SCHEMA = (
 """A row for each file that a task wrote; one without a path reports what was left out, or why the task `refused`."""
 
 
-def build_batch_mapper(
-    form: KernelSpec, parts: list[TimeSlice]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a kernel as a function for Spark's mapInArrow; its input rows are the numbers of parts."""
+def build_batch_mapper(form: KernelSpec, parts: list[TimeSlice]) -> BatchMapper:
+    """Return a kernel as a function for Spark's mapInArrow, from the numbers of parts to reports of files.
+
+    Of a projected kernel the function gives the joined rows instead, for `build_writer`.
+    """
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             for number in batch.column(0).to_pylist():
-                yield from run_part(form, parts, number)
+                yield from (join_part if form.is_projected else run_part)(form, parts, number)
+
+    return map_batches
+
+
+BatchMapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def build_writer(form: KernelSpec) -> BatchMapper:
+    """Return the second half of a projected kernel for Spark's mapInArrow: from the view's rows to reports of files."""
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        batches = [batch for batch in given if batch.num_rows]
+        if batches:
+            yield _report_batch([asdict(it) for it in _write_rows(form, pa.Table.from_batches(batches))])
 
     return map_batches
 
@@ -37,15 +52,34 @@ def build_batch_mapper(
 def run_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[pa.RecordBatch]:
     """Write the files of one part of a kernel; yield a report of them, as rows of `REPORT_SCHEMA`."""
     try:
-        sides = [slice_reader.read_slice(side, parts[number]) for side in form.sides]
-        found = operators.run_operator(form, parts, number, sides)
+        found = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number]))
     except (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid) as error:
         # ArrowInvalid: texts of more than 2 GiB in one array, for one.
         yield _report_batch([{"refused": str(error)}])
         return
     left_out: dict[str, str | int | None] = {"no_key": found.no_key, "no_value": found.no_value}
-    written = files.write_files(DeltaTable(form.uri), split_by_belief(form, found.rows))
-    yield _report_batch([left_out, *(asdict(it) for it in written)])
+    yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form, found.rows))])
+
+
+def join_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[pa.RecordBatch]:
+    """Yield the joined rows of one part of a projected kernel, strings as such; RefusalError if it cannot."""
+    try:
+        rows = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number])).rows
+        kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
+        yield from rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(_ROWS_PER_BATCH)
+    except (slice_reader.TooManyRowsError, MemoryError, pa.ArrowInvalid) as error:
+        raise RefusalError(str(error)) from error
+
+
+_ROWS_PER_BATCH = 65_536
+
+
+class RefusalError(Exception):
+    """A part of a projected kernel that is too large for its task. Spark's plan can derive the view."""
+
+
+def _write_rows(form: KernelSpec, rows: pa.Table) -> Iterator[files.DataFile]:
+    return files.write_files(DeltaTable(form.uri), split_by_belief(form, rows))
 
 
 def split_by_belief(form: KernelSpec, rows: pa.Table) -> list[tuple[str | None, pa.Table]]:
