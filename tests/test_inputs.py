@@ -72,6 +72,45 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         assert p.versions() == before
 
 
+VAULT = """
+pipeline: vault
+start: 2026-01-01
+topics:
+  customers: {read: table, key: {id: string}, value: {name: string, city: string}, sensitive: [name]}
+views:
+  named: {table: customers, select: {title: upper(name), city: city}}
+"""
+SPY = """
+pipeline: spy
+start: 2026-01-01
+topics:
+  none: {read: table, key: {id: string}, value: {x: int}}
+inputs:
+  customers: {table: vault.named, key: {id: string}, value: {title: string, city: string}MARKED}
+views:
+  copied: {table: customers}
+"""
+
+
+@pytest.mark.slow
+def test_a_column_that_is_sensitive_where_it_comes_from_must_be_marked_by_its_readers(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    """Whether its own pipeline marks it or computes it from one that is marked; also if its contract is gone."""
+    with pipeline(spark, broker, tmp_path, VAULT) as vault:
+        vault.send("customers", ("1", {"name": "Mallory", "city": "Rome"}, 0))
+        vault.run("first")
+        vault.path.unlink()
+    with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", "")) as p:
+        with pytest.raises(TableError, match="title: sensitive in pipeline vault, not marked here") as refused:
+            p.run("first")
+        assert refused.value.fix == "write sensitive: [title] in this input"
+        assert journal.read_runs(p.warehouse, p.name) == []
+    with pipeline(spark, broker, tmp_path, SPY.replace("MARKED", ", sensitive: [title]")) as p:
+        p.run("first")
+        assert p.believed("copied") == [("1", "MALLORY", "Rome", 0, None)]
+
+
 SPENT = """
 pipeline: spent
 start: 2026-01-01

@@ -116,6 +116,9 @@ REACHING = {
     "exists(SELECT * FROM `org.apache.spark.sql.execution.datasources.text.TextFileFormat`.`a.md`)": "by their path",
     "exists(SELECT * FROM image.README)": "reads files by their path",
     "exists(SELECT * FROM table_changes_by_path('/a/b', 0))": "reads files by their path, table_changes_by_path",
+    "id IN (SELECT value FROM LATERAL text.`/etc/passwd`)": "no table, no query and no function",
+    "exists(SELECT * FROM shops, LATERAL delta.`/a/b`)": "no table, no query and no function",
+    "exists(WITH a AS (SELECT * FROM shops JOIN LATERAL json.`/a`) SELECT * FROM a)": "no table, no query",
     "exists(SELECT * FROM STREAM(text.`/etc/passwd`))": "reads files by their path, stream",
     "exists(SELECT * FROM `stream` (csv.readme) AS s)": "reads files by their path, stream",
     "exists(SELECT * FROM shown(TABLE(text.`/etc/passwd`)))": "reads files by their path, table",
@@ -147,12 +150,19 @@ def test_what_reaches_beyond_tables_is_refused(condition: str) -> None:
     assert find_query_problem(wrap_condition(condition))
 
 
+@pytest.mark.parametrize("condition", ["price > 0) OR (price < 0", "price > 0) LIMIT (1", "price > 0) ORDER BY (id"])
+def test_a_condition_ends_where_its_bracket_does(condition: str) -> None:
+    assert find_condition_problem(condition) == "is not a condition that can be parsed"
+
+
 @pytest.mark.parametrize(
     "condition",
     [
         "price > 0 AND note LIKE 'a%' -- and so on",
         "id IN (SELECT id FROM shops.closed)",
         "map(price) IS NOT NULL",
+        "(price > 0) OR (price < 0)",
+        "exists(SELECT * FROM shops JOIN LATERAL explode(tags), LATERAL (SELECT price AS x) WHERE x > 1)",
         "exists(SELECT 1 FROM range(3))",
         "validFrom < current_timestamp() AND tags[0] = 'x'",
         "from_json(note, 'a int', map('mode', 'PERMISSIVE')).a = 1",

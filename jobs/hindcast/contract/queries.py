@@ -74,18 +74,29 @@ def find_condition_problem(condition: str) -> str | None:
     'is not a condition that can be parsed'
     """
     try:
-        problem = find_query_problem(wrap_condition(strip_comments(condition)))
+        query = wrap_condition(strip_comments(condition))
     except ExpressionError:
         return _NO_CONDITION
-    return _NO_CONDITION if problem == _NO_QUERY else problem
+    tree, problem = _parse_query(query), find_query_problem(query)
+    return _NO_CONDITION if problem == _NO_QUERY or (tree is not None and not _is_one_condition(tree)) else problem
 
 
 _NO_QUERY = "is not a single SELECT that can be parsed"
 _NO_CONDITION = "is not a condition that can be parsed"
 
 
+def _is_one_condition(tree: _Query) -> bool:
+    """Return whether the brackets that `wrap_condition` puts around a condition are one pair."""
+    clauses = {name.rstrip("_") for name, value in tree.args.items() if value}
+    where = tree.args.get("where")
+    return clauses == {"expressions", "from", "where"} and where is not None and isinstance(where.this, exp.Paren)
+
+
 def _find_reach(tree: exp.Query) -> str | None:
     """Return how a query reaches beyond tables, None if it does not."""
+    for clause in tree.find_all(exp.From, exp.Join, exp.Lateral):
+        if not isinstance(clause.this, _RELATIONS.get(type(clause), _SOURCES)):
+            return f"reads from what is no table, no query and no function: {format_tree(clause.this)}"
     for function in tree.find_all(exp.Func):
         name = functions.find_name(function)
         if name in _CALLS_JAVA:
@@ -106,6 +117,10 @@ def _find_reach(tree: exp.Query) -> str | None:
             return f"reads files by their path, {format_tree(table)}"
     return None
 
+
+_SOURCES = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
+_RELATIONS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {exp.Lateral: (exp.Subquery, exp.Func)}
+"""What may stand in FROM and JOIN, and after LATERAL: Spark also reads a file there, LATERAL text.`/etc/passwd`."""
 
 _TABLE_CALLS = frozenset(("stream", "table"))
 """Spark's grammar for the table of a name, which looks like a call: STREAM(text.`/etc/passwd`)."""

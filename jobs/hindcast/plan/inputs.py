@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from hindcast.common.errors import RunError, TableError, suggest_nearest
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.definition import parse_fields
+from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
-from hindcast.plan import journal
+from hindcast.plan import definitions, journal
 from hindcast.plan.plans import Plan
+from hindcast.plan.runs import Run
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -25,11 +29,12 @@ def locate_input_table(warehouse: str, contract: Contract, name: str, pin: datet
 def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> datetime:
     """Return the known-at of the last completed run of an input's pipeline.
 
-    Raise RunError if there is none, TableError if the table has another kind, key or column types than the contract.
+    Raise RunError if there is none, TableError if the table has another kind, key or column types than the contract, or
+    a column that its own pipeline, in that run, marked as sensitive and the contract does not.
     """
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
-    completed = [run.known_at for run in journal.read_completed_runs(warehouse, pipeline)]
+    completed = journal.read_completed_runs(warehouse, pipeline)
     delta_table = tables.open_table(locate_input_table(warehouse, contract, name))
     if not completed or delta_table is None:
         fix = f"hindcast run {pipeline}, or name another table"
@@ -44,7 +49,24 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
             fix = f"write its actual type, not {kind}" if column in types else suggest_nearest(column, types)
             raise TableError(found, where=where, fix=fix)
-    return max(completed)
+    hidden = _find_sensitive_columns(completed).get(source.table.partition(".")[2], frozenset())
+    marked = find_sensitive_columns(contract)[name]
+    if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
+        found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
+        raise TableError(found, where=where, fix=f"write sensitive: [{', '.join(unmarked)}] in this input")
+    return max(run.known_at for run in completed)
+
+
+def _find_sensitive_columns(completed: Sequence[Run]) -> Mapping[str, Collection[str]]:
+    """Return the sensitive columns of a pipeline's tables by the contract of its last completed run.
+
+    None if its text was not stored, or makes no contract today.
+    """
+    fields = definitions.find_fields(completed, completed[-1].plan.contract)
+    try:
+        return find_sensitive_columns(parse_fields(fields)) if fields is not None else {}
+    except ValueError:
+        return {}
 
 
 def locate_source_table(contract: Contract, plan: Plan, name: str) -> Table:
