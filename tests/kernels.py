@@ -41,6 +41,7 @@ def instead() -> Iterator[list[str]]:
     with (
         patch.object(joins, "join_stream_table", stream_table),
         patch.object(joins, "join_table_table", table_table),
+        patch.object(joins, "join_foreign_key", foreign_key),
         patch.object(aggregates, "aggregate_table", of_table),
     ):
         yield done
@@ -53,7 +54,7 @@ def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | 
     columns = {"event": (0, "_id"), "version": (1, "_id"), "timestamp": (0, "timestamp")}
     types = [("event", pa.int64()), ("version", pa.int64()), ("timestamp", MOMENT), *SYSTEM]
     sides = [(left, "events", ("timestamp",)), (right, "versions", ("validFrom", "validTo"))]
-    met = _made("stream_table", sides, columns, {}, types, "events", inner=how == "inner")
+    met = _made("stream_table", sides, columns, {}, types, "events", how=how)
     lineage = [F.col("_v.position").alias("right_position")] if "position" in versions.columns else []
     return _back(events, met, left, right).select(
         "_e.key",
@@ -67,16 +68,24 @@ def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | 
 
 
 def table_table(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
-    """`joins.join_table_table`; what is not inner as it is."""
-    if how != "inner":
-        return _TABLE_TABLE(left, right, how)  # type: ignore[arg-type]
-    one, other = _kept(left, F.col("key")), _kept(right, F.col("key"))
+    """`joins.join_table_table`."""
+    return _joined(left, right, how, F.col("key"))
+
+
+def foreign_key(left: DataFrame, right: DataFrame, how: str, on: Column) -> DataFrame:
+    """`joins.join_foreign_key`."""
+    return _joined(left, right, how, on)
+
+
+def _joined(left: DataFrame, right: DataFrame, how: str, on: Column) -> DataFrame:
+    one, other = _kept(left, on), _kept(right, F.col("key"))
     columns = {"event": (0, "_id"), "version": (1, "_id")}
     types = [("event", pa.int64()), ("version", pa.int64()), ("validFrom", MOMENT), ("validTo", MOMENT), *SYSTEM]
     sides = [(side, "versions", ("validFrom", "validTo")) for side in (one, other)]
-    met = _made("table_table", sides, columns, {}, types, "versions", inner=True)
+    met = _made("table_table", sides, columns, {}, types, "versions", how=how)
     both = F.col("_e.value").alias("left"), F.col("_v.value").alias("right")
-    return _back(left, met, one, other).select("_e.key", *both, "validFrom", "validTo")
+    key = F.coalesce("_e.key", "_v.key").alias("key")
+    return _back(left, met, one, other).select(key, *both, "validFrom", "validTo")
 
 
 def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
@@ -95,7 +104,7 @@ def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]
     sides = [(counted.drop("_group"), "versions", ("validFrom", "validTo"))]
     told = {**exact, "_members": ("count", "_one")}
     types.append(("_members", pa.int64()))
-    made = _made("of_table", sides, {"_key": (0, "_key")}, told, types, "versions", inner=False)
+    made = _made("of_table", sides, {"_key": (0, "_key")}, told, types, "versions", how="inner")
     steps = versions.sparkSession.createDataFrame(made).drop("systemFrom", "systemTo")
     named = rows.where("_key IS NOT NULL").groupBy("_key").agg(F.first("_group").alias("key"))
     steps = steps.join(named, "_key", "left").alias("made")
@@ -116,7 +125,7 @@ def _is_whole(rows: DataFrame, name: str) -> bool:
     return kind in ("int", "bigint")
 
 
-_TABLE_TABLE, _OF_TABLE = joins.join_table_table, aggregates.aggregate_table
+_OF_TABLE = aggregates.aggregate_table
 
 
 def _kept(rows: DataFrame, key: Column | str) -> DataFrame:
@@ -125,13 +134,17 @@ def _kept(rows: DataFrame, key: Column | str) -> DataFrame:
     ).localCheckpoint()
 
 
+def _whole(rows: DataFrame) -> Column:
+    return F.struct(*(F.col(f"`{name}`") for name in rows.columns))
+
+
 def _back(like: DataFrame, met: pa.Table, left: DataFrame, right: DataFrame) -> DataFrame:
     """Numbers as rows again: structs `_e` and `_v`."""
     numbers = like.sparkSession.createDataFrame(met.select([c for c in met.column_names if not c.startswith("system")]))
     numbers = numbers.drop("timestamp")
-    events = left.select(F.col("_id").alias("event"), F.struct(*left.columns).alias("_e"))
-    versions = right.select(F.col("_id").alias("version"), F.struct(*right.columns).alias("_v"))
-    return numbers.join(events, "event").join(versions, "version", "left")
+    events = left.select(F.col("_id").alias("event"), _whole(left).alias("_e"))
+    versions = right.select(F.col("_id").alias("version"), _whole(right).alias("_v"))
+    return numbers.join(events, "event", "left").join(versions, "version", "left")
 
 
 def _made(
@@ -142,7 +155,7 @@ def _made(
     types: Sequence[tuple[str, pa.DataType]],
     kind: Any,
     *,
-    inner: bool,
+    how: Any,
 ) -> pa.Table:
     """What the files have that a kernel writes."""
     done.append(operator)
@@ -160,7 +173,7 @@ def _made(
         schema = pa.schema(list(types))
         out = Path(folder, "out")
         DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
-        form = KernelSpec(operator, tuple(sides), False, inner, columns, measures, schema, str(out), kind, NOW)
+        form = KernelSpec(operator, tuple(sides), False, how, columns, False, measures, schema, str(out), kind, NOW)
         parts = [TimeSlice()] * SLICES if operator == "of_table" else _slices(sorted(moments))
         told = [row for n in range(len(parts)) for batch in task.run_part(form, parts, n) for row in batch.to_pylist()]
         assert not any(row["refused"] for row in told), told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -142,7 +143,7 @@ def test_slices_tile_time_and_have_about_as_many_rows() -> None:
 def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
     side = KernelInput(table.path, 0, "versions", ("k",), (), None)
-    form = KernelSpec("table_table", (side, side), False, True, {}, {}, pa.schema([]), "", "versions", T0)
+    form = KernelSpec("table_table", (side, side), False, "inner", {}, False, {}, pa.schema([]), "", "versions", T0)
     assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
@@ -249,7 +250,7 @@ def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.M
 
     monkeypatch.setattr(slice_reader, "read_slice", lambda side, _: rows if side.kind == "events" else versions)
     sides = tuple(KernelInput("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
-    form = KernelSpec("stream_table", sides, True, False, {"s": (1, "s")}, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
+    form = KernelSpec("stream_table", sides, True, "left", {"s": (1, "s")}, False, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
     (batch,) = task.run_part(form, [TimeSlice()], 0)
     assert "offset overflow" in batch.to_pylist()[0]["refused"]
 
@@ -272,14 +273,34 @@ def test_an_event_meets_the_version_that_is_valid_at_its_moment() -> None:
     ]
 
 
-def test_versions_that_overlap_meet_from_the_later_start_on() -> None:
+def test_versions_are_divided_where_their_partners_start_and_end() -> None:
+    """Of each slice of time those pieces that start in it, whatever the slices: no piece is cut, none is lost."""
     left, right = (
-        ([0, 1, NOTHING], [0, 5, 5], [8, None, None]),
-        ([0, 0, 1, 0, NOTHING], [2, 4, 5, 6, 6], [4, 5, 6, None, None]),
+        _swept([0, 1, NOTHING, 2], [0, 5, 5, 3], [8, None, None, None]),
+        _swept([0, 0, 1, 0, NOTHING], [2, 4, 5, 6, 6], [4, 5, 6, None, None]),
     )
-    for since, expected in ((-FOREVER, [(0, 0), (0, 1), (1, 2), (0, 3)]), (4, [(0, 1), (1, 2), (0, 3)]), (6, [(0, 3)])):
-        met = sweeps.find_overlaps(*_swept(*left), *_swept(*right), since, 2)
-        assert list(zip(*(some.tolist() for some in met), strict=True)) == expected
+    pairs = [(0, 0, 2, 4), (0, 1, 4, 5), (1, 2, 5, 6), (0, 3, 6, 8)]
+    gaps = [(0, -1, 0, 2), (3, -1, 3, FOREVER), (0, -1, 5, 6), (2, -1, 5, FOREVER), (1, -1, 6, FOREVER)]
+
+    def pieces(since: int, until: int, *kept: bool) -> list[tuple[int, ...]]:
+        there = [n for n in range(5) if right[1][n] < until and (right[2][n] >= since)]
+        some = [column[there] for column in right]
+        later = np.full(3, FOREVER)
+        for key, start in zip(*right[:2], strict=True):
+            if start >= until and key != NOTHING:
+                later[key] = min(later[key], start)
+        mine = [n for n in range(4) if left[1][n] < until and left[2][n] >= since]
+        grouped = sweeps.group_by_key(some[0], 3)
+        sides = [column[mine] for column in left], grouped, some[1:], later
+        found = sweeps.find_pieces(*sides[0], sides[1], *sides[2], sides[3], since, until, *kept).tolist()
+        return [(mine[v], there[o] if o != NOTHING else -1, start, end) for v, o, start, end in found]
+
+    for kept, expected in (((True, False), pairs), ((True, True), [*pairs, *gaps]), ((False, True), gaps)):
+        assert sorted(pieces(-FOREVER, FOREVER, *kept)) == sorted(expected)
+        for cuts in itertools.combinations(range(9), 2):
+            spans = itertools.pairwise((-FOREVER, *cuts, FOREVER))
+            every = [piece for span in spans for piece in pieces(*span, *kept)]
+            assert sorted(every) == sorted(expected), cuts
 
 
 def test_steps_add_up_what_is_there() -> None:
@@ -320,7 +341,9 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
         side = KernelInput("", 0, "versions", ("g",), ("g", "n", "d"), None)
         schema = pa.schema({name: types[name] for name in names})
         chosen = {name: measures[name] for name in names}
-        form = KernelSpec("of_table", (side,), True, False, {"g": (0, "g")}, chosen, schema, "", "versions", T0)
+        form = KernelSpec(
+            "of_table", (side,), True, "inner", {"g": (0, "g")}, False, chosen, schema, "", "versions", T0
+        )
         made = [operators.aggregate_table(form, rows, part, 2) for part in (0, 1)]
         found = [row for part in made for row in part.rows.to_pylist()]
         told = sorted((it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in found)

@@ -17,6 +17,7 @@ VECTORS = Path(__file__).parent / "conformance"
 OPERATIONS = {
     "stream_table_join": "stream_table",
     "table_table_join": "table_table",
+    "foreign_key_join": "table_table",
     "table_aggregate": "of_table",
 }
 """The operations that have a kernel, and its name."""
@@ -33,8 +34,7 @@ def cases(count: int) -> list[Vector]:
 @pytest.mark.ci
 def test_the_commonest_vectors_and_histories_pass_by_kernels(spark: SparkSession) -> None:
     every = cases(150)
-    inner = [case for case in every if case.operation.get("join", "inner") == "inner"]
-    shapes = commonest(inner)
+    shapes = commonest(every)
     with kernels.instead() as done:
         judge(run_vectors(spark, [case for case in every if shape(case) in shapes]))
     assert set(done) == {*OPERATIONS.values()}
