@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
+.PHONY: help setup demo up down test test-long test-connect test-browser test-cluster test-observed object-store mutate docs bench bench-quick bench-forms bench-increment bench-gates bench-airflow bench-pages bench-readings bench-scale bench-decoding check fix lock audit clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ bench: setup ## each operation beside its peers, and the goals of speed: met or 
 
 bench-quick: setup ## a tenth of it without peers, against the recorded baseline (three minutes)
 	@PYTHONPATH=jobs:tools:scripts $(BIN)/python -m bench.speed --quick
+
+bench-forms: setup ## joins as users write them, beside the plain ones (20 minutes)
+	@PYTHONPATH=jobs:tools:scripts $(BIN)/python -m bench.forms
 
 bench-increment: setup ## what a run costs as tables grow (an hour; nothing else should run)
 	@PYTHONPATH=jobs:tools $(BIN)/python bench/increment.py

@@ -85,7 +85,8 @@ def gated(spark: SparkSession, broker: str, folder: Path) -> Iterator[tuple[Pipe
         begin(p, "first")
         one, other = twin(p, folder / "a {b} *"), twin(p, folder / "other")
         made, without = build(one, *PASSING), build(other, *PASSING, on=False)
-        assert [it.get("kernel") for it in made.values()] == ["stream_table", "of_table", *["stream_table"] * 2]
+        by = [None, None, "stream_table", "stream_table"]  # what is left of a change that is held is written by Spark
+        assert [it.get("kernel") for it in made.values()] == by
         for view in PASSING:
             assert {k: v for k, v in made[view].items() if k != "kernel"} == without[view], view
             assert stored(one, view) == stored(other, view)

@@ -36,9 +36,18 @@ views:
     join: {{table: prices, how: left}}
     select: {{quantity: events.quantity, price: prices.price}}
   stocked: {{table: prices, join: {{table: stock, how: inner}}, select: {{price: prices.price, n: stock.n}}}}
+  amounts:
+    stream: events
+    join: {{table: prices, how: left}}
+    where: quantity > 0
+    select: {{amount: quantity * price, rounded: "round(price * 0.19, 2)"}}
+  sold: {{stream: events, join: {{table: prices}}, where: quantity > 0}}
+  stocked_left: {{table: prices, join: {{table: stock, how: left}}, select: {{price: prices.price, n: stock.n}}}}
+  stocked_either: {{table: prices, join: {{table: stock, how: outer}}, select: {{price: prices.price, n: stock.n}}}}
+  worth: {{table: prices, join: {{table: stock}}, where: n > 0, select: {{worth: price * n}}}}
   categories: {{table: prices, aggregate: {{items: count(*), worth: sum(price)}}, group_by: {{category: category}}}}
 """
-_FORM = 1
+_FORM = 2
 """Goes up when what is drawn changes: then nothing that is there is taken."""
 
 

@@ -1,0 +1,75 @@
+"""`make bench-forms`: what a join costs as users write it, beside the plain one: expressions, filters, left and outer.
+
+    PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plan]
+
+In each round every view is built once, as the step `build` of a first run does it, after Spark's copy of the plain
+view's rows. Printed are medians and ranges: seconds, and the ratio to the plain view of the same round. With `--plan`
+each view is also built by Spark's plan alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from bench.speed import data, inputs, views
+from bench.speed.engines import cold
+from bench.speed.names import UNIFORM
+
+ROOT = Path(__file__).resolve().parents[1]
+FORMS = {
+    "priced": ("amounts", "sold"),
+    "stocked": ("stocked_left", "stocked_either", "worth"),
+}
+"""By plain view, those that are compared with it: the same tables, with expressions, a filter or another join."""
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="bench.forms", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--sizes", help="events, versions and keys")
+    parser.add_argument("--plan", action="store_true", help="also by Spark's plan alone")
+    parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench-speed")
+    asked = parser.parse_args()
+    from hindcast.common.session import open_session
+
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    os.environ["HINDCAST_VAR"] = str(asked.folder / "var")
+    spark = open_session("hindcast-bench-forms", {"spark.driver.memory": "8g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    sizes = data.Sizes(*map(int, asked.sizes.split(","))) if asked.sizes else data.FULL
+    place = inputs.inputs(asked.folder, sizes)
+    inputs.ensure(spark, place, UNIFORM, "events", "prices", "stock")
+    print(sizes.text, flush=True)
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for number in range(asked.rounds + 1):
+        for view in (name for plain, others in FORMS.items() for name in (plain, *others)):
+            for way in ("on", "off") if asked.plan else ("on",):
+                os.environ["HINDCAST_KERNELS"] = way
+                shutil.rmtree(place.table(UNIFORM, view), ignore_errors=True)
+                cold(spark)()
+                begun = time.monotonic()
+                views.build(spark, UNIFORM, view)
+                if number:  # the first round warms up
+                    seconds[view, way].append(time.monotonic() - begun)
+        print(f"round {number} of {asked.rounds}", flush=True)
+    for plain, others in FORMS.items():
+        for view, way in ((view, way) for view in (plain, *others) for way in ("on", "off") if seconds[view, way]):
+            ratios = [own / base for own, base in zip(seconds[view, way], seconds[plain, "on"], strict=True)]
+            by = "kernel" if way == "on" else "Spark's plan"
+            print(f"{view:16} {by:13} {_format_range(seconds[view, way])} s   {_format_range(ratios)} x {plain}")
+    return 0
+
+
+def _format_range(values: list[float]) -> str:
+    return f"{statistics.median(values):7.2f} [{min(values):.2f}-{max(values):.2f}]"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
