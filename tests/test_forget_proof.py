@@ -204,7 +204,21 @@ views:
 def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
     with shop(tmp_path, READER) as now:
         contract = load(now.schemas / "shop.yaml")
-        assert forget.find_readers(contract, ["orders", "bills"]) == ["reader.again", "reader.most"]
-        assert forget.find_readers(contract, ["prices", "bills"]) == ["reader.again", "reader.most", "reader.noted"]
-        assert forget.find_readers(contract, ["visits"]) == []
-    assert "reader.again, reader.most" in forget.describe_readers(["reader.again", "reader.most"])[0]
+        assert forget.find_readers(contract, ["orders", "bills"]).views == ("reader.again", "reader.most")
+        views = ("reader.again", "reader.most", "reader.noted")
+        assert forget.find_readers(contract, ["prices", "bills"]) == forget.Readers(views)
+        assert forget.find_readers(contract, ["visits"]) == forget.Readers(())
+    assert "reader.again, reader.most" in forget.describe_readers(forget.Readers(("reader.again", "reader.most")))[0]
+
+
+def test_an_invalid_contract_of_another_pipeline_is_named_as_a_possible_reader(tmp_path: Path) -> None:
+    with shop(tmp_path, READER) as now:
+        contract = load(now.schemas / "shop.yaml")
+        (now.schemas / "broken.yaml").write_text("pipeline: [")
+        (now.schemas / "other.yaml").write_text(READER.replace("reader", "other").replace("views:", "viewz:"))
+        found = forget.find_readers(contract, ["orders", "bills"])
+    assert found == forget.Readers(("reader.again", "reader.most"), ("broken.yaml", "other.yaml"))
+    assert forget.describe_readers(found)[:2] == [
+        "Whether broken.yaml reads these tables is not known: it is invalid.",
+        "Whether other.yaml reads these tables is not known: it is invalid.",
+    ]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,7 @@ from pyspark.sql import functions as F
 from hindcast.common.errors import HindcastError, RequestError, RunError, escape_controls
 from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
-from hindcast.contract.load import load_all
+from hindcast.contract.load import try_load_all
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ops.erase import proof, purge, records, row_removal
 from hindcast.ops.erase.erased_rows import ErasedRows
@@ -118,7 +119,8 @@ def format_proof(proof: Proof) -> str:
     lines += [f"  left: a text of sha256 {text.sha256[:12]} in {', '.join(text.files)}" for text in found.left]
     lines += [f"  left: {found.rows_left:,} rows of it"] if found.rows_left else []
     lines += [f"  left: {path} belongs to no table" for path in found.orphan_files]
-    notes = (*describe_redefined(proof.redefined), *UNREACHED_COPIES, *describe_readers(proof.readers))
+    readers = describe_readers(Readers(proof.readers, proof.unread))
+    notes = (*describe_redefined(proof.redefined), *UNREACHED_COPIES, *readers)
     lines += ["", *(f"  {line}" for line in notes)]
     return escape_controls("\n".join(lines))
 
@@ -130,26 +132,41 @@ UNREACHED_COPIES = (
 """Copies that an erasure cannot reach."""
 
 
-def find_readers(contract: Contract, names: Sequence[str]) -> list[str]:
-    """Return the views of other pipelines that are made of these tables: their rows are their own."""
+class Readers(NamedTuple):
+    """The readers of a pipeline's tables: the `views` of other pipelines that are made of them (their rows are their
+    own), and the names of the `unread` contract files, which are invalid and may read them too.
+    """
+
+    views: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+
+
+def find_readers(contract: Contract, names: Sequence[str]) -> Readers:
+    """Return the readers of these tables of a pipeline; no contract of another pipeline raises an error."""
     places = {f"{contract.pipeline}.{name}" for name in names}
-    return sorted(
+    found = try_load_all(read_settings().schemas)
+    views = (
         f"{other.pipeline}.{view}"
-        for other in load_all(read_settings().schemas).values()
+        for other in found.values()
+        if isinstance(other, Contract)
         for name, source in other.inputs.items()
         if source.table in places
         for view in other.ordered_views
         if name in other.list_upstream(view)
     )
+    unread = (path.name for path, other in found.items() if not isinstance(other, Contract))
+    return Readers(tuple(sorted({*views})), tuple(sorted(unread)))
 
 
-def describe_readers(views: Sequence[str]) -> list[str]:
-    """Return what to do about views of other pipelines, as lines."""
-    if not views:
-        return []
-    return [
-        f"Other pipelines read it: {', '.join(views)}. Remove their folders; their next runs derive them from scratch."
-    ]
+def describe_readers(readers: Readers) -> list[str]:
+    """Return what to do about other pipelines that read the tables, as lines."""
+    lines = [f"Whether {name} reads these tables is not known: it is invalid." for name in readers.unread]
+    if readers.views:
+        lines.append(
+            f"Other pipelines read it: {', '.join(readers.views)}. Remove their folders; their next runs derive them "
+            "from scratch."
+        )
+    return lines
 
 
 def describe_redefined(views: Sequence[str]) -> list[str]:
@@ -403,7 +420,8 @@ class _ErasureStep:
             table=f"{pipeline}.{self._request.topic}",
             sha256=self._digest,
             rows={name: n for name, n in self._rows.items() if n},
-            readers=tuple(self._readers),
+            readers=self._readers.views,
+            unread=self._readers.unread,
             redefined=tuple(self._redefined),
             evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
         )

@@ -37,7 +37,7 @@ FORMAT_WORDS = (
     "accepted expired malformed null_key no_timestamp time_skew no_change gone no_record forgotten requeued "
     "open past superseded held released rejected mended stopped warned failed passed unchecked error "
     "planned completed abandoned add remove commitInfo protocol metaData minValues maxValues nullCount numRecords "
-    "pipeline run knownAt table sha256 rows readers redefined files bytes rowsLeft texts shared old left proven "
+    "pipeline run knownAt table sha256 rows readers redefined unread files bytes rowsLeft texts shared old left proven "
     "WRITE MERGE DELETE CREATE TABLE Append Overwrite Serializable SnapshotIsolation parquet delta spark snappy UTC"
 )
 """Words that our files and their formats contain whatever the records are."""
@@ -113,7 +113,7 @@ class Proof:
 
     `table`: the topic, with its pipeline; `sha256`: what stands for the request; `readers`: views of other pipelines
     that are made of it (`forget.find_readers`); `redefined`: tables with rows of earlier definitions that could not be
-    looked for (`ErasedRows.find_redefined`).
+    looked for (`ErasedRows.find_redefined`); `unread`: files of contracts that are invalid, and may read it too.
     """
 
     pipeline: str
@@ -125,6 +125,7 @@ class Proof:
     readers: tuple[str, ...]
     evidence: Evidence
     redefined: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -135,7 +136,7 @@ class Proof:
         """Return the form in which it is stored."""
         head: dict[str, JsonValue] = {"pipeline": self.pipeline, "run": self.run, "knownAt": self.known_at.isoformat()}
         head |= {"table": self.table, "sha256": self.sha256, "rows": self.rows, "readers": self.readers}
-        head |= {"redefined": self.redefined}
+        head |= {"redefined": self.redefined, "unread": self.unread}
         return head | self.evidence.as_json() | {"proven": self.is_proven}
 
     @classmethod
@@ -144,8 +145,8 @@ class Proof:
         run = document["pipeline"], document["run"], datetime.fromisoformat(document["knownAt"])
         request = document["table"], document["sha256"]
         readers, redefined = tuple(document["readers"]), tuple(document.get("redefined", ()))
-        evidence = Evidence.from_json(document)
-        return cls(*run, *request, document["rows"], readers, evidence, redefined)
+        evidence, unread = Evidence.from_json(document), tuple(document.get("unread", ()))
+        return cls(*run, *request, document["rows"], readers, evidence, redefined, unread)
 
 
 def search_files(folder: WarehouseFolder, live: Collection[str], reports: Path, sought: Iterable[str]) -> SearchResult:
