@@ -34,7 +34,8 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     """
     source = contract.inputs[name]
     where, pipeline = f"{contract.pipeline}, inputs.{name}: {source.table}", source.table.partition(".")[0]
-    completed = journal.read_completed_runs(warehouse, pipeline)
+    past = journal.read_runs(warehouse, pipeline)
+    completed = [run for run in past if run.state == "completed"]
     delta_table = tables.open_table(locate_input_table(warehouse, contract, name))
     if not completed or delta_table is None:
         fix = f"hindcast run {pipeline}, or name another table"
@@ -49,7 +50,7 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
             found = f"column '{column}' is {types[column]}" if column in types else f"no column '{column}'"
             fix = f"write its actual type, not {kind}" if column in types else suggest_nearest(column, types)
             raise TableError(found, where=where, fix=fix)
-    hidden = _find_sensitive_columns(completed).get(source.table.partition(".")[2], frozenset())
+    hidden = _list_marked_columns(past, completed[-1].plan.contract).get(source.table.partition(".")[2], frozenset())
     marked = find_sensitive_columns(contract)[name]
     if unmarked := [c for c in (*source.key, *source.value) if c in hidden and c not in marked]:
         found = f"{', '.join(unmarked)}: sensitive in pipeline {pipeline}, not marked here"
@@ -57,12 +58,12 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     return max(run.known_at for run in completed)
 
 
-def _find_sensitive_columns(completed: Sequence[Run]) -> Mapping[str, Collection[str]]:
-    """Return the sensitive columns of a pipeline's tables by the contract of its last completed run.
+def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str, Collection[str]]:
+    """Return the sensitive columns of a pipeline's tables by one of the contracts of its past runs.
 
-    None if its text was not stored, or makes no contract today.
+    Empty if no plan has stored its text, or if that makes no contract today.
     """
-    fields = definitions.find_fields(completed, completed[-1].plan.contract)
+    fields = definitions.find_fields(past, contract_hash)
     try:
         return find_sensitive_columns(parse_fields(fields)) if fields is not None else {}
     except ValueError:
