@@ -2,23 +2,18 @@
 
     PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plan]
 
-In each round every view is built once, as the step `build` of a first run does it, after Spark's copy of the plain
-view's rows. Printed are medians and ranges: seconds, and the ratio to the plain view of the same round. With `--plan`
-each view is also built by Spark's plan alone.
+In each round every view is built once, as the step `build` of a first run does it. Printed are medians and ranges:
+seconds, and the ratio to the plain view of the same round. With `--plan` each view is also built by Spark's plan alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import statistics
-import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench.speed import data, inputs, views
-from bench.speed.engines import cold
+from bench.speed import data, inputs, quick, views
 from bench.speed.names import UNIFORM
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,23 +47,18 @@ def main() -> int:
         for view in (name for plain, others in FORMS.items() for name in (plain, *others)):
             for way in ("on", "off") if asked.plan else ("on",):
                 os.environ["HINDCAST_KERNELS"] = way
-                shutil.rmtree(place.table(UNIFORM, view), ignore_errors=True)
-                cold(spark)()
-                begun = time.monotonic()
-                views.build(spark, UNIFORM, view)
+                it = views.ours(spark, place, UNIFORM, view)
+                took = quick.time_run(place.table(UNIFORM, view), it.before, it.run)
                 if number:  # the first round warms up
-                    seconds[view, way].append(time.monotonic() - begun)
+                    seconds[view, way].append(took)
         print(f"round {number} of {asked.rounds}", flush=True)
     for plain, others in FORMS.items():
         for view, way in ((view, way) for view in (plain, *others) for way in ("on", "off") if seconds[view, way]):
             ratios = [own / base for own, base in zip(seconds[view, way], seconds[plain, "on"], strict=True)]
             by = "kernel" if way == "on" else "Spark's plan"
-            print(f"{view:16} {by:13} {_format_range(seconds[view, way])} s   {_format_range(ratios)} x {plain}")
+            timed, relative = quick.format_range(seconds[view, way]), quick.format_range(ratios)
+            print(f"{view:16} {by:13} {timed:>22} s {relative:>22} x {plain}")
     return 0
-
-
-def _format_range(values: list[float]) -> str:
-    return f"{statistics.median(values):7.2f} [{min(values):.2f}-{max(values):.2f}]"
 
 
 if __name__ == "__main__":

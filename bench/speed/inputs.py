@@ -48,7 +48,7 @@ views:
   categories: {{table: prices, aggregate: {{items: count(*), worth: sum(price)}}, group_by: {{category: category}}}}
 """
 _FORM = 2
-"""Goes up when what is drawn changes: then nothing that is there is taken."""
+"""Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 
 @dataclass(frozen=True)

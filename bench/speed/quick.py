@@ -57,11 +57,11 @@ def told(before: Ratios, now: Ratios) -> list[str]:
     lines = [f"{'times the floor job':24} {'baseline':>22} {'now':>22}"]
     for name, of in now.items():
         if name not in before:
-            lines.append(f"{name:24} {'':22} {_span(of):>22}  new")
+            lines.append(f"{name:24} {'':22} {format_range(of):>22}  new")
             continue
         times = changed(before[name], of)
         how = "as before" if times is None else f"{'SLOWER' if times > 1 else 'faster'}: {times:.2f} times"
-        lines.append(f"{name:24} {_span(before[name]):>22} {_span(of):>22}  {how}")
+        lines.append(f"{name:24} {format_range(before[name]):>22} {format_range(of):>22}  {how}")
     return lines
 
 
@@ -75,13 +75,13 @@ def measured(spark: SparkSession, place: inputs.Inputs) -> dict[str, list[float]
     ratios: dict[str, list[float]] = {f"{it.code} {it.data}": [] for it in operations}
     output = place.folder / "output"
     for number in range(ROUNDS + 1):
-        copied = _timed(output, floor.before, floor.run)
+        copied = time_run(output, floor.before, floor.run)
         for it in operations:
             ours, _, duckdb = it.contestants
             assert ours.output is not None
-            took = _timed(ours.output, ours.before, ours.run)
+            took = time_run(ours.output, ours.before, ours.run)
             if number == 0:
-                _timed(output, None, duckdb.run)
+                time_run(output, None, duckdb.run)
                 contents = [engines.content(at, it.columns) for at in (ours.output, output)]
                 assert contents[0].same_as(contents[1]), f"{it.code} {it.data}: {contents[0].differs(contents[1])}"
             else:
@@ -91,7 +91,7 @@ def measured(spark: SparkSession, place: inputs.Inputs) -> dict[str, list[float]
     return ratios
 
 
-def _timed(output: Path, before: Callable[[], object] | None, run: Callable[[Path], object]) -> float:
+def time_run(output: Path, before: Callable[[], object] | None, run: Callable[[Path], object]) -> float:
     shutil.rmtree(output, ignore_errors=True)
     if before is not None:
         before()
@@ -100,5 +100,5 @@ def _timed(output: Path, before: Callable[[], object] | None, run: Callable[[Pat
     return time.monotonic() - begun
 
 
-def _span(ratios: Sequence[float]) -> str:
+def format_range(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"

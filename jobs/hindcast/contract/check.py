@@ -9,7 +9,7 @@ from hindcast.common.errors import suggest_nearest
 from hindcast.contract import bounds, envelope, formats, gates, keep, names, schedule, semantics_checks, valid_time
 from hindcast.contract.model import Contract
 from hindcast.contract.parsing import ExpressionError
-from hindcast.contract.patterns import MAX_LENGTH, SlowPatternError, find_matches
+from hindcast.contract.patterns import MAX_LENGTH, SIMPLER_FIX, SlowPatternError, find_matches
 from hindcast.contract.shapes import FieldPath, Shape, list_source_shapes, topic_shape, view_shape
 from hindcast.contract.topic import Topic
 from hindcast.contract.view_checks import Complaint, check_fields, check_view
@@ -122,7 +122,7 @@ def _check_matches(contract: Contract) -> Iterator[Complaint]:
     except SlowPatternError as error:
         name = [*patterns][error.place]
         found = f"'{patterns[name]}' takes too long to match a topic's name"
-        yield Complaint(("topics", name, "pattern"), found, "write it without nested repetitions, such as orders-.*")
+        yield Complaint(("topics", name, "pattern"), found, SIMPLER_FIX)
         return
     for name, matched in zip(patterns, matches, strict=True):
         for kafka in matched[:1]:

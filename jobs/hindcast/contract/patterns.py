@@ -14,6 +14,9 @@ for matching one with all topics of a cluster.
 """
 
 
+SIMPLER_FIX = "write it without nested repetitions, such as orders-.*"
+
+
 class SlowPatternError(Exception):
     """A pattern that takes too long: its place among the patterns."""
 

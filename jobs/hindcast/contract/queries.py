@@ -77,8 +77,10 @@ def find_condition_problem(condition: str) -> str | None:
         query = wrap_condition(strip_comments(condition))
     except ExpressionError:
         return _NO_CONDITION
-    tree, problem = _parse_query(query), find_query_problem(query)
-    return _NO_CONDITION if problem == _NO_QUERY or (tree is not None and not _is_one_condition(tree)) else problem
+    if (tree := _parse_query(query)) is not None:
+        return _find_reach(tree) if _is_one_condition(tree) else _NO_CONDITION
+    problem = find_query_problem(query)
+    return _NO_CONDITION if problem == _NO_QUERY else problem
 
 
 _NO_QUERY = "is not a single SELECT that can be parsed"
@@ -95,7 +97,7 @@ def _is_one_condition(tree: _Query) -> bool:
 def _find_reach(tree: exp.Query) -> str | None:
     """Return how a query reaches beyond tables, None if it does not."""
     for clause in tree.find_all(exp.From, exp.Join, exp.Lateral):
-        if not isinstance(clause.this, _RELATIONS.get(type(clause), _SOURCES)):
+        if not isinstance(clause.this, _LATERALS if isinstance(clause, exp.Lateral) else _SOURCES):
             return f"reads from what is no table, no query and no function: {format_tree(clause.this)}"
     for function in tree.find_all(exp.Func):
         name = functions.find_name(function)
@@ -118,8 +120,7 @@ def _find_reach(tree: exp.Query) -> str | None:
     return None
 
 
-_SOURCES = (exp.Table, exp.Subquery, exp.Values, exp.Lateral)
-_RELATIONS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {exp.Lateral: (exp.Subquery, exp.Func)}
+_SOURCES, _LATERALS = (exp.Table, exp.Subquery, exp.Values, exp.Lateral), (exp.Subquery, exp.Func)
 """What may stand in FROM and JOIN, and after LATERAL: Spark also reads a file there, LATERAL text.`/etc/passwd`."""
 
 _TABLE_CALLS = frozenset(("stream", "table"))

@@ -14,7 +14,7 @@ from hindcast.common.errors import ContractError
 from hindcast.contract.avro import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
 from hindcast.contract.fields import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
-from hindcast.contract.patterns import MAX_RUN_SECONDS, SlowPatternError, find_matches
+from hindcast.contract.patterns import MAX_RUN_SECONDS, SIMPLER_FIX, SlowPatternError, find_matches
 from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractModel, Duration, Flag, Moment
 
 ColumnTypes = dict[ColumnName, ColumnType]
@@ -234,6 +234,5 @@ def _match_names(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
         [matched] = find_matches([pattern], names, MAX_RUN_SECONDS)
     except SlowPatternError:
         found = f"takes more than {MAX_RUN_SECONDS:.0f} seconds to match with the names of topics in Kafka"
-        fix = "write it without nested repetitions, such as orders-.*"
-        raise ContractError(found, where=f"pattern {pattern}", fix=fix) from None
+        raise ContractError(found, where=f"pattern {pattern}", fix=SIMPLER_FIX) from None
     return tuple(matched)

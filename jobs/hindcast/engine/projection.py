@@ -33,7 +33,7 @@ def list_flat_columns(it: View, known: Mapping[str, Shape]) -> dict[str, tuple[i
     for path in (path for text in texts for path in find_columns(text) if len(path) > 1):
         read[it.inputs.index(path[0]), path[1]] = None
     if known[it.first_input].kind == "events":
-        read |= dict.fromkeys((0, column) for column in ("timestamp", *PLACE_COLUMNS))
+        read |= dict.fromkeys((0, column) for column in PLACE_COLUMNS)
     read |= {(number, PERIODS[known[name].kind][0]): None for number, name in enumerate(it.inputs)}
     return {f"c{number}": place for number, place in enumerate(read)}
 

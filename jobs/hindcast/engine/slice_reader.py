@@ -43,7 +43,7 @@ def read_slice(side: KernelInput, span: TimeSlice) -> pa.Table:
     """
     first, last = side.periods[0], side.periods[-1]
     bounds = [ColumnBound(first, most=span.end), ColumnBound(last, least=span.start, or_null=True)]
-    return _read_rows(side, bounds, _is_in_slice(side, span))
+    return _read_rows(side, bounds, _slice_conditions(side, span))
 
 
 def read_starts_after(side: KernelInput, end: datetime) -> pa.Table:
@@ -61,7 +61,7 @@ def _read_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc
     files = duckdb_reader.find_candidate_files(found, [*_current_bounds(side), *bounds])
     batches: list[pa.RecordBatch] = []
     count = size = 0
-    reader = arrow_reader.read_rows(found, files, wanted, _is_current(side, conditions), texts)
+    reader = arrow_reader.read_rows(found, files, wanted, _current_condition(side, conditions), texts)
     for batch in reader:
         batches += [batch] if batch.num_rows else []
         count, size = count + batch.num_rows, size + batch.nbytes
@@ -81,7 +81,7 @@ def _current_bounds(side: KernelInput) -> list[ColumnBound]:
     return bounds if side.as_of is None else [*bounds, ColumnBound("systemFrom", most=side.as_of)]
 
 
-def _is_current(side: KernelInput, conditions: list[pc.Expression]) -> pc.Expression:
+def _current_condition(side: KernelInput, conditions: list[pc.Expression]) -> pc.Expression:
     """Return the condition of rows that are current where the side is read, and meet the others."""
     ended = pc.field("systemTo")
     if side.as_of is None:
@@ -90,7 +90,7 @@ def _is_current(side: KernelInput, conditions: list[pc.Expression]) -> pc.Expres
     return reduce(and_, [begun, ended.is_null() | (ended > _timestamp_scalar(side.as_of)), *conditions])
 
 
-def _is_in_slice(side: KernelInput, span: TimeSlice) -> list[pc.Expression]:
+def _slice_conditions(side: KernelInput, span: TimeSlice) -> list[pc.Expression]:
     """Return the conditions of the rows of a slice; of versions also those that end where it starts."""
     first, last, conditions = pc.field(side.periods[0]), pc.field(side.periods[-1]), []
     if span.end is not None:

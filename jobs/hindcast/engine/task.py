@@ -53,8 +53,7 @@ def run_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[
     """Write the files of one part of a kernel; yield a report of them, as rows of `REPORT_SCHEMA`."""
     try:
         found = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number]))
-    except (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid) as error:
-        # ArrowInvalid: texts of more than 2 GiB in one array, for one.
+    except _TOO_LARGE as error:
         yield _report_batch([{"refused": str(error)}])
         return
     left_out: dict[str, str | int | None] = {"no_key": found.no_key, "no_value": found.no_value}
@@ -67,9 +66,12 @@ def join_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator
         rows = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number])).rows
         kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
         yield from rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(_ROWS_PER_BATCH)
-    except (slice_reader.TooManyRowsError, MemoryError, pa.ArrowInvalid) as error:
+    except _TOO_LARGE as error:
         raise RefusalError(str(error)) from error
 
+
+_TOO_LARGE = (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid)
+"""What a part raises that is too large for its task. ArrowInvalid: texts of more than 2 GiB in one array, for one."""
 
 _ROWS_PER_BATCH = 65_536
 
