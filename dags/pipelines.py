@@ -194,7 +194,8 @@ def _form(contract: Contract) -> dict[str, Param]:
 def _schedule(contract: Contract) -> CronDataIntervalTimetable | AssetAny | None:
     """Return when Airflow runs the pipeline; None if only on request."""
     if contract.schedule == "inputs":
-        return AssetAny(*(assets.table_asset(source.table) for source in contract.inputs.values()))
+        warehouse = read_settings().warehouse
+        return AssetAny(*(assets.table_asset(warehouse, source.table) for source in contract.inputs.values()))
     return CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
 
 

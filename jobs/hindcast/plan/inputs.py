@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from hindcast.common.errors import RunError, TableError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import topic_shape
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import journal
@@ -47,16 +47,16 @@ def read_as_of_system_time(warehouse: str, contract: Contract, name: str) -> dat
     return max(completed)
 
 
-def locate_source_table(contract: Contract, plan: Plan, name: str) -> Table:
+def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:
     """Return a table that a view is derived from: of a topic, of a view, or of another pipeline as the plan pins it."""
     if name in contract.inputs:
-        return locate_input_table(read_settings().warehouse, contract, name, plan.as_of_system_times[name])
+        return locate_input_table(contract.warehouse, contract, name, plan.as_of_system_times[name])
     return locate_own_table(contract, name)
 
 
-def locate_own_table(contract: Contract, name: str) -> Table:
+def locate_own_table(contract: BoundContract, name: str) -> Table:
     """Return the table of a topic or view in the configured warehouse."""
-    return tables.locate_table(read_settings().warehouse, contract, name)
+    return tables.locate_table(contract.warehouse, contract, name)
 
 
 _FIXES = {
