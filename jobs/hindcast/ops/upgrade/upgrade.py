@@ -88,11 +88,11 @@ def upgrade_table(spark: SparkSession, contract: BoundContract, name: str, mode:
     return [*lines, f"the store format is {store_formats.CURRENT_FORMAT}"]
 
 
-def migrate_rows(spark: SparkSession, table: Table, chunk: int) -> int:
-    """Migrate all rows that are left to today's format, about `chunk` at a time; return how many there were."""
+def migrate_rows(spark: SparkSession, table: Table, chunk_rows: int) -> int:
+    """Migrate all rows that are left to today's format, about `chunk_rows` at a time; return how many there were."""
     done = 0
     while pending := lazy_migration.count_pending_rows(spark, table):
-        chunks = -(-pending // chunk)
+        chunks = -(-pending // chunk_rows)
         for number in range(chunks):
             notices.refuse_forgetting(table.warehouse, table.pipeline, f"the upgrade of {table.name}")
             lazy_migration.migrate_chunk(spark, table, number, chunks)
