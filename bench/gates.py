@@ -21,7 +21,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.session import open_session
+from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.contract.bound import bind_contract
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.quality import gates
 from hindcast.quality.staged_change import StagedChange
@@ -146,7 +148,7 @@ def asked(folder: Path, name: str, text: str, rows: DataFrame) -> Callable[[], o
     (folder / name).mkdir()
     path = folder / name / "bench.yaml"
     path.write_text(text.lstrip(), encoding="utf-8")
-    contract = load(path)
+    contract = bind_contract(load(path), read_settings())
     share = TopicPlan("id", 0, 0, {}, {}, {})
     plan = Plan("bench", 1, "bench", datetime.now(UTC), None, contract.hash, {"sales": share})
     count = rows.count()

@@ -144,26 +144,26 @@ def run(
     from hindcast.plan.plans import Plan, TopicPlan
     from hindcast.runs import run_steps
 
-    warehouse = read_settings().warehouse
+    settings = read_settings()
     ends = {topic: [position(topic, end) for end in span] for topic in SHARES}
     known_at = T0 + timedelta(days=3650, hours=number)
     shares = {t: TopicPlan(t, 0, number - 1, {0: 0}, {0: OffsetRange(*ends[t])}, {}) for t in SHARES}
     plan = Plan(contract.pipeline, number, f"run-{number}", known_at, None, contract.hash, shares)
     entry = Run(plan)
-    journal.append_entry(warehouse, entry)
+    journal.append_entry(settings.warehouse, entry)
     steps = {}
     for topic in contract.topics:
         begun = time.monotonic()
         claim(spark, told, contract, plan, topic, span, late=late)
         steps[f"log {topic}"] = round(time.monotonic() - begun, 2)
         begun = time.monotonic()
-        run_steps.replay_topic(spark, contract.pipeline, number, topic)
+        run_steps.replay_topic(spark, settings, contract.pipeline, number, topic)
         steps[topic] = round(time.monotonic() - begun, 2)
     for view in contract.ordered_views:
         begun = time.monotonic()
-        run_steps.build_view(spark, contract.pipeline, number, view)
+        run_steps.build_view(spark, settings, contract.pipeline, number, view)
         steps[view] = round(time.monotonic() - begun, 2)
-    journal.append_entry(warehouse, replace(entry, outcome=Completed({"tables": {}})))
+    journal.append_entry(settings.warehouse, replace(entry, outcome=Completed({"tables": {}})))
     return steps
 
 

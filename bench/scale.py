@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hindcast.common.session import open_session
 from hindcast.common.settings import read_settings
-from hindcast.contract import load
+from hindcast.contract.bound import find_bound_contract
 from hindcast.ingest import ledger
 from hindcast.kafka import produce
 from hindcast.plan import journal, planner
@@ -75,8 +75,8 @@ def planned(servers: str) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for partitions in (ONE, MANY):
             for bound, end in (("all", None), ("an interval", T0 + timedelta(days=1))):
-                made, started = load(read_settings().schemas / f"of{partitions}.yaml"), time.monotonic()
-                plan = planner.propose_plan(read_settings().warehouse, servers, made, "bench", end, [])
+                made, started = find_bound_contract(read_settings(), f"of{partitions}"), time.monotonic()
+                plan = planner.propose_plan(made, "bench", end, [])
                 took = time.monotonic() - started
                 seconds.setdefault(f"{partitions}, {bound}", []).append(took)
     empty = sum(r.end == r.start for r in plan.topics["prices"].ranges.values())
@@ -94,10 +94,10 @@ def replayed(servers: str, count: int, memory: str) -> dict[str, Any]:
     print(f"{count:,} records sent in {time.monotonic() - started:.0f} s", flush=True)
     spark = open_session("hindcast-bench-scale", {"spark.driver.memory": memory, "spark.master": "local[2]"})
     started = time.monotonic()
-    number = run_steps.plan_run("large", "bench")
-    run_steps.replay_topic(spark, "large", number, "prices")
+    number = run_steps.plan_run(read_settings(), "large", "bench")
+    run_steps.replay_topic(spark, read_settings(), "large", number, "prices")
     took = time.monotonic() - started
-    report = run_steps.finish_run("large", number)
+    report = run_steps.finish_run(read_settings(), "large", number)
     log = tables.log_table(read_settings().warehouse, "large", "prices")
     pieces = ledger.read_ingested_ranges(log)
     assert sum(it.end - it.start for it in pieces) == sum(sum(it.fates.values()) for it in pieces) == count

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from hindcast.airflow import tasks
 from hindcast.airflow.operators import SharedSpark, SubmittedSpark
 from hindcast.common.session import venv_folder
-from hindcast.common.settings import read_settings
+from hindcast.common.settings import Settings, read_settings
 from hindcast.contract.names import MAINTENANCE
 
 DOC = """\
@@ -24,7 +24,8 @@ changes. The log of each task reports what it did to each table. `hindcast maint
 
 def maintenance_dag() -> DAG:
     """Return the DAG: a task that lists the pipelines, then a maintenance task for each."""
-    schedule = read_settings().maintenance
+    settings = read_settings()
+    schedule = settings.maintenance
     with DAG(
         MAINTENANCE,
         description="Compacts, clusters and vacuums the tables of all pipelines",
@@ -36,13 +37,12 @@ def maintenance_dag() -> DAG:
         default_args={"retries": 1, "retry_delay": timedelta(minutes=5), "execution_timeout": timedelta(hours=12)},
         tags=["hindcast", "maintenance"],
     ) as dag:
-        _maintain(task(tasks.pipelines)())
+        _maintain(settings, task(tasks.pipelines)())
     return dag
 
 
-def _maintain(pipelines: Any) -> Any:
+def _maintain(settings: Settings, pipelines: Any) -> Any:
     """Return the task mapped over pipelines, in the shared Spark Connect session or by spark-submit; one at a time."""
-    settings = read_settings()
     # The priority is lower than that of any task of a run, so runs go first.
     options: dict[str, Any] = {"task_id": "maintain", "priority_weight": 0, "weight_rule": "absolute"}
     options |= {"pool": settings.pool, "max_active_tis_per_dag": 1, "doc_md": DOC}

@@ -194,7 +194,8 @@ def _form(contract: Contract) -> dict[str, Param]:
 def _schedule(contract: Contract) -> CronDataIntervalTimetable | AssetAny | None:
     """Return when Airflow runs the pipeline; None if only on request."""
     if contract.schedule == "inputs":
-        return AssetAny(*(assets.table_asset(source.table) for source in contract.inputs.values()))
+        warehouse = read_settings().warehouse
+        return AssetAny(*(assets.table_asset(warehouse, source.table) for source in contract.inputs.values()))
     return CronDataIntervalTimetable(contract.schedule, timezone="UTC") if contract.schedule else None
 
 
@@ -327,12 +328,13 @@ def _table_task(contract: Contract, step: str, name: str) -> Any:
 
 def _spark_task(task_id: str, step: str, contract: Contract, *arguments: str, **options: Any) -> Any:
     """Return the task of a step in Spark: in the shared Spark Connect session, or by spark-submit."""
-    options |= {"execution_timeout": SPARK_TIMEOUT, "pool": read_settings().pool}
-    if read_settings().spark == "submit":
+    settings = read_settings()
+    options |= {"execution_timeout": SPARK_TIMEOUT, "pool": settings.pool}
+    if settings.spark == "submit":
         return SubmittedSpark(
             task_id=task_id,
             conn_id="spark_default",
-            application=str(read_settings().root / "jobs" / f"{step}.py"),
+            application=str(settings.root / "jobs" / f"{step}.py"),
             application_args=[contract.pipeline, *arguments],
             properties_file=str(venv_folder() / "spark-conf" / "spark-defaults.conf"),
             name=f"hindcast {contract.pipeline} {step} {task_id}",

@@ -26,6 +26,7 @@ LIBRARY = ROOT / "jobs" / "hindcast"
 
 def main() -> int:
     from hindcast.common.session import open_session
+    from hindcast.common.settings import read_settings
     from hindcast.kafka import produce
     from hindcast.runs import run_steps
     from hindcast_demo import restaurant
@@ -40,10 +41,11 @@ def main() -> int:
         for topic, sent in records.items():
             produce.send_records(servers, topic, sent)
         spark = open_session("replay-path", {"spark.master": "local[2]"}, small=True)
-        number = run_steps.plan_run("restaurant", "path")
+        settings = read_settings()
+        number = run_steps.plan_run(settings, "restaurant", "path")
         path = ReplayPath()
         with path.profile():
-            run_steps.replay_topic(spark, "restaurant", number, "menu")
+            run_steps.replay_topic(spark, settings, "restaurant", number, "menu")
         spark.stop()
     print(f"functions {len(path.functions)}, modules {len(path.modules)}, calls into a higher room {len(path.climbs)}")
     if "--list" in sys.argv:

@@ -156,7 +156,7 @@ def main(pipeline: str, run_id: str, seen: str | None = None) -> None:
     print("ready", flush=True)
     past = journal.read_runs(read_settings().warehouse, pipeline)
     if not any(run.run_id == run_id and run.state == "completed" for run in past):
-        run_steps.run_pipeline(spark, pipeline, run_id)
+        run_steps.run_pipeline(spark, read_settings(), pipeline, run_id)
     print("done", flush=True)
 
 

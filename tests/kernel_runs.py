@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from hindcast.common import session
+from hindcast.common.settings import read_settings
 from hindcast.engine import eligibility, time_slices
 from hindcast.runs import run_steps
 from hindcast.store import row_reader, tables
@@ -24,9 +25,9 @@ def begin(p: Pipeline, run_id: str) -> int:
     """Plans a run and replays its topics; its number."""
     assert p.spark is not None
     with p.here():
-        number = run_steps.plan_run(p.name, run_id)
+        number = run_steps.plan_run(read_settings(), p.name, run_id)
         for topic in p.contract.topics:
-            run_steps.replay_topic(p.spark, p.name, number, topic)
+            run_steps.replay_topic(p.spark, read_settings(), p.name, number, topic)
     return number
 
 
@@ -55,7 +56,7 @@ def build(p: Pipeline, *views: str, run: int = 1, on: bool = True) -> dict[str, 
     assert p.spark is not None
     with p.here(), kernels(on=on):
         names = views or p.contract.ordered_views
-        return {view: run_steps.build_view(p.spark, p.name, run, view).as_json() for view in names}
+        return {view: run_steps.build_view(p.spark, read_settings(), p.name, run, view).as_json() for view in names}
 
 
 def stored(p: Pipeline, name: str) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,9 @@ import pytest
 import yaml
 from pyarrow.dataset import Dataset
 
-from hindcast.contract import Contract, load
+from hindcast.common.settings import Settings, read_settings
+from hindcast.contract import load
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.load import _Loader
 from hindcast.kafka import produce
 from hindcast.ops.verify.verify import verify_tables
@@ -80,8 +83,12 @@ class Pipeline:
         self.write(text)
 
     @property
-    def contract(self) -> Contract:
-        return load(self.path)
+    def contract(self) -> BoundContract:
+        return bind_contract(load(self.path), self.settings)
+
+    @property
+    def settings(self) -> Settings:
+        return read_settings({**os.environ, **self.environ})
 
     @property
     def path(self) -> Path:
@@ -128,7 +135,9 @@ class Pipeline:
         assert self.spark is not None
         with self.here():
             name = run_id or f"run-{next(_numbers)}"
-            report = run_steps.run_pipeline(self.spark, self.name, name, None if until is None else at(until), **asked)
+            report = run_steps.run_pipeline(
+                self.spark, self.settings, self.name, name, None if until is None else at(until), **asked
+            )
             return report.as_json()
 
     @contextmanager
@@ -239,7 +248,7 @@ def wrong(p: Pipeline) -> list[str]:
     """What `hindcast verify --whole` finds, and what it could not ask."""
     spark = p.spark
     assert spark is not None
-    told = verify_tables(p.warehouse, p.contract, spark=lambda: spark, whole=True)
+    told = verify_tables(p.contract, spark=lambda: spark, whole=True)
     return [f"{it.check}: {it.where}: {it.found}" for it in told.findings] + told.not_checked
 
 

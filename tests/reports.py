@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hindcast.common.settings import read_settings
 from hindcast.report import page, report_text
 from hindcast.report.run_report import RunReport
 from hindcast.runs import preview, run_preview
@@ -37,7 +38,7 @@ class PreviewJson(dict[str, Any]):
 
 
 def preview_run(spark: SparkSession, pipeline: str, **asked: Any) -> PreviewJson:
-    changes = preview.preview_run(spark, pipeline, **asked)
+    changes = preview.preview_run(spark, read_settings(), pipeline, **asked)
     shown = PreviewJson(changes.as_json())
     shown.text = run_preview.format_preview(changes)
     return shown

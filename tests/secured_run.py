@@ -47,7 +47,11 @@ def main(folder: Path) -> None:
     spark = open_session("secured", conf, small=True)
     spark.sparkContext.setLogLevel("INFO")
     seen: dict[str, Any] = {"processes": _processes()}
-    seen["run"] = run_steps.run_pipeline(spark, asked["pipeline"], "first").as_json() if asked["pipeline"] else None
+    seen["run"] = (
+        run_steps.run_pipeline(spark, read_settings(), asked["pipeline"], "first").as_json()
+        if asked["pipeline"]
+        else None
+    )
     for name, by in (("read", read_records), ("far", timestamp_overflow.read_records_by_client)):
         seen[name] = {way: _read(spark, environ, asked["topic"], by) for way, environ in asked["ways"].items()}
     seen["processes"] += _processes()
@@ -62,9 +66,8 @@ def _read(spark: SparkSession, environ: dict[str, str], topic: str, by: Callable
         del os.environ[name]
     os.environ.update(environ)
     try:
-        servers = os.environ["HINDCAST_KAFKA"]
         members = [{}] if by is timestamp_overflow.read_records_by_client else []
-        rows = by(spark, servers, topic, *members, {0: OffsetRange(0, 1)}).collect()
+        rows = by(spark, read_settings(), topic, *members, {0: OffsetRange(0, 1)}).collect()
         return [row["value"].decode() for row in rows]
     except HindcastError as error:
         return str(error)

@@ -11,7 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.common.errors import RequestError, TableError, UnknownError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, list_shapes, load
+from hindcast.contract.bound import bind_contract
 from hindcast.ingest import initial_rows
 from hindcast.ops.upgrade import upgrade
 from hindcast.plan.purposes import Upgrade
@@ -83,11 +85,12 @@ def test_a_topic_that_would_end_the_rows_or_that_a_kafka_view_reads_is_refused(t
 
 def test_what_is_no_topics_table_has_no_store_format(tmp_path: Path) -> None:
     it = contract(tmp_path)
+    bound = bind_contract(it, read_settings())
     for name in ("orders", "bills"):
         with pytest.raises(RequestError, match=f"'{name}' is not a topic that is read as a table"):
-            upgrade.locate_topic_table(it, name)
+            upgrade.locate_topic_table(bound, name)
     with pytest.raises(UnknownError, match="no topic 'menus'\n  what to do: did you mean 'menu'"):
-        upgrade.locate_topic_table(it, "menus")
+        upgrade.locate_topic_table(bound, "menus")
     with pytest.raises(RequestError, match="there is no table"):
         upgrade.plan_takeover(it, tables.locate_table(str(tmp_path), it, "menu"), "offline")
 

@@ -20,7 +20,7 @@ import pytest
 from browser import running
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import PlatformError
-from hindcast.common.settings import Settings
+from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import find
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
@@ -247,7 +247,7 @@ def test_an_approval_waits_for_its_turn_and_goes_first(
     release = list(web.read_run_states("restaurant__release"))[-1]
     for name, value in now.environment.items():
         monkeypatch.setenv(name, value)
-    run_steps.plan_run("restaurant", "cli__busy")
+    run_steps.plan_run(read_settings(), "restaurant", "cli__busy")
     busy = journal.read_runs(now.warehouse, "restaurant")[-1]
 
     fresh = web.trigger("restaurant")

@@ -237,7 +237,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         with pytest.raises(RunError, match="run 3 is abandoned"):
             ingest_commits.ingest_topic(spark, p.contract, first.plan, "prices")  # the process of run 3 is still there
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         second = journal.read_active_run(p.warehouse, p.name, 4).plan
         assert sum(second.topics["prices"].planned_counts.values()) == 121 - there
         p.run("second")
@@ -253,7 +253,7 @@ def test_a_run_given_up_amid_its_chunks_is_gone_on_with_from_where_the_log_ends(
         Path(Table(p.warehouse, p.name, "runs", "runs").path).rename(tmp_path / "lost")
         assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [3, 4]
         p.send("prices", ("item1", {"price": 1}, 130))
-        run_steps.plan_run(p.name, "third")
+        run_steps.plan_run(read_settings(), p.name, "third")
         third = journal.read_active_run(p.warehouse, p.name, 5).plan
         assert sum(third.topics["prices"].planned_counts.values()) == 1
 
@@ -298,7 +298,9 @@ def test_offsets_before_the_anchor_are_gone_on_with_too(
                 assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == [1, 3]
                 assert journal_rebuild.rebuild_journal(p.warehouse, p.contract) == []
         assert sorted(row["n"] for row in p.raw("orders")) == list(range(10, 50))
-        fourth = journal.read_active_run(p.warehouse, p.name, run_steps.plan_run(p.name, "fourth")).plan
+        fourth = journal.read_active_run(
+            p.warehouse, p.name, run_steps.plan_run(read_settings(), p.name, "fourth")
+        ).plan
         assert sum(fourth.topics["orders"].planned_counts.values()) == 10
         assert len(p.raw("logs/orders")) == 40
 

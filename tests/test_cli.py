@@ -15,6 +15,7 @@ import pytest
 from hindcast.cli import main
 from hindcast.cli.commands import running, shared
 from hindcast.common import session
+from hindcast.common.settings import read_settings
 from hindcast.kafka import topics
 from hindcast.plan import journal, planner
 from hindcast.query import spark_functions
@@ -187,7 +188,7 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         assert f"{lines}:2: is not a record: no value" in err, "and nothing was sent"
 
         # a run of somebody else stands in the way until it is given up
-        assert run_steps.plan_run("restaurant", "manual__1") == 1
+        assert run_steps.plan_run(read_settings(), "restaurant", "manual__1") == 1
         code, out, err = hindcast("run", "restaurant")
         assert (code, out) == (main.BUSY, "")
         assert "restaurant: run 1 (manual__1) has not ended" in err
@@ -202,7 +203,7 @@ def test_produce_run_and_abandon(hindcast: Run, spark: SparkSession, broker: str
         code, out, err = hindcast("run", "restaurant", "--until", "2025-12-31", "--format", "json")
         assert (code, json.loads(out)["topics"]["menu"]["offsets"]) == (0, 0), err
         # what this command left unfinished, it finishes
-        number = run_steps.plan_run("restaurant", "cli__interrupted")
+        number = run_steps.plan_run(read_settings(), "restaurant", "cli__interrupted")
         code, out, err = hindcast("run", "restaurant")
         assert (code, out.splitlines()[0].startswith(f"restaurant, run {number} (cli__interrupted)")) == (0, True), err
         assert "2 offsets: 2 accepted" in out
@@ -216,12 +217,12 @@ def test_a_run_with_options_does_not_finish_another_one(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = []
-    monkeypatch.setattr(running, "open_session", lambda _: None)
+    monkeypatch.setattr(running, "open_session", lambda *_: None)
     monkeypatch.setattr(
-        run_steps, "execute_run", lambda _, __, number: finished.append(number) or RunReport("", number, "", None)
+        run_steps, "execute_run", lambda *asked: finished.append(asked[-1]) or RunReport("", asked[-1], "", None)
     )
     with pipeline(None, broker, tmp_path) as p:
-        number = run_steps.plan_run(p.name, "cli__first", at(5), None, "a correction")
+        number = run_steps.plan_run(read_settings(), p.name, "cli__first", at(5), None, "a correction")
         for other in (("--until", "2026-01-01T00:00:06"), ("--reason", "another"), ("--only", "menu")):
             code, out, err = hindcast("run", p.name, *other, "--format", "json")
             assert (code, out) == (main.BUSY, "")
@@ -237,10 +238,10 @@ def test_a_run_with_options_does_not_finish_another_one(
 def test_a_run_waits_for_the_one_under_way_if_it_is_told_to(
     hindcast: Run, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "open_session", lambda _: None)
-    monkeypatch.setattr(run_steps, "execute_run", lambda _, __, number: report_of(number))
+    monkeypatch.setattr(running, "open_session", lambda *_: None)
+    monkeypatch.setattr(run_steps, "execute_run", lambda *asked: report_of(asked[-1]))
     with pipeline(None, broker, tmp_path) as p:
-        number = run_steps.plan_run(p.name, "cli__first")
+        number = run_steps.plan_run(read_settings(), p.name, "cli__first")
 
         def end(_: float) -> None:  # other threads sleep too
             if threading.current_thread() is threading.main_thread():
@@ -383,4 +384,4 @@ def test_a_session_needs_no_local_stack(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setattr(session, "open_session", lambda name: name)
-    assert shared.open_session("restaurant") == "hindcast restaurant"
+    assert shared.open_session(read_settings(), "restaurant") == "hindcast restaurant"

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from crashes import watched
 from hindcast.common.errors import HindcastError, RunError
+from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits
 from hindcast.plan import journal, planner
 from hindcast.runs import run_steps
@@ -89,10 +90,10 @@ def test_a_run_that_was_given_up_and_goes_on_writing_brings_no_offset_twice(
 ) -> None:
     with pipeline(spark, broker, tmp_path) as p:
         tell(p, SEED)
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         first = journal.read_active_run(p.warehouse, p.name, 1)
         planner.abandon_run(p.warehouse, first, "by a test")
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         ingest_commits.ingest_topic(spark, p.contract, first.plan, "menu")  # the process of run 1 is still there
         with pytest.raises(RunError, match="run 1 has written to the table since run 2 read it") as refused:
             p.run("second")
@@ -112,12 +113,12 @@ def test_two_processes_at_one_run_write_it_once(
     with pipeline(spark, broker, tmp_path) as p:
         for run_id, brought in (("first", SEED), ("second", CORRECTION)):
             tell(p, brought)
-            number = run_steps.plan_run(p.name, run_id)
+            number = run_steps.plan_run(read_settings(), p.name, run_id)
             failures: list[Exception] = []
 
             def work(session: SparkSession, number: int = number, failures: list[Exception] = failures) -> None:
                 try:
-                    run_steps.execute_run(session, p.name, number)
+                    run_steps.execute_run(session, read_settings(), p.name, number)
                 except HindcastError as error:
                     failures.append(error)
 
@@ -136,9 +137,9 @@ def test_two_processes_at_one_run_write_it_once(
 
 def test_of_two_runs_at_once_one_is_refused_with_what_to_do(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "one")
+        run_steps.plan_run(read_settings(), p.name, "one")
         with pytest.raises(RunError, match=r"run 1 \(one\) has not ended") as refused:
-            run_steps.plan_run(p.name, "two")
+            run_steps.plan_run(read_settings(), p.name, "two")
         assert refused.value.fix == "wait for it or retry it; if it cannot be finished: hindcast abandon restaurant"
         assert p.states() == [(1, "planned")]
 

@@ -15,7 +15,10 @@ from pydantic import ValidationError
 from sqlglot.errors import TokenError
 
 from hindcast.common.errors import ContractError, suggest_nearest
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, find, load, load_all, locate_complaint
+from hindcast.contract.bound import bind_contract
+from hindcast.contract.definition import list_fields
 from hindcast.contract.load import format_json_schema
 from hindcast.contract.parsing import Verbatim
 from hindcast.contract.types import format_duration, parse_column_type, parse_duration
@@ -166,6 +169,19 @@ def test_a_contract_cannot_be_changed(tmp_path: Path) -> None:
 def test_the_hash_is_that_of_the_meaning(tmp_path: Path, change: tuple[str, str], same: bool) -> None:
     first = load(contract(tmp_path)).hash
     assert (load(contract(tmp_path, GOOD.replace(*change))).hash == first) is same
+
+
+def test_settings_that_a_contract_is_bound_to_are_no_part_of_it(tmp_path: Path) -> None:
+    settings = read_settings({"HINDCAST_WAREHOUSE": "s3a://bucket/w"})
+    free = load(contract(tmp_path))
+    bound = bind_contract(free, settings)
+    assert (bound.settings, bound.warehouse) == (settings, "s3a://bucket/w")
+    assert (bound.hash, bound.hashed_fields) == (free.hash, free.hashed_fields)
+    assert (bound.model_dump_json(), list_fields(bound)) == (free.model_dump_json(), list_fields(free))
+    assert "bucket" not in repr(bound)
+    assert bind_contract(bound, settings) == bound
+    with pytest.raises(ValidationError, match="frozen"):
+        bound.settings = read_settings({})
 
 
 def test_fields_that_a_contract_does_not_use_change_no_hash(tmp_path: Path) -> None:

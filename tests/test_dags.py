@@ -337,14 +337,16 @@ def test_the_pages_know_a_broken_contract_by_the_id_of_its_dag(tmp_path: Path, m
     (tmp_path / "my pipeline.yml").write_text("y")
     monkeypatch.setenv("HINDCAST_SCHEMAS", str(tmp_path))
     dags = {dag_id: dag["doc"] for dag_id, dag in parsed(tmp_path)["dags"].items() if "broken contract" in dag["tags"]}
-    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts()[1].items()}
+    assert dags == {dag_id: f"```\n{error}\n```" for dag_id, error in catalog.load_contracts(tmp_path)[1].items()}
     assert sorted(dags) == [
         *("gated__release__broken", "hindcast_maintenance__broken", "my_pipeline", "my_pipeline__broken"),
         *("my_pipeline__broken__broken", "restaurant__broken", "restaurant__broken__broken"),
         *("restaurant__preview__broken", "restaurant__release", "x" * 200),
     ]
-    assert catalog.pipeline_of_dag("restaurant__release") == "restaurant__release", "it is no DAG of the restaurant's"
-    assert catalog.pipeline_of_dag("gated__release") == "gated"
+    assert catalog.pipeline_of_dag(tmp_path, "restaurant__release") == "restaurant__release", (
+        "it is no DAG of the restaurant's"
+    )
+    assert catalog.pipeline_of_dag(tmp_path, "gated__release") == "gated"
 
 
 def test_fifty_contracts_are_read_without_spark_clients_or_connections(tmp_path: Path) -> None:

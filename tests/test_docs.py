@@ -340,6 +340,30 @@ def test_a_room_uses_only_rooms_that_stand_below_it() -> None:
     assert not climbing
 
 
+READERS_OF_SETTINGS = {
+    "cli/main": "each command, and each step under spark-submit",
+    "airflow/tasks": "each task",
+    "airflow/connections": "each task of a connection, whose variables the settings then have",
+    "airflow/lineage": "what a task has read and written, when Airflow asks for it",
+    "airflow/pages/routes": "each request",
+    "common/session": "the session of a process",
+    "ops/doctor": "the settings are what is examined",
+}
+"""The modules of the library that read the settings, and of what; all others get them as an argument."""
+
+
+def test_settings_are_read_where_something_begins_and_passed_on() -> None:
+    house = ROOT / "jobs" / "hindcast"
+    reading = set()
+    for path in house.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
+            if name == "read_settings":
+                reading.add(path.relative_to(house).with_suffix("").as_posix())
+    assert reading == READERS_OF_SETTINGS.keys()
+
+
 @pytest.mark.long
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="`make docs` installs it")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reports
+from hindcast.common.settings import read_settings
 from hindcast.ingest import fate_revisions, ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner
@@ -102,11 +103,11 @@ def test_a_run_that_was_given_up_leaves_its_fates_to_the_next(spark: SparkSessio
         p.send("menu", ("curry", {"price": 8}, 30), ("tea", {"price": 2}, 15))
         p.run()
         p.write(within(20))
-        number = run_steps.plan_run(p.name, "given up")
+        number = run_steps.plan_run(read_settings(), p.name, "given up")
         plan = journal.read_active_run(p.warehouse, p.name, number).plan
         fate_revisions.decide_fates(spark, p.contract, plan, "menu")
         fate_revisions.decide_fates(spark, p.contract, plan, "menu")
-        run_steps.replay_topic(spark, p.name, number, "menu")
+        run_steps.replay_topic(spark, read_settings(), p.name, number, "menu")
         assert p.believed("menu") == [("curry", 8, 30, None), ("tea", 2, 15, None)]
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, number), "by a test")
 

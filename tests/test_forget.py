@@ -113,7 +113,7 @@ def told_town(p: Pipeline) -> None:
                 p.spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('{tables.DELETION_VECTORS}' = 'true')")
             DeltaTable(place).create_checkpoint()
     keys = {"people": hold_store.find_held_keys(p.warehouse, p.name, "people", [ANN])}
-    run_steps.run_release(p.spark, p.name, "released", keys, "eve", datetime.now(UTC))
+    run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "eve", datetime.now(UTC))
 
 
 def forgotten(p: Pipeline, topic: str, key: str | None = None, *places: str) -> Proof:
@@ -291,6 +291,7 @@ def test_what_is_held_of_other_keys_stays_held_though_it_says_the_same(
         assert sorted(row["key"] for row in held) == [f'{{"k":"{key}"}}' for key in ("carol", "zoe-51", "zoe-51")]
         run_steps.run_release(
             p.spark,
+            read_settings(),
             p.name,
             "all",
             {"t": hold_store.find_held_keys(p.warehouse, p.name, "t", [])},
@@ -317,7 +318,7 @@ def test_forgetting_one_side_of_a_join_takes_the_rows_that_it_was_looked_up_for(
         assert len(copy.history("orders")) == 4
         assert forgotten(copy, "orders", None, "0/1", "0/3").evidence.is_proven, "by their places"
         assert [row[0] for row in copy.history("orders")] == ["anna", "candace"]
-        assert verify_tables(copy.warehouse, copy.contract).findings == []
+        assert verify_tables(copy.contract).findings == []
 
 
 @pytest.mark.long
@@ -336,7 +337,7 @@ def test_a_forgetting_that_dies_anywhere_is_finished_by_a_repeat(
                 with pytest.raises(BusyError):
                     shop.run()
             last = str(crash)
-            assert verify_tables(shop.warehouse, shop.contract).findings == [], last
+            assert verify_tables(shop.contract).findings == [], last
     assert last == "after the report of run 3"
     assert len(seen) > 20
     assert proven.evidence.is_proven
@@ -422,7 +423,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         p.send("orders", ("bob", {"item": "curry", "quantity": 1}, 3))
         p.run()
         p.write(small.replace("    max_record_bytes: 60\n", ""))
-        run_steps.run_requeue(spark, p.name, "requeued", requeue.build_request(p.contract))
+        run_steps.run_requeue(spark, read_settings(), p.name, "requeued", requeue.build_request(p.contract))
         assert [row[0] for row in p.believed("orders")] == ["anna-9", "bob"]
         before = ledger.read_ledger(p.warehouse, p.name).to_pylist()
         assert containing(tmp_path, "Marker")
@@ -439,7 +440,7 @@ def test_what_was_requeued_is_forgotten_and_what_a_requeue_tells_of_it(
         assert ledger.read_ledger(p.warehouse, p.name).to_pylist()[: len(before)] == before
         assert wrong(p) == []
         with pytest.raises(RequestError, match="no malformed record"):
-            run_steps.run_requeue(spark, p.name, "again", requeue.build_request(p.contract))
+            run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
 
 
 @pytest.mark.long

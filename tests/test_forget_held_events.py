@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
 from hindcast.quality import hold_store
 from hindcast.runs import run_steps
@@ -52,7 +53,7 @@ def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
         assert wrong(p) == []
         keys = {"orders": hold_store.find_held_keys(p.warehouse, p.name, "orders", ["ann"])}
         run_steps.run_release(
-            spark, p.name, "release", keys, "eve", hold_store.read_last_entry_time(p.warehouse, p.name)
+            spark, read_settings(), p.name, "release", keys, "eve", hold_store.read_last_entry_time(p.warehouse, p.name)
         )
         assert [row[:2] for row in p.believed("orders")] == [("ann", 1), ("ann", 7), ("bob", 3)]
         assert wrong(p) == []

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from hindcast.contract import load
+from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.erase import forget, proof, purge
 from hindcast.ops.erase.texts import ForgottenTexts, json_leaves, json_strings, spellings
 from hindcast.store.folder import StoredFile, WarehouseFolder
@@ -203,7 +203,7 @@ views:
 
 def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
     with shop(tmp_path, READER) as now:
-        contract = load(now.schemas / "shop.yaml")
+        contract = find_bound_contract(now, "shop")
         assert forget.find_readers(contract, ["orders", "bills"]).views == ("reader.again", "reader.most")
         views = ("reader.again", "reader.most", "reader.noted")
         assert forget.find_readers(contract, ["prices", "bills"]) == forget.Readers(views)
@@ -213,7 +213,7 @@ def test_views_of_other_pipelines_are_named(tmp_path: Path) -> None:
 
 def test_an_invalid_contract_of_another_pipeline_is_named_as_a_possible_reader(tmp_path: Path) -> None:
     with shop(tmp_path, READER) as now:
-        contract = load(now.schemas / "shop.yaml")
+        contract = find_bound_contract(now, "shop")
         (now.schemas / "broken.yaml").write_text("pipeline: [")
         (now.schemas / "other.yaml").write_text(READER.replace("reader", "other").replace("views:", "viewz:"))
         found = forget.find_readers(contract, ["orders", "bills"])

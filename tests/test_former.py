@@ -20,6 +20,7 @@ from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.cli import main
 from hindcast.common.settings import Settings, read_settings
 from hindcast.contract import Contract, find
+from hindcast.contract.bound import find_bound_contract
 from hindcast.kafka import produce
 from hindcast.ops import maintenance, retention
 from hindcast.ops.verify.verify import verify_tables
@@ -99,10 +100,10 @@ def test_runs_go_on_from_it_and_it_is_verified_maintained_and_trimmed(
     former = former_with_kafka
     curry = produce.ProducerRecord(b"curry", b'{"price": 9}', restaurant.example_time(4) + timedelta(seconds=30))
     produce.send_records(former.kafka, restaurant.MENU, [curry])
-    contract = find(former.schemas, "restaurant")
+    contract = find_bound_contract(former, "restaurant")
     before = history(former, contract, "bills")
 
-    report = run_steps.run_pipeline(spark, "restaurant", "after").as_json()
+    report = run_steps.run_pipeline(spark, former, "restaurant", "after").as_json()
     assert report["topics"]["menu"]["offsets"] == 1
     believed = read.query(former.warehouse, contract, "bills", Question(from_time=FIRST_MOMENT)).to_pylist()
     assert {str(row["amount"]) for row in believed if row["customer"] == "bob"} == {"9.00"}
@@ -112,17 +113,17 @@ def test_runs_go_on_from_it_and_it_is_verified_maintained_and_trimmed(
     closed = [row for row in before if row["customer"] != "bob"]
     assert [row for row in history(former, contract, "bills") if row["customer"] != "bob"] == closed
 
-    assert not verify_tables(former.warehouse, contract, spark=lambda: spark).findings
+    assert not verify_tables(contract, spark=lambda: spark).findings
     maintenance.maintain_tables(lambda: spark, former, contract)
     text = (former.schemas / "restaurant.yaml").read_text("utf-8")
     text = text.replace(
         "    history_retention: 30 days\n", "    history_retention: 30 days\n    keep: {table: 30 days}\n"
     )
     (former.schemas / "restaurant.yaml").write_text(text, "utf-8")
-    contract = find(former.schemas, "restaurant")
-    run_steps.run_pipeline(spark, "restaurant", "keeps")
+    contract = find_bound_contract(former, "restaurant")
+    run_steps.run_pipeline(spark, former, "restaurant", "keeps")
     retention.trim_pipeline(spark, contract)
-    assert not verify_tables(former.warehouse, contract, spark=lambda: spark).findings
+    assert not verify_tables(contract, spark=lambda: spark).findings
     assert [run.state for run in journal.read_runs(former.warehouse, "restaurant")][-2:] == ["completed", "completed"]
 
 
@@ -131,11 +132,11 @@ def test_a_run_that_was_stopped_is_planned_again(former_with_kafka: Settings, sp
     former = former_with_kafka
     text = (former.schemas / "votes.yaml").read_text("utf-8")
     (former.schemas / "votes.yaml").write_text(text.replace("[red, blue]", "[red, blue, green]"), "utf-8")
-    report = run_steps.run_pipeline(spark, "votes", "after").as_json()
+    report = run_steps.run_pipeline(spark, former, "votes", "after").as_json()
     assert report["state"] == "completed"
-    contract = find(former.schemas, "votes")
+    contract = find_bound_contract(former, "votes")
     assert "green" in {row["candidate"] for row in history(former, contract, "votes")}
-    assert not verify_tables(former.warehouse, contract, spark=lambda: spark).findings
+    assert not verify_tables(contract, spark=lambda: spark).findings
 
 
 @pytest.mark.long

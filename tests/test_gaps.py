@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from hindcast.common.errors import TopicError
+from hindcast.common.settings import read_settings
 from hindcast.ingest import ingest_commits
 from hindcast.kafka import gaps, produce, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, millis
@@ -154,7 +155,7 @@ def test_what_retention_took_stops_the_run_until_the_contract_goes_on_without_it
         assert p.versions() == before
 
         p.write(RECORD)
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         retain_from(p, "menu", 8)  # after the plan, before the read
         p.run("second")
         assert ranges(p, "menu", 2) == [(4, 10, {"accepted": 2, "gone": 4})]
@@ -301,7 +302,7 @@ def test_a_topic_made_anew_is_refused_between_runs_and_under_a_run(
             p.send("menu", ("curry", {"price": 1}, 0))
 
         p.send("menu", ("curry", {"price": 8}, 0))
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         anew()
         with pytest.raises(TopicError, match="was deleted and recreated since run 1"):
             p.run("first")

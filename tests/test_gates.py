@@ -17,7 +17,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError
 from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, load, locate_complaint_in_file
+from hindcast.contract import load, locate_complaint_in_file
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan, TopicPlan
 from hindcast.plan.purposes import Release, ReleasedKeys, Replay
@@ -49,19 +50,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def contract(folder: Path, expect: str, head: str = HEAD) -> Contract:
+def contract(folder: Path, expect: str, head: str = HEAD) -> BoundContract:
     path = folder / "shop.yaml"
     path.write_text(head.lstrip() + "    expect:\n" + expect, encoding="utf-8")
-    return load(path)
+    return bind_contract(load(path), read_settings())
 
 
-def checked(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> list[GateResult]:
+def checked(spark: SparkSession, it: BoundContract, rows: list[tuple[Any, ...]]) -> list[GateResult]:
     """The verdicts on rows (id, price, note, email, seconds from and to) that a run would open in an empty table."""
     with candidate_of(spark, it, rows) as candidate:
         return gates.evaluate_gates(candidate, it.expectations("sales"))
 
 
-def candidate_of(spark: SparkSession, it: Contract, rows: list[tuple[Any, ...]]) -> StagedChange:
+def candidate_of(spark: SparkSession, it: BoundContract, rows: list[tuple[Any, ...]]) -> StagedChange:
     schema = "id int, price int, note string, email string, start int, end int"
     change = spark.createDataFrame(rows, schema).selectExpr(
         "id", "price", "note", "email", "timestamp_seconds(start) AS validFrom", "timestamp_seconds(end) AS validTo",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hindcast.common.settings import read_settings
 from hindcast.ops.erase import forget, records
 from hindcast.quality import hold_store
 from hindcast.runs import incremental_state, run_steps
@@ -33,7 +34,7 @@ ANOTHER = CONTRACT.replace("value: {n: int}, ", "value: {n: int, of: string}, ")
 def release(p: Pipeline, name: str, *keys: str) -> None:
     assert p.spark is not None
     named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
-    run_steps.run_release(p.spark, p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC))
+    run_steps.run_release(p.spark, read_settings(), p.name, f"release {name} {keys}", named, "ann", datetime.now(UTC))
 
 
 def believed(p: Pipeline, name: str) -> set[tuple[Any, ...]]:

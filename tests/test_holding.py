@@ -11,6 +11,7 @@ import pytest
 
 import reports
 from hindcast.common.errors import GateError, RunError
+from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
 from hindcast.quality import hold_store
 from hindcast.runs import incremental_state, run_steps
@@ -82,7 +83,7 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
     with p.here():
         keys = {name: hold_store.find_held_keys(p.warehouse, p.name, name, told)}
         name = f"release-{len(p.states())}"
-        return run_steps.run_release(p.spark, p.name, name, keys, "ann", datetime.now(UTC)).as_json()
+        return run_steps.run_release(p.spark, read_settings(), p.name, name, keys, "ann", datetime.now(UTC)).as_json()
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
@@ -247,7 +248,7 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         looked_at, keys = datetime.now(UTC), {"menu": ['{"item":"curry"}']}
         p.send("menu", ("curry", {"price": -2}, 6))
         p.run()
-        run_steps.run_release(spark, p.name, "stale", keys, "ann", looked_at)
+        run_steps.run_release(spark, read_settings(), p.name, "stale", keys, "ann", looked_at)
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, None)]
         assert len(held(p, "menu")) == 4
         # Entered as released, but not yet published.
@@ -255,8 +256,8 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
-        run_steps.run_release(spark, p.name, "dies", keys, "ann", looked_at)
+                run_steps.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
+        run_steps.run_release(spark, read_settings(), p.name, "dies", keys, "ann", looked_at)
         assert {("curry", 8, 0, 4), ("curry", -1, 4, 6), ("curry", -2, 6, None)} < set(p.believed("menu"))
         # The same, but given up: what was entered has not come true, and is held still.
         p.send("menu", ("naan", {"price": -1}, 4))
@@ -265,12 +266,12 @@ def test_a_release_that_dies_is_finished_and_one_of_something_else_is_none(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commits, "commit_change", _dies)
             with pytest.raises(RuntimeError, match="died"):
-                run_steps.run_release(spark, p.name, "given up", keys, "ann", looked_at)
+                run_steps.run_release(spark, read_settings(), p.name, "given up", keys, "ann", looked_at)
         planner.abandon_run(p.warehouse, journal.read_runs(p.warehouse, p.name)[-1], "test")
         assert {row[0] for row in held(p, "menu")} == {"naan"}
         p.run()
         assert {row[0] for row in held(p, "menu")} == {"naan"}
-        run_steps.run_release(spark, p.name, "at last", keys, "ann", datetime.now(UTC))
+        run_steps.run_release(spark, read_settings(), p.name, "at last", keys, "ann", datetime.now(UTC))
         assert ("naan", -1, 4, None) in p.believed("menu")
 
 

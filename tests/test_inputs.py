@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hindcast.common.errors import ContractError, RunError, TableError
+from hindcast.common.settings import read_settings
 from hindcast.contract import load
 from hindcast.plan import inputs, journal, planner
 from hindcast.runs import incremental_state, run_steps
@@ -53,7 +54,7 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
             p.run("first")
         assert refused.value.fix.startswith("hindcast run restaurant")
         other.run("first")
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         other.send("menu", ("curry", {"price": 9}, 2))  # learnt by the other pipeline after the plan: not in this run
         other.run("second")
         p.run("first")

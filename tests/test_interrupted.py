@@ -14,7 +14,7 @@ import pytest
 from browser import Up, running
 from hindcast.bitemporal.predicates import FIRST_MOMENT, Question
 from hindcast.common.errors import PlatformError
-from hindcast.contract import find
+from hindcast.contract.bound import find_bound_contract
 from hindcast.kafka import produce
 from hindcast.kafka.produce import ProducerRecord
 from hindcast.ops.verify.verify import verify_tables
@@ -92,14 +92,14 @@ def state(up: Up, dag: str, run: str, task: str) -> str | None:
 
 def refuse_damage(up: Up, name: str, prices: int) -> None:
     """Raise unless each offset has its fate once, the view is made of all prices, and `verify` finds nothing."""
-    contract = find(up.now.schemas, name)
+    contract = find_bound_contract(up.now, name)
     log = tables.open_table(tables.log_table(up.now.warehouse, name, "prices"))
     assert log is not None
     rows = row_reader.open_dataset(log).to_table(columns=["offset", "fate"]).to_pylist()
     assert sorted((row["offset"], row["fate"]) for row in rows) == [(n, "accepted") for n in range(prices)]
     told = read.query(up.now.warehouse, contract, "doubled", Question(from_time=FIRST_MOMENT))
     assert told["price"].to_pylist() == [2 * (8 + n) for n in range(prices)]
-    assert verify_tables(up.now.warehouse, contract).findings == []
+    assert verify_tables(contract).findings == []
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from bare_runs import bare_run
 from hindcast.cli import main
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RunError, TableError
+from hindcast.common.settings import read_settings
 from hindcast.ops import doctor
 from hindcast.ops.verify.verify import verify_tables
 from hindcast.plan import journal, planner
@@ -204,7 +205,7 @@ def test_a_damaged_journal_is_found_and_put_in_order(
 ) -> None:
     before = journal.read_runs(restaurant.warehouse, restaurant.name)
     assert journal.read_runs(damaged.warehouse, damaged.name) == before, "also before it is repaired"
-    told = verify_tables(damaged.warehouse, damaged.contract)
+    told = verify_tables(damaged.contract)
     assert {(it.check, it.table, it.fix) for it in told.findings} == {
         ("journal", "runs", f"hindcast ledger {damaged.name} --rebuild")
     }
@@ -219,7 +220,7 @@ def test_a_damaged_journal_is_found_and_put_in_order(
     assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
     assert capsys.readouterr().out.endswith("rewrote run 1, 2, 3\n")
     assert journal.read_runs(damaged.warehouse, damaged.name) == before
-    assert verify_tables(damaged.warehouse, damaged.contract).findings == []
+    assert verify_tables(damaged.contract).findings == []
     assert [line.state for line in doctor._check_journals(doctor.settings.read_settings())] == ["ok"]
     assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
     assert "nothing was written" in capsys.readouterr().out
@@ -229,12 +230,12 @@ def test_a_run_without_its_plan_is_told_and_made_again(damaged: Pipeline) -> Non
     DeltaTable(journal.runs_table(damaged.warehouse, damaged.name).path).delete("run = 2 AND entry = 'planned'")
     with pytest.raises(TableError, match="the journal lacks a valid plan of run 2") as refused:
         journal.read_runs(damaged.warehouse, damaged.name)
-    told = verify_tables(damaged.warehouse, damaged.contract)
+    told = verify_tables(damaged.contract)
     assert told.not_checked == ["everything else, until the journal of runs can be read"]
     assert refused.value.fix == told.findings[0].fix == f"hindcast ledger {damaged.name} --rebuild"
     assert main.main(["ledger", damaged.name, "--rebuild"]) == 0
     assert [run.state for run in journal.read_runs(damaged.warehouse, damaged.name)] == ["completed"] * 3
-    assert verify_tables(damaged.warehouse, damaged.contract).findings == []
+    assert verify_tables(damaged.contract).findings == []
 
 
 def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
@@ -246,25 +247,25 @@ def test_a_known_at_far_ahead_of_the_clock_needs_consent_once(
     with pipeline(None, broker, tmp_path) as p:
         now, moment = clock.now(), datetime(2099, 1, 1, tzinfo=UTC)
         monkeypatch.setattr(clock, "now", lambda: moment)
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         give_up(1)
         monkeypatch.setattr(clock, "now", lambda: now)
         with pytest.raises(RunError, match=r"run 1 \(first\) is known at 2099-01-01T00:00:00\+00:00") as refused:
-            run_steps.plan_run(p.name, "second")
+            run_steps.plan_run(read_settings(), p.name, "second")
         assert f"hindcast run {p.name} --ahead-of-clock" in refused.value.fix
         assert p.states() == [(1, "abandoned")], "nothing was written"
-        assert run_steps.plan_run(p.name, "second", ahead=True) == 2
+        assert run_steps.plan_run(read_settings(), p.name, "second", ahead=True) == 2
         give_up(2)
-        assert run_steps.plan_run(p.name, "third") == 3, "later runs need no consent of their own"
+        assert run_steps.plan_run(read_settings(), p.name, "third") == 3, "later runs need no consent of their own"
         known = [run.known_at - moment for run in journal.read_runs(p.warehouse, p.name)]
         assert known == [timedelta(microseconds=n) for n in range(3)]
         give_up(3)
         monkeypatch.setattr(clock, "now", lambda: moment + 24 * HOUR)
-        run_steps.plan_run(p.name, "fourth")
+        run_steps.plan_run(read_settings(), p.name, "fourth")
         give_up(4)
         monkeypatch.setattr(clock, "now", lambda: now)
         with pytest.raises(RunError, match="run 4"):
-            run_steps.plan_run(p.name, "fifth")
+            run_steps.plan_run(read_settings(), p.name, "fifth")
 
 
 def test_a_gate_that_was_asked_again_tells_what_it_told_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,19 +307,19 @@ def test_runs_and_releases_do_not_depend_on_clocks(
         seen = hold_store.read_last_entry_time(p.warehouse, p.name)
         keys = approval.choose_keys(p.warehouse, p.contract, seen, "[]")
         assert keys == {"menu": ['{"item":"curry"}']}, "though the clock that held it back was ahead"
-        run_steps.run_release(spark, p.name, "approved", keys, "ann", seen)
+        run_steps.run_release(spark, read_settings(), p.name, "approved", keys, "ann", seen)
         assert ("curry", -8, 1, None) in p.believed("menu")
         assert hold_store.read_held_rows(p.warehouse, p.name).num_rows == 0, "though it was released on a clock behind"
         known = [run.known_at for run in journal.read_runs(p.warehouse, p.name)]
         assert (known, p.states()) == (sorted(set(known)), [(1, "completed"), (2, "completed"), (3, "completed")])
-        assert verify_tables(p.warehouse, p.contract).findings == []
+        assert verify_tables(p.contract).findings == []
 
 
 def test_of_two_that_give_up_a_stopped_run_at_once_the_second_is_told_to_wait(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         first = journal.read_active_run(p.warehouse, p.name, 1)
         journal.append_entry(p.warehouse, replace(first, outcome=Stopped("menu", "by a test")))
         propose = planner.propose_plan
@@ -326,12 +327,12 @@ def test_of_two_that_give_up_a_stopped_run_at_once_the_second_is_told_to_wait(
         def propose_late(*given: Any, **named: Any) -> Plan:
             """The other one gives the run up in the meantime."""
             monkeypatch.setattr(planner, "propose_plan", propose)
-            run_steps.plan_run(p.name, "other")
+            run_steps.plan_run(read_settings(), p.name, "other")
             return propose(*given, **named)
 
         monkeypatch.setattr(planner, "propose_plan", propose_late)
         with pytest.raises(BusyError, match="another run was planned at the same moment: run 1 is abandoned"):
-            run_steps.plan_run(p.name, "second")
+            run_steps.plan_run(read_settings(), p.name, "second")
         assert p.states() == [(1, "abandoned"), (2, "planned")]
 
 
@@ -340,9 +341,9 @@ def test_a_known_at_a_little_ahead_of_the_clock_needs_none(
 ) -> None:
     with pipeline(None, broker, tmp_path) as p:
         now = clock.now()
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         monkeypatch.setattr(clock, "now", lambda: now - HOUR / 2)
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         first, second = journal.read_runs(p.warehouse, p.name)
         assert second.known_at == first.known_at + timedelta(microseconds=1)

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal.predicates import Question
 from hindcast.common.errors import HindcastError
+from hindcast.common.settings import read_settings
 from hindcast.engine import eligibility, task
 from hindcast.engine.spec import KernelSpec, TimeSlice
 from hindcast.ops import maintenance
@@ -263,7 +264,7 @@ def _completed(p: Pipeline, folder: Path, *, on: bool) -> Pipeline:
     p = twin(p, folder)
     build(p, on=on)
     with p.here():
-        run_steps.finish_run(p.name, 1)
+        run_steps.finish_run(read_settings(), p.name, 1)
     return p
 
 
@@ -484,7 +485,7 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
         patch.setattr(eligibility, "MIN_ROWS", 10**9)
         with p.here():
             assert p.spark is not None
-            assert not run_steps.build_view(p.spark, p.name, 1, "by_kind").kernel
+            assert not run_steps.build_view(p.spark, read_settings(), p.name, 1, "by_kind").kernel
     assert stored(p, "both") == stored(plain, "both")
 
 
@@ -494,6 +495,7 @@ from hindcast.engine import eligibility, task, time_slices
 from hindcast.runs import run_steps
 from hindcast.store import delta_rs_writer
 from hindcast.common.session import open_session
+from hindcast.common.settings import read_settings
 
 dying, number, view, flag = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 eligibility.MIN_ROWS, time_slices.ROWS_PER_TASK = 0, 15
@@ -520,7 +522,7 @@ def once(form, parts):
 
 delta_rs_writer.add_files, task.build_batch_mapper = add, once
 spark = open_session("dies", {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}, small=True)
-run_steps.build_view(spark, "shop", number, view)
+run_steps.build_view(spark, read_settings(), "shop", number, view)
 """
 
 

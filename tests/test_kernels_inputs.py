@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from hindcast.common.settings import read_settings
 from hindcast.runs import run_steps
 from hindcast.store import tables
 from kernel_runs import begin, build, live, stored, twin
@@ -129,7 +130,7 @@ def test_inputs_that_have_changed_and_those_of_another_pipeline(
             assert {k: v for k, v in built[view].items() if k != "kernel"} == without[view], view
             assert stored(one, view) == stored(other, view) != [], view
         with one.here():
-            run_steps.finish_run(one.name, 3)
+            run_steps.finish_run(read_settings(), one.name, 3)
             assert wrong(one) == []
         pinned, apart = copy.copy(reader), copy.copy(reader)
         pinned.folder, apart.folder = one.folder, other.folder

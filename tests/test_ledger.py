@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hindcast.cli import main
+from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal
@@ -75,7 +76,7 @@ def test_a_lost_journal_is_made_again_and_runs_go_on_after_it(copy: Pipeline) ->
         assert now["menu"] == then["menu"]
         assert now["orders"].ranges == then["orders"].ranges
     with copy.here():
-        assert run_steps.plan_run(copy.name, "next") == 3
+        assert run_steps.plan_run(read_settings(), copy.name, "next") == 3
     [_, _, planned] = journal.read_runs(copy.warehouse, copy.name)
     assert planned.known_at > before[2].known_at
     assert [share.ranges[0] for share in planned.plan.topics.values()] == [(4, 4), (4, 4)]
@@ -103,11 +104,11 @@ def test_two_pipelines_share_a_topic(broker: str, tmp_path: Path) -> None:
     """Each has a log, a journal and offsets of its own; what one replays the other still has to."""
     with pipeline(None, broker, tmp_path / "one") as one:
         one.send("menu", ("curry", {"price": 8}, 0))
-        run_steps.plan_run(one.name, "first")
+        run_steps.plan_run(read_settings(), one.name, "first")
         two = Pipeline(None, broker, tmp_path / "one", RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
         two.prefix = one.prefix
         two.write(RESTAURANT.replace("pipeline: restaurant", "pipeline: second"))
-        assert run_steps.plan_run(two.name, "first") == 1
+        assert run_steps.plan_run(read_settings(), two.name, "first") == 1
         shares = [journal.read_active_run(p.warehouse, p.name, 1).plan.topics["menu"] for p in (one, two)]
         assert shares[0] == shares[1]
         assert one.states() == two.states() == [(1, "planned")]

@@ -102,11 +102,9 @@ def test_an_expression_that_names_a_sensitive_column_is_not_told(tmp_path: Path)
     assert [it.expression for it in found.columns["amount"]] == ["orders.quantity * menu.price"] * 2
 
 
-def test_what_lies_in_an_object_store_is_named_as_openlineage_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_WAREHOUSE", "s3a://bucket/w")
-    assert lineage._delta_dataset("restaurant.bills") == ("s3://bucket", "w/restaurant/bills")
-    monkeypatch.setenv("HINDCAST_WAREHOUSE", "/a place/w")
-    assert lineage._delta_dataset("restaurant.bills") == ("file", "/a place/w/restaurant/bills")
+def test_what_lies_in_an_object_store_is_named_as_openlineage_names_it() -> None:
+    assert lineage._delta_dataset("s3a://bucket/w", "restaurant.bills") == ("s3://bucket", "w/restaurant/bills")
+    assert lineage._delta_dataset("/a place/w", "restaurant.bills") == ("file", "/a place/w/restaurant/bills")
 
 
 TASKS = """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from hindcast.common.settings import read_settings
 from hindcast.runs import run_steps
 from pipelines import SEED, pipeline, tell
 
@@ -40,11 +41,11 @@ def test_a_step_reads_each_log_once_and_again_for_its_own_commits(
         p.run("first")
         p.send("menu", ("curry", {"price": 9}, 9))
         p.send("orders", ("ann", {"item": "curry", "quantity": 1}, 11))
-        number = run_steps.plan_run(p.name, "second")
+        number = run_steps.plan_run(read_settings(), p.name, "second")
         steps = {
-            "menu": lambda: run_steps.replay_topic(spark, p.name, number, "menu"),
-            "orders": lambda: run_steps.replay_topic(spark, p.name, number, "orders"),
-            "bills": lambda: run_steps.build_view(spark, p.name, number, "bills"),
+            "menu": lambda: run_steps.replay_topic(spark, read_settings(), p.name, number, "menu"),
+            "orders": lambda: run_steps.replay_topic(spark, read_settings(), p.name, number, "orders"),
+            "bills": lambda: run_steps.build_view(spark, read_settings(), p.name, number, "bills"),
         }
         for name, step in steps.items():
             folders = [str(log.parent) for log in Path(p.warehouse).rglob("_delta_log")]

@@ -110,7 +110,7 @@ def test_files_become_few_and_no_answer_changes(
     newest = DeltaTable(log.path).history(1)[0]
     assert (newest["operation"], json.loads(newest["userMetadata"])["run"]) == ("OPTIMIZE", 2), "notes are kept alive"
     assert DeltaTable(here.table("menu").path, version=old).to_pyarrow_table().num_rows == len(here.history("menu"))
-    assert verify_tables(here.warehouse, here.contract).findings == []
+    assert verify_tables(here.contract).findings == []
     assert main.main(["maintain", here.name]) == 0
     assert "versions of the last 7 days can be read" in capsys.readouterr().out
     assert all(not it.steps for it in maintain_tables(no_spark, read_settings(), here.contract).tables), (
@@ -282,4 +282,4 @@ def test_runs_go_on_while_tables_are_maintained(
         assert any(it.steps for told in done for it in told.tables)
         assert {n: p.history(n) for n in NAMES} == {n: restaurant.history(n) for n in NAMES}
         assert p.states() == [(n, "completed") for n in (1, 2, 3)]
-        assert verify_tables(p.warehouse, p.contract, spark=lambda: spark).findings == []
+        assert verify_tables(p.contract, spark=lambda: spark).findings == []

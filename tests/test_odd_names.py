@@ -66,13 +66,13 @@ def test_of_yml_beside_yaml_every_reader_takes_yaml(schemas: Path, capsys: pytes
     write(schemas, b"pay.yml", PAY.format(topic="wrong"))
     found = {path.name: it for path, it in try_load_all(schemas).items()}
     assert [name for name, it in found.items() if isinstance(it, Contract)] == ["pay.yaml"]
-    assert [*find(schemas, "pay").topics, *catalog.load_contracts()[0]["pay"].topics] == ["right", "right"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts(schemas)[0]["pay"].topics] == ["right", "right"]
     assert "replay.right" in parsed(schemas)["dags"]["pay"]["tasks"]
     for files in ([], sorted(map(str, schemas.iterdir()), reverse=True)):
         assert main.main(["check", *files]) == 1
         assert "pay.yaml: 1 topic, 0 views, fine" in capsys.readouterr().out
     (schemas / "pay.yaml").unlink()
-    assert [*find(schemas, "pay").topics, *catalog.load_contracts()[0]["pay"].topics] == ["wrong", "wrong"]
+    assert [*find(schemas, "pay").topics, *catalog.load_contracts(schemas)[0]["pay"].topics] == ["wrong", "wrong"]
 
 
 LONG = "x" * 300

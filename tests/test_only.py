@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ import yaml
 import reports
 from bare_runs import bare_run
 from hindcast.common.errors import RequestError
+from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import bind_contract
 from hindcast.contract.load import _Loader
 from hindcast.plan import journal, planner
 from hindcast.runs import incremental_state
@@ -132,13 +135,13 @@ def test_inputs_stay_as_they_were_known_but_the_one_that_is_asked_for(
 def test_what_concerns_all_tables_is_not_done_for_one(
     only: str, past: list[tuple[str, str]], found: str, fix: str
 ) -> None:
-    contract = parsed(WIDER)
+    contract = bind_contract(parsed(WIDER), replace(read_settings(), warehouse="nowhere", kafka="nobody"))
     runs = [
         bare_run("shop", n, T0, state, contract=contract.hash if hash_ == "same" else "c0ffee")
         for n, (state, hash_) in enumerate(past, 1)
     ]
     with pytest.raises(RequestError) as refused:
-        planner.propose_plan("nowhere", "nobody", contract, "one", None, runs, only)
+        planner.propose_plan(contract, "one", None, runs, only)
     assert found in refused.value.found
     assert fix in refused.value.fix
 

@@ -298,12 +298,10 @@ def test_rows_of_another_pipeline_are_shown_only_to_who_may_read_it(settings: Se
     from hindcast.airflow.pages.explain import explain_row
 
     row = {"id": "q", "item": "naan", "price": 3, "timestamp": at(2), "_partition": 0, "_offset": 0}
-    told = explain_row(settings.warehouse, contract, "answers", row, RUNS[1], {"guest"})
+    told = explain_row(settings, contract, "answers", row, RUNS[1], {"guest"})
     assert told["parts"][1]["rows"] is None
     assert "you may not read that pipeline" in told["text"]
-    assert (
-        explain_row(settings.warehouse, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
-    )
+    assert explain_row(settings, contract, "answers", row, RUNS[1], {"guest", "shop"})["parts"][1]["rows"] == []
 
 
 @pytest.mark.parametrize(
@@ -323,7 +321,7 @@ def test_why_evaluates_what_was_looked_up_or_says_that_it_cannot(settings: Setti
     view = contract.views["bills"].model_copy(update={"join": join.model_copy(update={"on": on})})
     other = contract.model_copy(update={"views": {**contract.views, "bills": view}})
     row = {"customer": "dave", "timestamp": at(2), "_partition": 0, "_offset": 0}
-    told = explain_row(settings.warehouse, other, "bills", row, RUNS[1], {"shop"})
+    told = explain_row(settings, other, "bills", row, RUNS[1], {"shop"})
     assert words in told["text"]
 
 
@@ -351,7 +349,7 @@ def test_why_computes_no_constant_that_no_row_needs(
     view = contract.views[name].model_copy(update=change)
     other = contract.model_copy(update={"views": {**contract.views, name: view}})
     begun = time.monotonic()
-    told = explain_row(settings.warehouse, other, name, row, RUNS[1], {"shop"})
+    told = explain_row(settings, other, name, row, RUNS[1], {"shop"})
     assert (time.monotonic() - begun < 2, told["parts"][-1]["total"]) == (True, 1)
 
 

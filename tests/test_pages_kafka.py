@@ -245,7 +245,7 @@ def test_a_row_from_before_the_kafka_reading_is_told_as_it_was_derived(settings:
     from hindcast.airflow.pages.explain import explain_row
 
     old = {**ROWS["bills"][0], "systemFrom": RUNS[0] - timedelta(days=1)}
-    told = explain_row(settings.warehouse, contract, "bills", old, RUNS[1], {"live"})
+    told = explain_row(settings, contract, "bills", old, RUNS[1], {"live"})
     assert told["text"].startswith("One event of orders looked up prices")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,11 @@ def test_a_run_over_many_partitions_reads_only_those_that_have_something(
         assert (len(shown["rows"]), shown["partitions"]) == (10, len({it.partition for it in pieces}))
 
         p.send("prices", *((f"item{n}", {"price": n}, n + 200) for n in range(0, 24, 2)))
-        new = taken(p, run_steps.plan_run(p.name, "second"))
+        new = taken(p, run_steps.plan_run(read_settings(), p.name, "second"))
         assert len(new) <= 12
         assert new.isdisjoint(taken(p, 2))
         read = topics.read_records(
-            spark, broker, p.kafka("prices"), {partition: OffsetRange(*its) for partition, *its in new}
+            spark, p.settings, p.kafka("prices"), {partition: OffsetRange(*its) for partition, *its in new}
         )
         assert read.rdd.getNumPartitions() == min(8, len(new))
 
@@ -93,16 +94,17 @@ def taken(p: Pipeline, number: int) -> set[tuple[int, int, int]]:
 
 
 def test_a_large_partition_is_read_by_several_tasks_and_small_ones_share_them(spark: SparkSession, broker: str) -> None:
+    settings = replace(read_settings(), kafka=broker)
     produce.create_topics(broker, "partitions.shared", partitions=10)
     produce.send_records(
         broker, "partitions.shared", [produce.ProducerRecord(b"%d" % n, b"{}", at(n)) for n in range(50)]
     )
     with Cluster(broker) as cluster:
         held = cluster.read_offset_ranges("partitions.shared")
-    read = topics.read_records(spark, broker, "partitions.shared", held)
+    read = topics.read_records(spark, settings, "partitions.shared", held)
     assert read.rdd.getNumPartitions() == 8
     assert sorted((row["partition"], row["offset"]) for row in read.collect()) == [
         (p, offset) for p, r in held.items() for offset in range(*r)
     ]
     large = {0: OffsetRange(0, 4_000_000)}  # only planned
-    assert topics.read_records(spark, broker, "partitions.shared", large).rdd.getNumPartitions() == 40
+    assert topics.read_records(spark, settings, "partitions.shared", large).rdd.getNumPartitions() == 40

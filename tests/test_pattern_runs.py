@@ -145,7 +145,7 @@ def the_place_in_kafka_is_told(p: Pipeline, asia: str) -> None:
     ]
     (row,) = (row for row in p.raw("sales") if row["sale"] == "us1")
     known = journal.read_completed_runs(p.warehouse, p.name)[-1].known_at
-    told = explain_row(p.warehouse, p.contract, "sales", row, known, ["sales"])["text"]
+    told = explain_row(p.settings, p.contract, "sales", row, known, ["sales"])["text"]
     assert told == f"It comes from the record in {p.kafka('sales-us')}, partition 0, offset 2."
 
 
@@ -169,7 +169,7 @@ def a_refused_record_is_requeued_by_its_place_in_kafka(p: Pipeline, spark: Spark
         requeue.build_request(p.contract, topic="elsewhere")
     asked = requeue.build_request(p.contract, **asia, offsets=[1])
     assert requeue.count_waiting(p.warehouse, p.contract, asked) == {"sales": 1}
-    told = run_steps.run_requeue(spark, p.name, "requeue", asked).as_json()
+    told = run_steps.run_requeue(spark, read_settings(), p.name, "requeue", asked).as_json()
     assert told["topics"]["sales"]["requeued"] == {"accepted": 1}
     assert believed(p)["asia1"] == 51
     assert quarantine.list_refused(p.warehouse, p.contract).to_pylist() == []
@@ -187,7 +187,7 @@ def test_a_topic_that_is_deleted_stops_the_run_until_the_contract_goes_on_withou
         p.send("sales-us", ("us0", {"amount": 2}, 0))
         p.run("first")
         p.send("sales-us", ("us0", {"amount": 3}, 1))
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         deleted(p, "sales-us")  # with a record that was planned
         p.send("sales-eu", ("eu0", {"amount": 4}, 2))
         with pytest.raises(TopicError, match="offsets 1 to 1 are gone from Kafka: their topic was deleted") as refused:
@@ -214,7 +214,7 @@ def test_what_a_deleted_topic_had_in_a_plan_is_gone(spark: SparkSession, broker:
         made(p, eu=1, us=2)
         p.send("sales-eu", ("eu0", {"amount": 1}, 0))
         p.send("sales-us", *((f"us{n}", {"amount": n}, 0) for n in range(9)))
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         deleted(p, "sales-us")
         told = p.run("first")
         counts = [part["fates"] for part in told["topics"]["sales"]["partitions"]]
@@ -256,7 +256,7 @@ def test_a_pattern_that_matches_nothing(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, SALES.replace("sales-.*", "sails-.*")) as p:
         made(p, eu=1)
         with pytest.raises(TopicError, match="the pattern matches no topic") as refused:
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert refused.value.where == f"{broker}, pattern {p.kafka('sails-.*')}"
         assert refused.value.fix.startswith(f"did you mean '{p.kafka('sales-eu')}'?")
 
@@ -268,7 +268,7 @@ def test_a_topic_that_two_patterns_match(broker: str, tmp_path: Path) -> None:
         made(p, us=1)
         produce.create_topics(broker, p.kafka("sales-eu"))
         with pytest.raises(TopicError, match=r"the patterns of topics\.sales and topics\.eu both match it") as refused:
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert refused.value.where == f"sales, topic {p.kafka('sales-eu')}"
 
 

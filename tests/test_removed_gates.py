@@ -12,6 +12,7 @@ import reports
 from hindcast.airflow import tasks
 from hindcast.cli import main
 from hindcast.common.errors import RequestError
+from hindcast.common.settings import read_settings
 from hindcast.quality import hold_store
 from hindcast.runs import run_steps
 from pipelines import Pipeline, pipeline
@@ -65,7 +66,7 @@ def finish_release(p: Pipeline, approval: tuple[str, ...]) -> str:
     tasks.release(*approval, spark=p.spark)
     tasks.finish_release("shop", "approved", Events())
     assert p.states()[-1][1] == "completed"
-    return reports.format_report(run_steps.finish_run("shop", p.states()[-1][0]).as_json())
+    return reports.format_report(run_steps.finish_run(read_settings(), "shop", p.states()[-1][0]).as_json())
 
 
 def test_an_approval_is_published_when_the_last_gate_was_removed_meanwhile(
@@ -108,7 +109,7 @@ def test_an_approval_ends_well_when_its_table_was_removed(
         assert main.main(["release", "shop.dear"]) == 1
         assert "the contract has no table dear" in capsys.readouterr().err
         with pytest.raises(RequestError, match="the contract has no table dear"):
-            run_steps.plan_release("shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start)
+            run_steps.plan_release(read_settings(), "shop", "by a program", {"dear": ["{}"]}, "ann", p.contract.start)
         assert p.states()[-1] == (2, "completed")
         # It is derived anew when its table is back.
         p.write(TOPICS + VIEW)

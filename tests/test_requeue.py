@@ -10,6 +10,7 @@ import pytest
 import reports
 from hindcast.cli.main import main
 from hindcast.common.errors import QueryError, RequestError
+from hindcast.common.settings import read_settings
 from hindcast.ingest import fate_revisions, ledger, quarantine, requeue
 from hindcast.ops import journal_rebuild
 from hindcast.plan import journal, planner, plans
@@ -100,7 +101,7 @@ def refused(p: Pipeline, *, everything: bool = False) -> list[tuple[Any, ...]]:
 
 def requeued(p: Pipeline, spark: SparkSession, **asked: Any) -> dict[str, Any]:
     asked_for = requeue.build_request(p.contract, **asked)
-    return run_steps.run_requeue(spark, p.name, f"requeue-{len(p.states())}", asked_for).as_json()
+    return run_steps.run_requeue(spark, read_settings(), p.name, f"requeue-{len(p.states())}", asked_for).as_json()
 
 
 def send(p: Pipeline) -> None:
@@ -255,8 +256,6 @@ def test_a_requeue_is_told_alike_by_increments(
         p.write(limited(500, ALL))
         p.run()
         number = planner.ensure_plan(
-            p.warehouse,
-            broker,
             p.contract,
             "given up",
             instead=requeue.build_request(p.contract, reason="oversized"),
@@ -308,9 +307,9 @@ def test_a_requeue_that_died_is_finished(
 
                 patch.setattr(commits, function, dying)
             with pytest.raises(KeyboardInterrupt):
-                run_steps.run_requeue(spark, p.name, "dying", asked)
+                run_steps.run_requeue(spark, read_settings(), p.name, "dying", asked)
         if then == "retried":
-            told = run_steps.run_requeue(spark, p.name, "dying", asked).as_json()
+            told = run_steps.run_requeue(spark, read_settings(), p.name, "dying", asked).as_json()
             assert told["topics"]["menu"]["requeued"] == {"accepted": 2, "expired": 1, "null_key": 1}
             assert p.states() == [(1, "completed"), (2, "completed")]
         else:

@@ -167,16 +167,14 @@ def test_a_table_and_its_log_are_trimmed_and_late_records_are_right_all_the_same
             found = DeltaTable(f"{p.warehouse}/{p.name}/{name}")
             whole = found.version()
             assert found.delete(rows)["num_deleted_rows"]
-            told_of.append(
-                (words, [f"{it.check}: {it.found}" for it in verify_tables(p.warehouse, p.contract).findings])
-            )
+            told_of.append((words, [f"{it.check}: {it.found}" for it in verify_tables(p.contract).findings]))
             found.restore(whole)
         assert all(words in findings[0] for words, findings in told_of), told_of
         assert not again or {len(findings) for _, findings in told_of} == {1}, told_of
         DeltaTable(f"{p.warehouse}/{p.name}/logs/menu").update(
             updates={"streamTime": f"streamTime + {SECOND}"}, predicate='"offset" = 11'
         )
-        assert [it.check for it in verify_tables(p.warehouse, p.contract).findings] == ["stream time"]
+        assert [it.check for it in verify_tables(p.contract).findings] == ["stream time"]
 
 
 @pytest.mark.long
@@ -196,7 +194,7 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
             except CrashError:
                 assert ledger.read_ledger(p.warehouse, p.name).to_pylist() == counted, sorted(seen)
                 assert state(p, "menu", 2, moment(4)) == promised
-                assert verify_tables(p.warehouse, p.contract).findings == [], sorted(seen)
+                assert verify_tables(p.contract).findings == [], sorted(seen)
         assert {place.split()[0] for place in seen} >= {"describe", "append", "once", "remove"}
         assert sorted(row["offset"] for row in p.raw("logs/menu")) == [1, 2, 4, 6, 7], "the malformed one went too"
         assert p.raw("quarantine") == []
@@ -205,7 +203,7 @@ def test_a_trim_that_fails_at_every_commit_changes_no_answer_and_is_finished_by_
         p.run()
         assert sorted(p.believed("menu"), key=str) == sorted(AFTER, key=str)
         with pytest.raises(RequestError, match="no malformed record like that is left") as nothing:
-            run_steps.run_requeue(spark, p.name, "again", Requeue(("menu",)))
+            run_steps.run_requeue(spark, read_settings(), p.name, "again", Requeue(("menu",)))
         assert "was trimmed" in nothing.value.fix
 
         # another valid_time cannot date what was removed; a run under way, and another contract, are waited for

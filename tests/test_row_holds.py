@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import reference
+from hindcast.common.settings import read_settings
 from hindcast.ops import retention
 from hindcast.ops.erase import forget, records
 from hindcast.quality import hold_store
@@ -134,7 +135,7 @@ def release(p: Pipeline, name: str, *keys: str) -> dict[str, Any]:
     with p.here():
         named = {name: hold_store.find_held_keys(p.warehouse, p.name, name, keys)}
         name = f"release-{len(p.states())}"
-        return run_steps.run_release(p.spark, p.name, name, named, "ann", datetime.now(UTC)).as_json()
+        return run_steps.run_release(p.spark, read_settings(), p.name, name, named, "ann", datetime.now(UTC)).as_json()
 
 
 @pytest.mark.parametrize(

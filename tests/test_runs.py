@@ -14,6 +14,7 @@ import pytest
 import reports
 from bare_runs import OUTCOMES
 from hindcast.common.errors import GateError, RecordError, RunError, TableError, TopicError
+from hindcast.common.settings import read_settings
 from hindcast.ingest import topic_log
 from hindcast.plan import journal, planner
 from hindcast.plan.runs import Run
@@ -201,33 +202,33 @@ def test_a_gate_stops_the_view_and_the_next_run_takes_over(spark: SparkSession, 
 
 def test_an_unfinished_run_refuses_another_until_it_is_given_up(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        assert run_steps.plan_run(p.name, "first") == 1
-        assert run_steps.plan_run(p.name, "first") == 1, "a retry finds its plan"
+        assert run_steps.plan_run(read_settings(), p.name, "first") == 1
+        assert run_steps.plan_run(read_settings(), p.name, "first") == 1, "a retry finds its plan"
         with pytest.raises(RunError, match=r"run 1 \(first\) has not ended") as refused:
-            run_steps.plan_run(p.name, "second")
+            run_steps.plan_run(read_settings(), p.name, "second")
         assert "hindcast abandon restaurant" in refused.value.fix
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
-        assert run_steps.plan_run(p.name, "second") == 2
+        assert run_steps.plan_run(read_settings(), p.name, "second") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
         with pytest.raises(RunError, match="run 1 is abandoned"):
-            run_steps.finish_run(p.name, 1)
+            run_steps.finish_run(read_settings(), p.name, 1)
         with pytest.raises(RunError, match="run 7 is not planned"):
-            run_steps.finish_run(p.name, 7)
+            run_steps.finish_run(read_settings(), p.name, 7)
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 2), "by a test")
-        run_steps.plan_run(p.name, "requeue__1")
+        run_steps.plan_run(read_settings(), p.name, "requeue__1")
         with pytest.raises(RunError, match=r"run 3 \(requeue__1\) has not ended") as refused:
-            run_steps.plan_run(p.name, "third")
+            run_steps.plan_run(read_settings(), p.name, "third")
         assert "retry it (hindcast requeue restaurant); " in refused.value.fix
 
 
 def test_a_run_that_was_stopped_is_planned_anew_by_a_retry_of_its_plan(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         journal.append_entry(
             p.warehouse, replace(journal.read_active_run(p.warehouse, p.name, 1), outcome=OUTCOMES["stopped"])
         )
         p.send("orders", ("ann", {"item": "curry", "quantity": 1}, 1))
-        assert run_steps.plan_run(p.name, "first") == 2
+        assert run_steps.plan_run(read_settings(), p.name, "first") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
         again = journal.read_active_run(p.warehouse, p.name, 2).plan
         assert sum(again.topics["orders"].planned_counts.values()) == 1, "with what has come since"
@@ -235,27 +236,27 @@ def test_a_run_that_was_stopped_is_planned_anew_by_a_retry_of_its_plan(broker: s
 
 def test_a_retry_finishes_the_plan_that_was_stored_not_what_came_since(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         first = journal.read_active_run(p.warehouse, p.name, 1)
         tell(p, SEED)
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         assert journal.read_active_run(p.warehouse, p.name, 1) == first
 
 
 def test_a_contract_changed_before_anything_was_written_is_planned_anew(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed after the run was planned") as refused:
-            run_steps.finish_run(p.name, 1)
+            run_steps.finish_run(read_settings(), p.name, 1)
         assert "run its plan step again" in refused.value.fix
-        assert run_steps.plan_run(p.name, "first") == 2
+        assert run_steps.plan_run(read_settings(), p.name, "first") == 2
         assert p.states() == [(1, "abandoned"), (2, "planned")]
 
 
 def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         patch.setattr(
             planner, "read_last_run", lambda table: 1 if table.name == "logs/menu" else 0
         )  # its log has run 1
@@ -265,16 +266,16 @@ def test_a_contract_changed_under_way_is_refused(broker: str, tmp_path: Path) ->
         assert "stays, and the next run continues after it" in told
         p.write(RESTAURANT.replace("quantity * price", "quantity + price"))
         with pytest.raises(RunError, match="the contract was changed while the run was under way") as refused:
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert "put the contract back and retry, or abandon the run: hindcast abandon restaurant" in refused.value.fix
 
 
 def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p, pytest.MonkeyPatch.context() as patch:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         planner.abandon_run(p.warehouse, journal.read_active_run(p.warehouse, p.name, 1), "by a test")
         seen = tables.open_table(journal.runs_table(p.warehouse, p.name))
-        run_steps.plan_run(p.name, "second")
+        run_steps.plan_run(read_settings(), p.name, "second")
         mine = journal.read_active_run(p.warehouse, p.name, 2)
         with pytest.raises(RunError, match="another run of restaurant was planned as number 2"):
             journal.append_entry(p.warehouse, mine)
@@ -286,21 +287,21 @@ def test_of_two_that_plan_the_same_run_one_fails(broker: str, tmp_path: Path) ->
 
 def test_known_at_grows_even_where_the_clock_goes_back(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         run = journal.read_active_run(p.warehouse, p.name, 1)
         ahead = run.known_at + timedelta(minutes=50)
         planner.abandon_run(p.warehouse, run, "by a test")
         second = Run(replace(run.plan, run=2, run_id="second", known_at=ahead))
         journal.append_entry(p.warehouse, second)
         planner.abandon_run(p.warehouse, second, "by a test")
-        run_steps.plan_run(p.name, "third")
+        run_steps.plan_run(read_settings(), p.name, "third")
         assert journal.read_active_run(p.warehouse, p.name, 3).known_at == ahead + timedelta(microseconds=1)
 
 
 def test_an_interval_bounds_what_is_planned(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
-        run_steps.plan_run(p.name, "first", T0 + timedelta(seconds=3))
+        run_steps.plan_run(read_settings(), p.name, "first", T0 + timedelta(seconds=3))
         topics = journal.read_active_run(p.warehouse, p.name, 1).plan.topics
         assert {name: topic.as_json()["partitions"] for name, topic in topics.items()} == {
             "menu": [{"partition": 0, "anchor": 0, "start": 0, "end": 2}],
@@ -312,14 +313,14 @@ def test_nothing_is_planned_without_a_topic(broker: str, tmp_path: Path) -> None
     with pipeline(None, broker, tmp_path) as p:
         p.path.write_text(p.path.read_text(encoding="utf-8").replace(p.kafka("menu"), "nowhere"), encoding="utf-8")
         with pytest.raises(TopicError, match="the topic does not exist"):
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert p.states() == []
 
 
 def test_nothing_is_planned_with_an_expectation_that_is_not_there(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path, GATED.replace("be_in_set", "be_in_sett")) as p:
         with pytest.raises(Exception, match="no expectation 'expect_column_values_to_be_in_sett'") as refused:
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert "did you mean 'expect_column_values_to_be_in_set'?" in str(refused.value)
         assert p.states() == []
 
@@ -330,7 +331,7 @@ def test_nothing_is_written_into_a_folder_that_is_not_ours(broker: str, tmp_path
         theirs.parent.mkdir(parents=True)
         theirs.write_text("dear all")
         with pytest.raises(TableError, match="is not a Delta table") as refused:
-            run_steps.plan_run(p.name, "first")
+            run_steps.plan_run(read_settings(), p.name, "first")
         assert refused.value.where == str(theirs.parent)
         assert "HINDCAST_WAREHOUSE" in refused.value.fix
         assert [f.name for f in Path(p.warehouse).rglob("*") if f.is_file()] == ["letter.txt"]
@@ -339,16 +340,16 @@ def test_nothing_is_written_into_a_folder_that_is_not_ours(broker: str, tmp_path
 def test_fates_that_do_not_add_up_fail_the_run(broker: str, tmp_path: Path) -> None:
     with pipeline(None, broker, tmp_path) as p:
         tell(p, SEED)
-        run_steps.plan_run(p.name, "first")
+        run_steps.plan_run(read_settings(), p.name, "first")
         with pytest.raises(RunError, match=r"3 offsets were planned \(0 to 2\), but 0 have a fate: {}") as refused:
-            run_steps.finish_run(p.name, 1)
+            run_steps.finish_run(read_settings(), p.name, 1)
         assert refused.value.where.endswith("logs/menu, partition 0, run 1")
         assert p.states() == [(1, "planned")]
 
 
 def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
     with restaurant.here():
-        again = run_steps.finish_run("restaurant", 2).as_json()
+        again = run_steps.finish_run(read_settings(), "restaurant", 2).as_json()
     told = {run.number: run.detail for run in journal.read_runs(restaurant.warehouse, "restaurant")}
     assert again == told[2]
     assert json.loads(json.dumps(again)) == again

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import pytest
 
 from hindcast.airflow import connections
 from hindcast.common.errors import FINAL_ERRORS, AccessError, SettingsError, TopicError
+from hindcast.common.settings import read_settings
 from hindcast.kafka import access_errors, jvm_credentials, produce, security, topic_patterns
 from hindcast.kafka.security import PREFIX, VARIABLES, Security
 from hindcast.kafka.topic_patterns import MemberPartition
@@ -217,7 +219,7 @@ class TestHandover:
 
     def options(self, patch: pytest.MonkeyPatch, **told: str) -> dict[str, str]:
         use(patch, {f"{PREFIX}{name}": value for name, value in told.items()})
-        return jvm_credentials.kafka_options(BROKERS)
+        return jvm_credentials.kafka_options(replace(read_settings(), kafka=BROKERS))
 
     def test_plaintext_needs_the_brokers_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.options(monkeypatch) == {"kafka.bootstrap.servers": BROKERS}

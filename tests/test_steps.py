@@ -123,7 +123,7 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
     counts = {"opened": 0, "closed": 0, "corrected": 0}
     tables = {"menu": counts, "orders": {**counts, "opened": 2}, "bills": {**counts, "closed": 1, "corrected": 1}}
     report = {"pipeline": "restaurant", "run": 3, "knownAt": "2026-01-05T12:00:00+00:00", "tables": tables}
-    assert assets.send_asset_events(Events(), RunReport.from_json(report)) == ["orders", "bills"]  # type: ignore[arg-type]
+    assert assets.send_asset_events("/w", Events(), RunReport.from_json(report)) == ["orders", "bills"]  # type: ignore[arg-type]
     told = {"pipeline": "restaurant", "run": 3, "knownAt": report["knownAt"]}
     assert sent == [
         ("restaurant.orders", {**told, **counts, "opened": 2}),
@@ -131,10 +131,10 @@ def test_an_event_is_sent_for_each_table_of_which_something_was_published() -> N
     ]
 
 
-def test_an_asset_is_where_its_table_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asset_is_where_its_table_lies() -> None:
     for warehouse, uri in (("/w h", "file:///w%20h/shop/menu"), ("s3a://bucket/w", "s3a://bucket/w/shop/menu")):
-        monkeypatch.setenv("HINDCAST_WAREHOUSE", warehouse)
-        assert (assets.table_asset("shop.menu").name, assets.table_asset("shop.menu").uri) == ("shop.menu", uri)
+        asset = assets.table_asset(warehouse, "shop.menu")
+        assert (asset.name, asset.uri) == ("shop.menu", uri)
 
 
 BACKFILL, HOURLY, BY_HAND = "backfill__2026-01-02T00:00:00+00:00", "scheduled__2026-01-05T12:00:00+00:00", "mine"
@@ -245,6 +245,6 @@ def test_every_step_of_tables_has_its_job_and_its_task(monkeypatch: pytest.Monke
         for table in step.list_tables(restaurant):
             execute("restaurant", "7", table, spark=None)
     tables = [*restaurant.topics, *restaurant.ordered_views]
-    assert [(name, *arguments[1:]) for name, *arguments in done] == [
+    assert [(name, *arguments[2:]) for name, *arguments in done] == [
         ("replay" if table in restaurant.topics else "build", "restaurant", 7, table) for table in tables
     ]

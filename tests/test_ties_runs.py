@@ -125,7 +125,7 @@ HOLDING = (
 def release(p: Pipeline) -> dict[str, Any]:
     assert p.spark is not None
     keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ())}
-    return run_steps.run_release(p.spark, p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
+    return run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
 
 
 @pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])

@@ -97,7 +97,7 @@ def test_what_only_spark_finds_is_refused_before_anything_is_written(
 def test_check_asks_spark_where_it_is_told_to(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hindcast.cli.commands.shared.open_session", lambda _: spark)
+    monkeypatch.setattr("hindcast.cli.commands.shared.open_session", lambda *_: spark)
     good, bad = tmp_path / "good.yaml", tmp_path / "days.yaml"
     good.write_text((CONTRACT % SOUND).replace("pipeline: days", "pipeline: good"))
     bad.write_text(CONTRACT % ("at", "\"coalesce(at, lower('NOW'))\"", "max(at)"))

@@ -86,7 +86,7 @@ def upgraded_amid_runs(spark: SparkSession, p: Pipeline, form: str, mode: str) -
     assert wrong(p) == []
     based = Path(p.warehouse, p.name, "base/menu")
     based.rename(p.folder / "away")
-    [lost] = verify_tables(p.warehouse, p.contract).findings
+    [lost] = verify_tables(p.contract).findings
     assert (lost.check, lost.table) == ("published", "base/menu")
     assert "is not there, and run 1 has published it" in lost.found
     (p.folder / "away").rename(based)
@@ -232,7 +232,7 @@ def test_runs_and_the_background_do_not_disturb_each_other(
             if here == place and not met:
                 met.append(here)
                 if "commit_change" in place:
-                    upgrade.migrate_rows(spark, p.table("menu"))
+                    upgrade.migrate_rows(spark, p.table("menu"), p.settings.chunk)
                 else:
                     p.run("second")
 
@@ -275,7 +275,7 @@ def answered(p: Pipeline) -> None:
     marked = tables.read_marks(DeltaTable(p.table("menu").path))
     completed = journal.read_completed_runs(p.warehouse, p.name)
     if journal.read_runs(p.warehouse, p.name):
-        assert verify_tables(p.warehouse, p.contract).findings == []
+        assert verify_tables(p.contract).findings == []
     plain = upgrades.plainly(p, "item", "price")
     assert plain == ordered([(item, float(price)) for item, price, *_ in upgrades.PLAIN["versioned"]])
     if marked is not None and completed:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from hindcast.common.settings import read_settings
 from hindcast.ingest import ledger, requeue
 from hindcast.kafka.topics import millis
 from hindcast.ops import journal_rebuild
@@ -193,7 +194,7 @@ def test_what_is_requeued_is_dated_anew_too_and_moves_no_stream_time(
 
         def requeued(**asked: Any) -> dict[str, Any]:
             told = run_steps.run_requeue(
-                spark, p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
+                spark, read_settings(), p.name, f"requeue-{len(p.states())}", requeue.build_request(p.contract, **asked)
             )
             return dict(told.topics["menu"].requeued or {})
 

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from hindcast.cli import main
 from hindcast.common.errors import PlatformError
+from hindcast.common.settings import read_settings
 from hindcast.ingest import requeue
 from hindcast.ops.verify import definition
 from hindcast.ops.verify.rectangles import FOREVER, Rectangle, find_overlap
@@ -102,7 +103,7 @@ def healthy(
         p.send("orders", ("eve", {"item": "curry", "quantity": 99}, 6), ("fay", {"item": "tea", "quantity": 1}, 7))
         p.run()
         found.append(checks(verified(p)))
-        run_steps.run_requeue(spark, p.name, "again", requeue.build_request(p.contract))
+        run_steps.run_requeue(spark, read_settings(), p.name, "again", requeue.build_request(p.contract))
         found.append(checks(verified(p)))
         yield Healthy(p, found)
 
@@ -114,7 +115,7 @@ def copy(healthy: Healthy, tmp_path: Path) -> Pipeline:
 
 
 def verified(p: Pipeline, name: str | None = None) -> VerifyReport:
-    return verify_tables(p.warehouse, p.contract, name)
+    return verify_tables(p.contract, name)
 
 
 def checks(told: VerifyReport) -> list[str]:
@@ -383,7 +384,7 @@ def derived(p: Pipeline, *, whole: bool = True) -> VerifyReport:
     spark = p.spark
     assert spark is not None
     with p.here():
-        return verify_tables(p.warehouse, p.contract, spark=lambda: spark, whole=whole)
+        return verify_tables(p.contract, spark=lambda: spark, whole=whole)
 
 
 @pytest.mark.slow
@@ -466,7 +467,7 @@ def test_without_a_session_the_rest_is_told(copy: Pipeline) -> None:
         raise PlatformError("Spark's extra jars are missing", fix="run `make setup`")
 
     file(copy, "bills").unlink()
-    told = verify_tables(copy.warehouse, copy.contract, spark=no_jars)
+    told = verify_tables(copy.contract, spark=no_jars)
     assert checks(told) == ["files: bills"]
     assert "Spark's extra jars are missing" in told.not_checked[0]
 

@@ -17,7 +17,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from hindcast.bitemporal.predicates import Question
+from hindcast.common.settings import read_settings
 from hindcast.contract import find
+from hindcast.contract.bound import find_bound_contract
 from hindcast.ops.upgrade import downgrade, upgrade
 from hindcast.plan import journal
 from hindcast.query import read
@@ -130,7 +132,7 @@ def taken_over(spark: SparkSession, p: Pipeline, mode: str) -> None:
     """The first run of an upgrade, and nothing after it."""
     asked = upgrade.plan_takeover(p.contract, p.table("menu"), mode)
     assert asked is not None
-    run_steps.run_upgrade(spark, p.name, "upgrade__first", asked)
+    run_steps.run_upgrade(spark, read_settings(), p.name, "upgrade__first", asked)
 
 
 def upgraded(spark: SparkSession, p: Pipeline, mode: str) -> list[str]:
@@ -228,7 +230,6 @@ def watched(stop: Callable[[str], None], patch: Callable[[Any, str, Any], None] 
 def main(pipeline: str, to: str, seen: str) -> None:
     """A process that upgrades by a mode, or downgrades to a format; it kills itself after the first commit not seen."""
     from hindcast.common.session import open_session
-    from hindcast.common.settings import read_settings
 
     spark = open_session("upgrade", {"spark.master": "local[2]", "spark.driver.memory": "1g"}, small=True)
 
@@ -242,7 +243,7 @@ def main(pipeline: str, to: str, seen: str) -> None:
             os.killpg(0, signal.SIGKILL)
 
     watched(die)
-    contract = find(read_settings().schemas, pipeline)
+    contract = find_bound_contract(read_settings(), pipeline)
     if to in upgrade.MODES:
         upgrade.upgrade_table(spark, contract, "menu", to)
     else:

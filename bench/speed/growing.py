@@ -187,13 +187,14 @@ def _next(it: Grown) -> int:
 
 def _run(spark: SparkSession, it: Grown, contract: Contract, run: int) -> None:
     """A run of Hindcast's, from its log on."""
+    from hindcast.common.settings import read_settings
     from hindcast.plan import journal
     from hindcast.runs import run_steps
 
     entry = _entry(it, contract, run)
     journal.append_entry(it.warehouse, entry)
     _log(spark, it, contract, run)
-    run_steps.replay_topic(spark, "growing", run, "prices")
+    run_steps.replay_topic(spark, read_settings(), "growing", run, "prices")
     journal.append_entry(it.warehouse, replace(entry, outcome=Completed({"tables": {}})))
 
 

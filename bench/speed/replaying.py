@@ -59,11 +59,14 @@ def measure(
 
 
 def _replayed(spark: SparkSession, output: Path, servers: str) -> Any:  # noqa: ARG001  # as the other one
+    from hindcast.common.settings import read_settings
     from hindcast.runs import run_steps
     from hindcast.store import tables
 
     os.environ |= {"HINDCAST_WAREHOUSE": str(output), "HINDCAST_VAR": str(output)}
-    run_steps.replay_topic(spark, "replayed", run_steps.plan_run("replayed", f"bench-{time.time_ns()}"), "prices")
+    settings = read_settings()
+    run = run_steps.plan_run(settings, "replayed", f"bench-{time.time_ns()}")
+    run_steps.replay_topic(spark, settings, "replayed", run, "prices")
     return lambda: tables.count_rows(tables.log_table(str(output), "replayed", "prices"))
 
 

@@ -34,6 +34,7 @@ views:
 
 def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwatched) -> list[Measured]:
     """Each round is two runs of ten orders: one replays them by spark-submit, one in the shared session."""
+    from hindcast.common.settings import read_settings
     from hindcast.kafka import produce
     from hindcast.kafka.produce import ProducerRecord
     from hindcast.runs import run_steps
@@ -47,6 +48,7 @@ def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwat
         names = {"SCHEMAS": "schemas", "WAREHOUSE": "warehouse", "VAR": "var"}
         os.environ |= {f"HINDCAST_{name}": str(place / part) for name, part in names.items()}
         os.environ["HINDCAST_KAFKA"] = servers
+        settings = read_settings()
         produce.create_topics(servers, "prices", "orders")
         produce.send_records(servers, "prices", [ProducerRecord(b"curry", b'{"price": 8}', 1_767_225_660_000)])
 
@@ -58,26 +60,26 @@ def measure(spark: SparkSession, folder: Path, rounds: int, watch: Watch = unwat
 
         for warm, count in enumerate((BEFORE, RECORDS)):
             produce.send_records(servers, "orders", orders(count, warm))
-            run_steps.run_pipeline(spark, "small", f"warm-{warm}")
+            run_steps.run_pipeline(spark, settings, "small", f"warm-{warm}")
         for number in range(2 * rounds):
             produce.send_records(servers, "orders", orders(RECORDS, number + 3))
-            run = run_steps.plan_run("small", f"run-{number}")
-            run_steps.replay_topic(spark, "small", run, "prices")
+            run = run_steps.plan_run(settings, "small", f"run-{number}")
+            run_steps.replay_topic(spark, settings, "small", run, "prices")
             shared = number % 2
             begun = time.monotonic()
             if shared:
-                watch(f"g {SHARED}", partial(run_steps.replay_topic, spark, "small", run, "orders"))
+                watch(f"g {SHARED}", partial(run_steps.replay_topic, spark, settings, "small", run, "orders"))
             else:
                 _submit("small", run, "orders")
             found[SHARED if shared else SUBMIT].seconds.append(time.monotonic() - begun)
             begun = time.monotonic()
-            note = watch(f"g {BUILD}", partial(run_steps.build_view, spark, "small", run, "bills"))
+            note = watch(f"g {BUILD}", partial(run_steps.build_view, spark, settings, "small", run, "bills"))
             assert note.opened == RECORDS, note
             if shared:
                 found[BUILD].seconds.append(time.monotonic() - begun)
                 seconds = {data: round(it.seconds[-1], 2) for data, it in found.items()}
                 print(f"g round {number // 2 + 1}  {seconds}", flush=True)
-            run_steps.finish_run("small", run)
+            run_steps.finish_run(settings, "small", run)
     return [*found.values(), *_airflow()]
 
 

@@ -23,9 +23,10 @@ def ours(spark: SparkSession, place: Inputs, kind: str, view: str) -> Contestant
 
 def build(spark: SparkSession, kind: str, view: str) -> None:
     """The step itself."""
+    from hindcast.common.settings import read_settings
     from hindcast.runs import run_steps
 
-    run_steps.build_view(spark, kind, 1, view)
+    run_steps.build_view(spark, read_settings(), kind, 1, view)
 
 
 def copy(spark: SparkSession, place: Inputs, kind: str, view: str) -> Contestant:

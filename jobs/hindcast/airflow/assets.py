@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset, AssetAlias
 
-from hindcast.common.settings import read_settings
-
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorsProtocol
 
@@ -21,9 +19,8 @@ if TYPE_CHECKING:
     from hindcast.report.run_report import RunReport
 
 
-def table_asset(table: str) -> Asset:
-    """Return the asset of a table, with the table's name (`restaurant.bills`) and its location as URI."""
-    warehouse = read_settings().warehouse
+def table_asset(warehouse: str, table: str) -> Asset:
+    """Return the asset of a table, named like it (`restaurant.bills`), with its location in the warehouse as URI."""
     location = f"{warehouse}/{table.replace('.', '/')}"
     return Asset(name=table, uri=location if "://" in warehouse else Path(location).as_uri(), group="hindcast")
 
@@ -33,7 +30,7 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
     return AssetAlias(pipeline, group="hindcast")
 
 
-def send_asset_events(events: OutletEventAccessorsProtocol, report: RunReport) -> list[str]:
+def send_asset_events(warehouse: str, events: OutletEventAccessorsProtocol, report: RunReport) -> list[str]:
     """Send the events of a completed run, given its report, and return the tables that they are for."""
     pipeline, published = report.pipeline, []
     known_at = report.known_at.isoformat() if report.known_at else None
@@ -41,7 +38,7 @@ def send_asset_events(events: OutletEventAccessorsProtocol, report: RunReport) -
         if table.opened + table.closed:
             counts = {"opened": table.opened, "closed": table.closed, "corrected": table.corrected}
             extra = {"pipeline": pipeline, "run": report.run, "knownAt": known_at, **counts}
-            events[pipeline_alias(pipeline)].add(table_asset(f"{pipeline}.{name}"), extra={**extra})
+            events[pipeline_alias(pipeline)].add(table_asset(warehouse, f"{pipeline}.{name}"), extra={**extra})
             published.append(name)
     return published
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from hindcast.contract import Contract, View, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.expressions import resolve
 from hindcast.contract.parsing import find_columns
 from hindcast.contract.sensitive import find_sensitive_columns
@@ -125,16 +126,16 @@ def build_step_facets(step: str, pipeline: str, table: str) -> OperatorLineage |
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from hindcast.common.settings import read_settings
-    from hindcast.contract import find
+    from hindcast.contract.bound import find_bound_contract
 
     if step not in TABLE_STEPS:
         return None
-    contract = find(read_settings().schemas, pipeline)
+    contract = find_bound_contract(read_settings(), pipeline)
     inputs, output = build_datasets(contract, table)
     return OperatorLineage(inputs=inputs, outputs=[output])
 
 
-def build_datasets(contract: Contract, name: str) -> tuple[list[InputDataset], OutputDataset]:
+def build_datasets(contract: BoundContract, name: str) -> tuple[list[InputDataset], OutputDataset]:
     """Return the inputs and the table of a step as OpenLineage's datasets, with schemas and column lineage."""
     from openlineage.client.event_v2 import InputDataset, OutputDataset
     from openlineage.client.facet_v2 import column_lineage_dataset as c
@@ -143,7 +144,7 @@ def build_datasets(contract: Contract, name: str) -> tuple[list[InputDataset], O
     datasets = (
         {name: _kafka_datasets(contract, name)}
         if name in contract.topics
-        else {i: [_delta_dataset(_table_address(contract, i))] for i in contract.views[name].inputs}
+        else {i: [_delta_dataset(contract.warehouse, _table_address(contract, i))] for i in contract.views[name].inputs}
     )
     lineage = topic_lineage(known[name], name) if name in contract.topics else view_lineage(contract, name)
 
@@ -157,7 +158,8 @@ def build_datasets(contract: Contract, name: str) -> tuple[list[InputDataset], O
     columns = {column: c.Fields(fields(sources, "DIRECT")) for column, sources in lineage.columns.items()}
     facet = c.ColumnLineageDatasetFacet(columns, fields(lineage.every, "INDIRECT"))
     output = OutputDataset(
-        *_delta_dataset(_table_address(contract, name)), facets=_build_dataset_facets(contract, name, known[name])
+        *_delta_dataset(contract.warehouse, _table_address(contract, name)),
+        facets=_build_dataset_facets(contract, name, known[name]),
     )
     output.facets = {**(output.facets or {}), "columnLineage": facet}
     return [
@@ -188,25 +190,23 @@ def _table_address(contract: Contract, name: str) -> str:
     return contract.inputs[name].table if name in contract.inputs else f"{contract.pipeline}.{name}"
 
 
-def _delta_dataset(address: str) -> tuple[str, str]:
+def _delta_dataset(warehouse: str, address: str) -> tuple[str, str]:
     """Return the namespace and name of a table, by OpenLineage's rules for file systems and object stores.
 
-    >>> _delta_dataset("restaurant.bills")  # in s3a://bucket/warehouse
+    >>> _delta_dataset("s3a://bucket/warehouse", "restaurant.bills")
     ('s3://bucket', 'warehouse/restaurant/bills')
     """
     from hindcast.airflow.assets import table_asset
 
-    uri = urlsplit(table_asset(address).uri)
+    uri = urlsplit(table_asset(warehouse, address).uri)
     if uri.scheme == "file":
         return "file", unquote(uri.path)
     return f"{uri.scheme.replace('s3a', 's3')}://{uri.netloc}", uri.path.lstrip("/")
 
 
-def _kafka_datasets(contract: Contract, name: str) -> list[tuple[str, str]]:
+def _kafka_datasets(contract: BoundContract, name: str) -> list[tuple[str, str]]:
     """Return the namespace and name of each Kafka topic of a contract's topic; several if it has a pattern."""
-    from hindcast.common.settings import read_settings
-
-    settings = read_settings()
+    settings = contract.settings
     members = journal.read_members(settings.warehouse, contract, name).values()
     topics = sorted({member.topic for member in members}) or [contract.kafka_topic(name)]
     return [(f"kafka://{settings.kafka.split(',')[0].strip()}", topic) for topic in topics]

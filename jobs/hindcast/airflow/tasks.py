@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hindcast.common.json_values import JsonObject
+    from hindcast.common.settings import Settings
     from hindcast.runs.table_steps import TableStep
 
 
@@ -59,15 +60,14 @@ def plan(pipeline: str, **context: Unpack[Context]) -> PokeReturnValue:
         if context["params"]["preview"]:
             ti.xcom_push("until", request.until.isoformat() if request.until else "")
             raise AirflowSkipException("this run is only a preview")
-        begun = any(
-            r.run_id == run_id and not r.is_finished for r in journal.read_runs(read_settings().warehouse, pipeline)
-        )
-        can_hold = find(read_settings().schemas, pipeline).can_hold
+        settings = read_settings()
+        begun = any(r.run_id == run_id and not r.is_finished for r in journal.read_runs(settings.warehouse, pipeline))
+        can_hold = find(settings.schemas, pipeline).can_hold
         if not begun and (waiting := _describe_predecessor(ti, dag_run.run_type, run_id, can_hold=can_hold)):
             print(waiting)
             return PokeReturnValue(is_done=False)
         try:
-            number = run_steps.plan_run(pipeline, run_id, *request)
+            number = run_steps.plan_run(settings, pipeline, run_id, *request)
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -104,13 +104,15 @@ def plan_release(pipeline: str, name: str, until: str, by: str, labels: str) -> 
     from airflow.sdk import PokeReturnValue
 
     from hindcast.airflow import connections
+    from hindcast.common.settings import read_settings
     from hindcast.runs import run_steps
 
     with _raise_airflow_errors():
         connections.apply_connection()
-        keys = _read_chosen_keys(pipeline, until, labels)
+        settings = read_settings()
+        keys = _read_chosen_keys(settings, pipeline, until, labels)
         try:
-            number = run_steps.plan_release(pipeline, name, keys, by, datetime.fromisoformat(until))
+            number = run_steps.plan_release(settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -141,9 +143,10 @@ def table_callable(step: TableStep) -> Callable[..., JsonObject]:
                 from hindcast.airflow import connections
 
                 connections.apply_connection()
+            from hindcast.common.settings import read_settings
             from hindcast.runs import run_steps
 
-            return run_steps.execute_step(spark, pipeline, int(run), step, name).as_json()
+            return run_steps.execute_step(spark, read_settings(), pipeline, int(run), step, name).as_json()
 
     execute.__name__ = execute.__qualname__ = step.name
     return execute
@@ -159,8 +162,9 @@ def preview(pipeline: str, until: str, only: str, spark: SparkSession) -> None:
         from hindcast.runs import run_preview
 
         connections.apply_connection()
-        end = read.moment_of(read_settings().warehouse, pipeline, until) if until else None
-        print(run_preview.format_preview(previews.preview_run(spark, pipeline, end, only or None)))
+        settings = read_settings()
+        end = read.moment_of(settings.warehouse, pipeline, until) if until else None
+        print(run_preview.format_preview(previews.preview_run(spark, settings, pipeline, end, only or None)))
 
 
 def pipelines() -> list[list[str]]:
@@ -196,13 +200,15 @@ def finish(pipeline: str, run: int, outlet_events: OutletEventAccessorsProtocol 
     """
     with _raise_airflow_errors():
         from hindcast.airflow import assets
+        from hindcast.common.settings import read_settings
         from hindcast.report import report_text
         from hindcast.runs import run_steps
 
-        report = run_steps.finish_run(pipeline, run)
+        settings = read_settings()
+        report = run_steps.finish_run(settings, pipeline, run)
         print(report_text.format_report(report))
         assert outlet_events is not None  # noqa: S101  # Airflow passes it
-        assets.send_asset_events(outlet_events, report)
+        assets.send_asset_events(settings.warehouse, outlet_events, report)
         return any(held.newly or held.grown for held in report.held_keys.values())
 
 
@@ -249,12 +255,14 @@ def release(pipeline: str, name: str, until: str, by: str, labels: str, spark: S
     """Publish what a person has approved, in the planned run `name`, and print its report."""
     with _raise_airflow_errors():
         from hindcast.airflow import connections
+        from hindcast.common.settings import read_settings
         from hindcast.report import report_text
         from hindcast.runs import run_steps
 
         connections.apply_connection()
-        keys = _read_chosen_keys(pipeline, until, labels)
-        report = run_steps.run_release(spark, pipeline, name, keys, by, datetime.fromisoformat(until))
+        settings = read_settings()
+        keys = _read_chosen_keys(settings, pipeline, until, labels)
+        report = run_steps.run_release(spark, settings, pipeline, name, keys, by, datetime.fromisoformat(until))
         print(report_text.format_report(report))
 
 
@@ -266,11 +274,10 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         from hindcast.common.settings import read_settings
         from hindcast.quality import hold_store
 
-        keys = _read_chosen_keys(pipeline, until, labels)
+        settings = read_settings()
+        keys = _read_chosen_keys(settings, pipeline, until, labels)
         try:
-            rejected = hold_store.reject_keys(
-                read_settings().warehouse, pipeline, keys, by, datetime.fromisoformat(until)
-            )
+            rejected = hold_store.reject_keys(settings.warehouse, pipeline, keys, by, datetime.fromisoformat(until))
         except BusyError as busy:
             print(busy)
             return PokeReturnValue(is_done=False)
@@ -281,13 +288,11 @@ def reject(pipeline: str, until: str, by: str, labels: str) -> PokeReturnValue:
         return PokeReturnValue(is_done=True)
 
 
-def _read_chosen_keys(pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
+def _read_chosen_keys(settings: Settings, pipeline: str, until: str, labels: str) -> dict[str, list[str]]:
     """Return the keys (as JSON) by table that a person chose (`approval.choose_keys`)."""
-    from hindcast.common.settings import read_settings
     from hindcast.contract import find
     from hindcast.quality import approval
 
-    settings = read_settings()
     return approval.choose_keys(
         settings.warehouse, find(settings.schemas, pipeline), datetime.fromisoformat(until), labels
     )

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hindcast.cli.commands import local, reading, running, upkeep
+from hindcast.common.settings import Settings
 
-Command = Callable[[argparse.Namespace], int]
+Command = Callable[[argparse.Namespace, Settings], int]
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _refuse_odd_text(arguments)
         command: Command = arguments.command
-        with step_events.write_event_lines(read_settings()), limit_access(read_settings()):
-            return command(arguments)
+        settings = read_settings()
+        with step_events.write_event_lines(settings), limit_access(settings):
+            return command(arguments, settings)
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)
         return BUSY if isinstance(error, BusyError) else int(arguments.failed)
@@ -84,27 +85,30 @@ def step(name: str, argv: Sequence[str]) -> int:
 
     pipeline, *others = argv
     try:
+        settings = read_settings()
         with (
-            step_events.write_event_lines(read_settings(), os.environ.get(step_events.EVENTS_VARIABLE)),
-            limit_access(read_settings()),
+            step_events.write_event_lines(settings, os.environ.get(step_events.EVENTS_VARIABLE)),
+            limit_access(settings),
         ):
             if name == "preview":
-                until = read.moment_of(read_settings().warehouse, pipeline, others[0]) if others[0] else None
+                until = read.moment_of(settings.warehouse, pipeline, others[0]) if others[0] else None
                 print(
-                    run_preview.format_preview(preview.preview_run(open_session(), pipeline, until, others[1] or None))
+                    run_preview.format_preview(
+                        preview.preview_run(open_session(), settings, pipeline, until, others[1] or None)
+                    )
                 )
             elif name == "release":
                 run_id, shown, by, labels = others
-                looked_at, contract = datetime.fromisoformat(shown), find(read_settings().schemas, pipeline)
-                keys = approval.choose_keys(read_settings().warehouse, contract, looked_at, labels)
-                fields = run_steps.run_release(open_session(), pipeline, run_id, keys, by, looked_at)
+                looked_at, contract = datetime.fromisoformat(shown), find(settings.schemas, pipeline)
+                keys = approval.choose_keys(settings.warehouse, contract, looked_at, labels)
+                fields = run_steps.run_release(open_session(), settings, pipeline, run_id, keys, by, looked_at)
                 print(report_text.format_report(fields))
             elif name == "maintain":
-                contract = find(read_settings().schemas, pipeline)
-                print(maintenance.format_report(maintenance.maintain_tables(open_session, read_settings(), contract)))
+                contract = find(settings.schemas, pipeline)
+                print(maintenance.format_report(maintenance.maintain_tables(open_session, settings, contract)))
             else:
                 run, table = others
-                note = run_steps.execute_step(open_session(), pipeline, int(run), TABLE_STEPS[name], table)
+                note = run_steps.execute_step(open_session(), settings, pipeline, int(run), TABLE_STEPS[name], table)
                 print(json.dumps(note.as_json()))
     except HindcastError as error:
         print(f"hindcast: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast.common.settings import read_settings
+from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
 from hindcast.contract.expressions import parse_aggregate, resolve
 from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns, view_scope
@@ -27,9 +27,9 @@ MIN_ROWS = 100_000
 """From so many input rows on a kernel is faster."""
 
 
-def is_worthwhile(rows: int) -> bool:
+def is_worthwhile(rows: int, settings: Settings) -> bool:
     """Return whether a view with so many input rows should be derived by its kernel, if it has one."""
-    return read_settings().kernels and rows >= MIN_ROWS
+    return settings.kernels and rows >= MIN_ROWS
 
 
 InputColumn = tuple[int, str]

@@ -24,8 +24,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import requeue as requeues
 from hindcast.ingest import retimestamping, topic_log
 from hindcast.kafka import topic_patterns
@@ -36,13 +35,13 @@ from hindcast.store.commit_notes import FatesNote
 from hindcast.store.tables import Table
 
 
-def decide_fates(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
+def decide_fates(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
     """Commit the fates that the contract or a requeue changes, then update the quarantine.
 
     Reads the log only if runs since the last completed one had another contract, or the run is a requeue. Does nothing
     that the run did before, and writes nothing if no fate has changed.
     """
-    warehouse, pipeline, topic = read_settings().warehouse, contract.pipeline, contract.topics[name]
+    warehouse, pipeline, topic = contract.warehouse, contract.pipeline, contract.topics[name]
     log, entered = tables.log_table(warehouse, pipeline, name), tables.fates_table(warehouse, pipeline, name)
     requeue = plan.requeue if plan.requeue is not None and name in plan.requeue.topics else None
     changed = _has_contract_changed(contract) and (
@@ -65,7 +64,7 @@ def decide_fates(spark: SparkSession, contract: Contract, plan: Plan, name: str)
     topic_log.update_quarantine(spark, contract, name, entered, f"fates/{name}")
 
 
-def _commit_fates(contract: Contract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
+def _commit_fates(contract: BoundContract, plan: Plan, name: str, rows: DataFrame, entered: Table, after: int) -> None:
     """Commit the changed fates, with a note."""
     counts = {tuple(row)[:2]: row["n"] for row in rows.groupBy("was", "fate").agg(F.count("*").alias("n")).collect()}
     again = {fate: n for (was, fate), n in sorted(counts.items()) if was == "malformed" and fate != was}
@@ -79,7 +78,7 @@ def _commit_fates(contract: Contract, plan: Plan, name: str, rows: DataFrame, en
         commits.append_rows(rows.where("fate <> was"), entered, plan.run, note.as_json(), after=after)
 
 
-def _decide_by_contract(spark: SparkSession, contract: Contract, name: str, entered: Table) -> DataFrame:
+def _decide_by_contract(spark: SparkSession, contract: BoundContract, name: str, entered: Table) -> DataFrame:
     """Return the records of a log whose fate by the current contract differs from the one decided last."""
     records = retimestamping.read_log(spark, contract, name)
     records = records if "was" in records.columns else records.withColumn("was", F.col("fate"))
@@ -98,6 +97,6 @@ def _decide_by_contract(spark: SparkSession, contract: Contract, name: str, ente
     )
 
 
-def _has_contract_changed(contract: Contract) -> bool:
+def _has_contract_changed(contract: BoundContract) -> bool:
     """Return whether the contract differs from that of the last completed run, or of a run abandoned since."""
     return any(run.plan.contract != contract.hash for run in retimestamping.read_recent_runs(contract))

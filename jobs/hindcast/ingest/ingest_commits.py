@@ -17,8 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks, topic_log
 from hindcast.kafka import gaps, timestamp_overflow, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
@@ -45,7 +44,7 @@ class IngestedRecords(NamedTuple):
     records: DataFrame
 
 
-def ingest_topic(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> IngestedRecords | None:
+def ingest_topic(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> IngestedRecords | None:
     """Commit a topic's planned offsets to its log, chunk by chunk, then the refused records to the quarantine.
 
     Returns the appended records; None if they are more than `MAX_KEPT_CHUNKS` chunks, if there was nothing to do, or if
@@ -53,14 +52,14 @@ def ingest_topic(spark: SparkSession, contract: Contract, plan: Plan, name: str)
     contract does not allow gaps, and RecordError if more records of the run are malformed than it allows. Earlier
     chunks stay.
     """
-    log, topic_plan = tables.log_table(read_settings().warehouse, contract.pipeline, name), plan.topics[name]
+    log, topic_plan = tables.log_table(contract.warehouse, contract.pipeline, name), plan.topics[name]
     chunks, done = topic_plan.chunks, tables.read_last_run(log)
     first = plan.run + 1 - len(chunks)
     to_do = [number for number in range(first, plan.run + 1) if number > done]
     ingested: list[DataFrame | None] = []
     if to_do:
         counted = _read_counts(log, plan) if done >= first else Counter[str]()
-        with Cluster(read_settings().kafka) as cluster:
+        with Cluster(contract.settings.kafka) as cluster:
             step = _TopicIngest(spark, cluster, contract, plan, name, log, chunks)
             for number in to_do:
                 if len(chunks) > MAX_KEPT_CHUNKS:
@@ -87,7 +86,7 @@ class _TopicIngest(NamedTuple):
 
     spark: SparkSession
     cluster: Cluster
-    contract: Contract
+    contract: BoundContract
     plan: Plan
     name: str
     log: Table
@@ -118,7 +117,7 @@ class _TopicIngest(NamedTuple):
             return rows.localCheckpoint(eager=False, storageLevel=_ON_DISK if len(self.chunks) > 1 else None)
 
         field = f"topics.{name}.max_malformed"
-        written = planner.describe_written(read_settings().warehouse, contract, plan, chunk - 1, len(self.chunks))
+        written = planner.describe_written(contract.warehouse, contract, plan, chunk - 1, len(self.chunks))
         place = partial(topic_patterns.describe_partition, kafka, topic_plan.members)
         to_come = sum(r.end - r.start for some in later for part in some for r in part.values())
         planned = sum(r.end - r.start for part in parts for r in part.values())

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, incremental
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, Shape, list_shapes
+from hindcast.contract import Shape, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.plan import journal
 from hindcast.plan.plans import Plan
 from hindcast.store import columns, commits, row_reader, table_creation, tables
@@ -35,7 +35,7 @@ def initial_rows_table(warehouse: str, pipeline: str, name: str) -> Table:
 
 
 def add_initial_rows(
-    spark: SparkSession, contract: Contract, name: str, decoded: DataFrame, after: int = 0
+    spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame, after: int = 0
 ) -> DataFrame:
     """Return decoded records of a topic's log, and those of its base that runs after `after` adopted."""
     rows = _read_records(spark, contract, name, decoded)
@@ -43,7 +43,7 @@ def add_initial_rows(
 
 
 def find_hidden_records(
-    spark: SparkSession, contract: Contract, name: str, decoded: DataFrame, new: DataFrame
+    spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame, new: DataFrame
 ) -> DataFrame:
     """Return decoded records of a log, and those of its base that are hidden (`incremental.find_hidden_records`)."""
     rows = _read_records(spark, contract, name, decoded)
@@ -69,9 +69,9 @@ def derive_records(rows: DataFrame, older: OlderFormat, shape: Shape) -> DataFra
     return records.unionByName(tombstones, allowMissingColumns=True)
 
 
-def write_initial_rows(records: DataFrame, contract: Contract, plan: Plan, name: str, older: OlderFormat) -> None:
+def write_initial_rows(records: DataFrame, contract: BoundContract, plan: Plan, name: str, older: OlderFormat) -> None:
     """Write the records that a run adopts to the base once, replacing what unfinished runs left."""
-    table = initial_rows_table(read_settings().warehouse, contract.pipeline, name)
+    table = initial_rows_table(contract.warehouse, contract.pipeline, name)
     origin = {"run": F.lit(plan.run).cast("long"), "systemFrom": F.lit(older.known_at)}
     rows = records.withColumns(origin)
     table_creation.ensure_table(table, table_creation.make_nullable(rows.schema))
@@ -79,9 +79,9 @@ def write_initial_rows(records: DataFrame, contract: Contract, plan: Plan, name:
     commits.replace_rows(rows, table, plan.run, {"run": plan.run}, where=f"run > {last}")
 
 
-def _read_records(spark: SparkSession, contract: Contract, name: str, decoded: DataFrame) -> DataFrame | None:
+def _read_records(spark: SparkSession, contract: BoundContract, name: str, decoded: DataFrame) -> DataFrame | None:
     """Return the records of a base as those of a log; None if there is no base."""
-    table = initial_rows_table(read_settings().warehouse, contract.pipeline, name)
+    table = initial_rows_table(contract.warehouse, contract.pipeline, name)
     if list_shapes(contract)[name].kind != "versions" or tables.open_table(table) is None:
         return None
     rows = row_reader.load_rows(spark, table)

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from hindcast.bitemporal import acceptance, valid_time
 from hindcast.common.errors import QueryError, suggest_nearest
 from hindcast.common.json_values import JsonObject, list_objects
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats import limits
 from hindcast.formats.decode import decode_records
@@ -92,7 +92,7 @@ def count_waiting(warehouse: str, contract: Contract, request: Requeue) -> dict[
 
 def decide_records(
     spark: SparkSession,
-    contract: Contract,
+    contract: BoundContract,
     name: str,
     request: Requeue,
     known_at: datetime,
@@ -103,7 +103,7 @@ def decide_records(
     `fate` is theirs by the current contract; malformed where they still do not decode. `plan`: that of the run that
     decides, which stores the schemas that they name.
     """
-    topic, warehouse = contract.topics[name], read_settings().warehouse
+    topic, warehouse = contract.topics[name], contract.warehouse
     rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name)).where("fate = 'malformed'")
     partitions = _find_partitions(warehouse, contract, name, request)
     rows = rows.where(_request_condition(request, partitions))
@@ -125,7 +125,7 @@ def decide_records(
     )
 
 
-def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) -> JsonObject:
+def describe_still_malformed(contract: BoundContract, name: str, decided: DataFrame) -> JsonObject:
     """Return how many `records` still do not decode, and the `first` of them with their reasons."""
     rows = decided.where("fate = 'malformed'")
     shown = _list_first(contract, name, rows)
@@ -133,13 +133,13 @@ def describe_still_malformed(contract: Contract, name: str, decided: DataFrame) 
     return {"records": rows.count() if len(first) == MAX_SHOWN else len(first), "first": first}
 
 
-def _list_first(contract: Contract, name: str, decided: DataFrame) -> list[JsonObject]:
+def _list_first(contract: BoundContract, name: str, decided: DataFrame) -> list[JsonObject]:
     """Return the first few records with their fate and the reason."""
     rows = (
         decided.sort("partition", "offset").select("partition", "offset", "fate", "reason").limit(MAX_SHOWN).collect()
     )
     hidden = bool(contract.topics[name].sensitive)
-    known = journal.read_members(read_settings().warehouse, contract, name)
+    known = journal.read_members(contract.warehouse, contract, name)
     return [
         row.asDict()
         | topic_patterns.member_fields(known, row["partition"])
@@ -159,11 +159,11 @@ class RequeuePreview(NamedTuple):
 
 
 def preview_requeue(
-    spark: SparkSession, contract: Contract, request: Requeue, known_at: datetime
+    spark: SparkSession, contract: BoundContract, request: Requeue, known_at: datetime
 ) -> dict[str, RequeuePreview]:
     """Return what a requeue would make of the records, by topic, without writing."""
     preview = {}
-    for name in count_waiting(read_settings().warehouse, contract, request):
+    for name in count_waiting(contract.warehouse, contract, request):
         rows = decide_records(spark, contract, name, request, known_at).persist()
         counts = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
         first = _list_first(contract, name, rows.where("fate <> 'malformed'"))

@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal import acceptance, valid_time
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, Topic
+from hindcast.contract import Topic
+from hindcast.contract.bound import BoundContract
 from hindcast.formats import WriterSchemas
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, requeued_records, schemas
@@ -32,15 +32,15 @@ _OF_TIME = ("no_timestamp", "time_skew")
 _UNREAD = ("malformed", "null_key", "no_change")
 
 
-def read_log(spark: SparkSession, contract: Contract, name: str, after: int = 0) -> DataFrame:
+def read_log(spark: SparkSession, contract: BoundContract, name: str, after: int = 0) -> DataFrame:
     """Return the rows of a topic's log, which exists, of runs after `after`, dated by the current contract.
 
     Rows that are dated again are also judged again, by the contract's history retention, and have their former fate as
     `was`.
     """
-    rows = requeued_records.read_records(spark, read_settings().warehouse, contract.pipeline, name)
+    rows = requeued_records.read_records(spark, contract.warehouse, contract.pipeline, name)
     horizon.refuse_dating(
-        tables.log_table(read_settings().warehouse, contract.pipeline, name), contract.topics[name].valid_time
+        tables.log_table(contract.warehouse, contract.pipeline, name), contract.topics[name].valid_time
     )
     if all(run <= after for run in _find_stale_runs(contract, name)):
         return rows.where(F.col("run") > after)
@@ -50,7 +50,7 @@ def read_log(spark: SparkSession, contract: Contract, name: str, after: int = 0)
 
 
 def read_stream_time_rows(
-    spark: SparkSession, contract: Contract, name: str, partitions: Collection[int]
+    spark: SparkSession, contract: BoundContract, name: str, partitions: Collection[int]
 ) -> DataFrame | None:
     """Return the rows that give stream time: `partition`, `offset`, `timestamp`, `fate`; None if the log's are current.
 
@@ -70,27 +70,27 @@ def read_stream_time_rows(
     return since.select("partition", "offset", reached, F.lit("accepted").alias("fate"))
 
 
-def has_valid_time_changed(contract: Contract, name: str) -> bool:
+def has_valid_time_changed(contract: BoundContract, name: str) -> bool:
     """Return whether `valid_time` differs from that of the last completed run, or of a run abandoned since."""
     topic_plans = _load_topic_plans(read_recent_runs(contract), name).values()
     return any(topic_plan.valid_time != contract.topics[name].valid_time for topic_plan in topic_plans)
 
 
-def read_recent_runs(contract: Contract) -> list[Run]:
+def read_recent_runs(contract: BoundContract) -> list[Run]:
     """Return the last completed run of a pipeline and those after it; all runs if none was completed."""
-    past = journal.read_runs(read_settings().warehouse, contract.pipeline)
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
     last = max((n for n, run in enumerate(past) if run.state == "completed"), default=0)
     return past[last:]
 
 
-def _is_requeued(spark: SparkSession, contract: Contract, name: str) -> Column:
-    runs = requeued_records.list_requeue_runs(spark, read_settings().warehouse, contract.pipeline, name)
+def _is_requeued(spark: SparkSession, contract: BoundContract, name: str) -> Column:
+    runs = requeued_records.list_requeue_runs(spark, contract.warehouse, contract.pipeline, name)
     return F.col("run").isin(runs)
 
 
-def _find_stale_runs(contract: Contract, name: str) -> list[int]:
+def _find_stale_runs(contract: BoundContract, name: str) -> list[int]:
     """Return the runs that ingested or requeued records under another `valid_time`."""
-    past, topic = journal.read_runs(read_settings().warehouse, contract.pipeline), contract.topics[name]
+    past, topic = journal.read_runs(contract.warehouse, contract.pipeline), contract.topics[name]
     requeues = {run.number for run in past if run.plan.requeue and name in run.plan.requeue.topics}
     topic_plans = _load_topic_plans(past, name).items()
     ingested = {run for run, topic_plan in topic_plans if topic_plan.parts}

@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from hindcast.common.errors import RecordError
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, Topic, avro
+from hindcast.contract import Topic, avro
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.formats import part_format
 from hindcast.formats import parsed_columns, registry
 from hindcast.formats.avro import schema_id
@@ -61,7 +61,7 @@ class SchemaUse(NamedTuple):
     offset: int
 
 
-def read_schemas(spark: SparkSession, contract: Contract, name: str) -> SchemasById:
+def read_schemas(spark: SparkSession, contract: BoundContract, name: str) -> SchemasById:
     """Return the schemas that the records of a topic's log name; none for a topic without such schemas.
 
     Raises RecordError if a record was accepted whose schema does not fit, or no longer fits, the contract's columns.
@@ -71,14 +71,14 @@ def read_schemas(spark: SparkSession, contract: Contract, name: str) -> SchemasB
         return {}
     stored = _read_stored(contract, name)
     if stored != (fitting := _select_fitting(topic, stored)):
-        log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+        log = tables.log_table(contract.warehouse, contract.pipeline, name)
         records = row_reader.load_rows(spark, log).where("fate IN ('accepted', 'expired')")
         stays = "its records are in the log and stay; under another name the topic's entry is a new table"
         _refuse_misfits(contract, name, _find_schema_uses(records, topic), stored, stays)
     return fitting
 
 
-def resolve_schemas(contract: Contract, name: str, records: DataFrame, plan: Plan | None = None) -> SchemasById:
+def resolve_schemas(contract: BoundContract, name: str, records: DataFrame, plan: Plan | None = None) -> SchemasById:
     """Return the schemas that these records and the log's name, with new ones fetched from the registry.
 
     `records`: partition, offset, key and value; read once. With `plan`, of the run that meets them, new schemas are
@@ -90,7 +90,7 @@ def resolve_schemas(contract: Contract, name: str, records: DataFrame, plan: Pla
         return {}
     uses, schemas_by_id = _find_schema_uses(records, topic), _read_stored(contract, name)
     missing = {use.id for use in uses if use.id not in schemas_by_id[use.part]}
-    fetched = registry.fetch_schemas(read_settings(), missing, f"topic {contract.kafka_topic(name)}")
+    fetched = registry.fetch_schemas(contract.settings, missing, f"topic {contract.kafka_topic(name)}")
     new = [use for use in uses if use.id in fetched and use.id not in schemas_by_id[use.part]]
     for use in new:
         schemas_by_id[use.part][use.id] = fetched[use.id]
@@ -123,13 +123,13 @@ def _find_schema_uses(records: DataFrame, topic: Topic) -> list[SchemaUse]:
 
 
 def _refuse_misfits(
-    contract: Contract, name: str, uses: Iterable[SchemaUse], schemas: SchemasById, written: str
+    contract: BoundContract, name: str, uses: Iterable[SchemaUse], schemas: SchemasById, written: str
 ) -> None:
     """Raise RecordError for the first record whose schema does not fit the contract's columns; it shows both.
 
     `written`: what has been written of the topic already, in words.
     """
-    topic, known = contract.topics[name], journal.read_members(read_settings().warehouse, contract, name)
+    topic, known = contract.topics[name], journal.read_members(contract.warehouse, contract, name)
     for use in uses:
         schema = schemas[use.part].get(use.id)
         problems = _find_problems(schema, topic, use.part) if schema else []
@@ -143,12 +143,12 @@ def _refuse_misfits(
             )
 
 
-def _describe_written(contract: Contract, name: str, plan: Plan | None) -> str:
+def _describe_written(contract: BoundContract, name: str, plan: Plan | None) -> str:
     """Return what a run has written of a topic before the records at hand, in words."""
     chunks = plan.topics[name].chunks if plan else []
-    log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+    log = tables.log_table(contract.warehouse, contract.pipeline, name)
     done = tables.read_last_run(log) - (plan.run - len(chunks)) if plan and chunks else 0
-    return planner.describe_written(read_settings().warehouse, contract, plan, max(done, 0), len(chunks))
+    return planner.describe_written(contract.warehouse, contract, plan, max(done, 0), len(chunks))
 
 
 def _select_fitting(topic: Topic, stored: SchemasById) -> SchemasById:
@@ -176,14 +176,14 @@ def _format_schema(schema: str) -> str:
     return avro.format_columns(written.fields) if isinstance(written, avro.RecordType) else str(written)
 
 
-def _read_stored(contract: Contract, name: str) -> SchemasById:
-    delta_table = tables.open_table(schemas_table(read_settings().warehouse, contract.pipeline, name))
+def _read_stored(contract: BoundContract, name: str) -> SchemasById:
+    delta_table = tables.open_table(schemas_table(contract.warehouse, contract.pipeline, name))
     rows = row_reader.open_dataset(delta_table).to_table(["part", "id", "schema"]).to_pylist() if delta_table else []
     return {part: {row["id"]: row["schema"] for row in rows if row["part"] == part} for part in PARTS}
 
 
-def _store_schemas(contract: Contract, plan: Plan, name: str, new: Mapping[tuple[PartName, int], str]) -> None:
-    table = schemas_table(read_settings().warehouse, contract.pipeline, name)
+def _store_schemas(contract: BoundContract, plan: Plan, name: str, new: Mapping[tuple[PartName, int], str]) -> None:
+    table = schemas_table(contract.warehouse, contract.pipeline, name)
     origin = {"run": plan.run, "systemFrom": plan.known_at}
     fields = [{"part": part, "id": id_, "schema": schema, **origin} for (part, id_), schema in new.items()]
     rows = pa.Table.from_pylist(fields, schema=table_creation.arrow_schema(SCHEMA))

@@ -29,8 +29,8 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import acceptance, valid_time
 from hindcast.common.errors import RecordError, show_briefly
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, Topic
+from hindcast.contract import Topic
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED
 from hindcast.formats import limits, mismatch
 from hindcast.formats.decode import decode_records
@@ -76,26 +76,26 @@ _EMPTY = (
 )
 
 
-def read_accepted(spark: SparkSession, contract: Contract, name: str, after: int) -> DataFrame:
+def read_accepted(spark: SparkSession, contract: BoundContract, name: str, after: int) -> DataFrame:
     """Return the records of a topic's log that the contract accepts, of the runs after `after`; none without a log.
 
     Under another history retention or `valid_time` than that of their run, records have other fates
     (`acceptance.redecide_fates`, retimestamping.py). A requeued record belongs to the run that requeued it
     (requeued_records.py).
     """
-    log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+    log = tables.log_table(contract.warehouse, contract.pipeline, name)
     if tables.open_table(log) is None:
         return empty_records(spark)
     rows = erasure_marks.exclude_forgotten(retimestamping.read_log(spark, contract, name, after))
     return judge_again(rows, contract, name).where("fate = 'accepted'")
 
 
-def judge_again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
+def judge_again(rows: DataFrame, contract: BoundContract, name: str) -> DataFrame:
     """Return rows of a topic's log with their fates by the contract's history retention (`acceptance.redecide_fates`).
 
     What a trim left from before the log's horizon was in force there, and stays accepted (`trim_ledger.read_log_trim`).
     """
-    trim = trim_ledger.read_log_trim(tables.log_table(read_settings().warehouse, contract.pipeline, name))
+    trim = trim_ledger.read_log_trim(tables.log_table(contract.warehouse, contract.pipeline, name))
     if trim is None:
         return acceptance.redecide_fates(rows, retention_column(contract.topics[name]))
     known = (F.col("timestamp") <= F.lit(trim.horizon)) & (F.col("run") <= trim.run)
@@ -105,16 +105,16 @@ def judge_again(rows: DataFrame, contract: Contract, name: str) -> DataFrame:
 
 
 def read_planned_by_fate(
-    spark: SparkSession, contract: Contract, plan: Plan, name: str, fates: Sequence[str] = ("accepted",)
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, fates: Sequence[str] = ("accepted",)
 ) -> DataFrame:
     """Return the records of `read_planned` that have these fates."""
     return read_planned(spark, contract, plan, name).where(F.col("fate").isin(*fates))
 
 
-def read_planned(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+def read_planned(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return the records that a plan would add to a topic's log, as the log would have them, without writing."""
-    log, topic_plan = tables.log_table(read_settings().warehouse, contract.pipeline, name), plan.topics[name]
-    with Cluster(read_settings().kafka) as cluster:
+    log, topic_plan = tables.log_table(contract.warehouse, contract.pipeline, name), plan.topics[name]
+    with Cluster(contract.settings.kafka) as cluster:
         available = topic_patterns.offset_source(cluster, topic_plan.members, plan.run).read_offset_ranges(
             contract.kafka_topic(name)
         )
@@ -169,7 +169,7 @@ def run_columns(topic_plan: TopicPlan, plan: Plan) -> dict[str, Column]:
 
 def judge_records(
     spark: SparkSession,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     log: Table,
@@ -184,7 +184,7 @@ def judge_records(
     schemas that records name beside the log (schemas.py).
     """
     topic = contract.topics[name]
-    place = (read_settings().kafka, contract.kafka_topic(name), plan.topics[name].members)
+    place = (contract.settings, contract.kafka_topic(name), plan.topics[name].members)
     raw = topic_patterns.read_records(spark, *place, {p: r for p, r in ranges.items() if p not in by_client})
     if client_ranges := {p: r for p, r in ranges.items() if p in by_client}:
         raw = raw.unionByName(timestamp_overflow.read_records_by_client(spark, *place, client_ranges))
@@ -310,14 +310,14 @@ def count_records(
 
 
 def update_quarantine(
-    spark: SparkSession, contract: Contract, name: str, decided: Table, part: str, limit: int = 100
+    spark: SparkSession, contract: BoundContract, name: str, decided: Table, part: str, limit: int = 100
 ) -> None:
     """Append to the quarantine what was refused, each record once, and what of it was requeued.
 
     Also catches up on abandoned runs. `decided`: the table with the fates of a topic's records; `part` names its
     commits to the quarantine. `limit`: how many of the last commits to `decided` to look at.
     """
-    table = quarantine_table(read_settings().warehouse, contract.pipeline)
+    table = quarantine_table(contract.warehouse, contract.pipeline)
     done = tables.read_last_run(table, part=part)
     counts = tables.read_notes(decided, lambda note: note.get("refused", 0), limit)
     new = [run for run, count in counts.items() if run > done and count]

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hindcast.common.errors import PlatformError, SettingsError
-from hindcast.common.settings import read_settings
+from hindcast.common.settings import Settings
 from hindcast.kafka.security import PREFIX, Security, read_security
 
 LOGIN_MODULES = {
@@ -44,12 +44,12 @@ STALE_SECONDS = 24 * 3600
 """The age at which a file of secrets is unused: a step takes 12 hours at most."""
 
 
-def kafka_options(servers: str) -> dict[str, str]:
+def kafka_options(settings: Settings) -> dict[str, str]:
     """Return the options of Spark's Kafka source that name the brokers and their security, without a secret."""
-    how = read_security(servers)
-    options = {"bootstrap.servers": servers}
+    how, folder = read_security(settings.kafka), _secrets_folder(settings)
+    options = {"bootstrap.servers": settings.kafka}
     if how.protocol != "plaintext":
-        options |= _tls_options(how) | _sasl_options(how) | _provider_options(how)
+        options |= _tls_options(how, folder) | _sasl_options(how, folder) | _provider_options(how, folder)
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
@@ -62,17 +62,19 @@ def needs_secrets_file(how: Security) -> bool:
     return differs or any(map(_has_special_characters, values.values()))
 
 
-def write_task_security(servers: str) -> str | None:
+def write_task_security(settings: Settings) -> str | None:
     """Write the brokers' security settings for a task and return the file; None if its environment has them."""
-    how = read_security(servers)
+    how, folder = read_security(settings.kafka), _secrets_folder(settings)
     if how.protocol == "plaintext" or not needs_secrets_file(how):
         return None
     pems = {"CA": how.ca, "CERT": how.cert, "KEY": how.key}
     texts = {name: path.read_text(encoding="utf-8") for name, path in pems.items() if path}
-    variables = {name: str(_ensure_file(text, "pem")) for name, text in texts.items()}
+    variables = {name: str(_ensure_file(folder, text, "pem")) for name, text in texts.items()}
     variables |= {"SECURITY": how.protocol, "KEY_PASSWORD": how.key_password, "MECHANISM": how.mechanism}
     variables |= {"USERNAME": how.username, "PASSWORD": how.password, "TOKEN_URL": how.token_url, "SCOPE": how.scope}
-    return str(_ensure_file(json.dumps({f"{PREFIX}{name}": value for name, value in variables.items()}), "json"))
+    return str(
+        _ensure_file(folder, json.dumps({f"{PREFIX}{name}": value for name, value in variables.items()}), "json")
+    )
 
 
 def load_task_security(servers: str, file: str | None) -> Security:
@@ -80,7 +82,7 @@ def load_task_security(servers: str, file: str | None) -> Security:
     return read_security(servers, json.loads(Path(file).read_text(encoding="utf-8")) if file else None)
 
 
-def _tls_options(how: Security) -> dict[str, str]:
+def _tls_options(how: Security, folder: Path) -> dict[str, str]:
     """Return the options for TLS. Certificates are public, and are passed as text: executors need no file of them."""
     options = {"security.protocol": how.protocol.upper()}
     if how.ca:
@@ -88,7 +90,7 @@ def _tls_options(how: Security) -> dict[str, str]:
     if how.cert and how.key:
         key, password = f"${{dir:{_referable_path(how.key.parent)}:{how.key.name}}}", f"${{env:{PREFIX}KEY_PASSWORD}}"
         if needs_secrets_file(how):
-            key, password = _file_reference(how, "key"), _file_reference(how, "key_password")
+            key, password = _file_reference(how, folder, "key"), _file_reference(how, folder, "key_password")
         options |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": how.cert.read_text(encoding="utf-8"),
@@ -98,7 +100,7 @@ def _tls_options(how: Security) -> dict[str, str]:
     return options
 
 
-def _sasl_options(how: Security) -> dict[str, str]:
+def _sasl_options(how: Security, folder: Path) -> dict[str, str]:
     if not how.mechanism:
         return {}
     options = {"sasl.mechanism": how.mechanism}
@@ -106,7 +108,7 @@ def _sasl_options(how: Security) -> dict[str, str]:
         options["sasl.oauthbearer.token.endpoint.url"] = how.token_url
         options["sasl.login.callback.handler.class"] = f"{LOGIN_MODULES['OAUTHBEARER'].rpartition('.')[0]}.{_OIDC}"
     references = {name: f"${{env:{PREFIX}{name}}}" for name in ("USERNAME", "PASSWORD", "SCOPE")}
-    jaas = _file_reference(how, "sasl") if needs_secrets_file(how) else _jaas_config(how, references)
+    jaas = _file_reference(how, folder, "sasl") if needs_secrets_file(how) else _jaas_config(how, references)
     return {**options, "sasl.jaas.config": jaas}
 
 
@@ -118,11 +120,11 @@ def _jaas_config(how: Security, values: Mapping[str, str]) -> str:
     return f"{LOGIN_MODULES[how.mechanism]} required {attributes};"
 
 
-def _provider_options(how: Security) -> dict[str, str]:
+def _provider_options(how: Security, folder: Path) -> dict[str, str]:
     """Return the config providers that resolve references, limited to our part of a JVM's environment or files."""
     package = "org.apache.kafka.common.config.provider"
     if needs_secrets_file(how):
-        providers = {"file": ("File", "allowed.paths", str(_secrets_folder()))}
+        providers = {"file": ("File", "allowed.paths", str(folder))}
     else:
         providers = {"env": ("EnvVar", "allowlist.pattern", f"{PREFIX}.*")}
         if how.key:
@@ -134,11 +136,11 @@ def _provider_options(how: Security) -> dict[str, str]:
     return options
 
 
-def _file_reference(how: Security, name: str) -> str:
-    return f"${{file:{_referable_path(_ensure_secrets_file(how))}:{name}}}"
+def _file_reference(how: Security, folder: Path, name: str) -> str:
+    return f"${{file:{_referable_path(_ensure_secrets_file(how, folder))}:{name}}}"
 
 
-def _ensure_secrets_file(how: Security) -> Path:
+def _ensure_secrets_file(how: Security, folder: Path) -> Path:
     """Return the file of secrets for JVMs, written if needed."""
     values = {"USERNAME": how.username, "PASSWORD": how.password, "SCOPE": how.scope}
     properties = {
@@ -149,14 +151,14 @@ def _ensure_secrets_file(how: Security) -> Path:
         "key_password": how.key_password,
     }
     text = "".join(f"{name}={_escape_property(value)}\n" for name, value in properties.items() if value)
-    return _ensure_file(text, "properties")
+    return _ensure_file(folder, text, "properties")
 
 
-def _ensure_file(text: str, kind: str) -> Path:
+def _ensure_file(folder: Path, text: str, kind: str) -> Path:
     """Return this process's file with a text, written if there is none."""
-    known = os.getpid(), str(_secrets_folder()), text
+    known = os.getpid(), str(folder), text
     if known not in _written_files or not _written_files[known].exists():
-        _written_files[known] = _write_file(_secrets_folder(), text, kind)
+        _written_files[known] = _write_file(folder, text, kind)
     return _written_files[known]
 
 
@@ -180,8 +182,8 @@ def _write_file(folder: Path, text: str, kind: str) -> Path:
     return path
 
 
-def _secrets_folder() -> Path:
-    return read_settings().var / "secrets"
+def _secrets_folder(settings: Settings) -> Path:
+    return settings.var / "secrets"
 
 
 def _referable_path(path: Path) -> Path:

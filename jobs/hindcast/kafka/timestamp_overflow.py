@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.column_values import Row
+from hindcast.common.settings import Settings
 from hindcast.kafka import jvm_credentials
 from hindcast.kafka.topic_patterns import MemberPartitions, kafka_partition, log_partition
 from hindcast.kafka.topics import RECORD_SCHEMA, Cluster, OffsetRange
@@ -59,13 +60,13 @@ def run_with_client_fallback(
 
 
 def read_records_by_client(
-    spark: SparkSession, servers: str, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
+    spark: SparkSession, settings: Settings, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
 ) -> DataFrame:
     """Return the rows of `topic_patterns.read_records`, read by Kafka's own client: a task for each partition."""
     rows = [(n, *kafka_partition(kafka, members, n), *offsets) for n, offsets in ranges.items()]
     columns = "number int, topic string, partition int, start long, end long"
     frame = spark.createDataFrame(rows, columns).repartition(len(rows), "number")
-    security_file = jvm_credentials.write_task_security(servers)
+    servers, security_file = settings.kafka, jvm_credentials.write_task_security(settings)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in (row for batch in batches for row in batch.to_pylist()):

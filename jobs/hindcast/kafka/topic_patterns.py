@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import TopicError, suggest_nearest
+from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.kafka import topics
 from hindcast.kafka.topics import Cluster, OffsetRange, recreated_topic_error
@@ -200,18 +201,18 @@ def member_columns(members: MemberPartitions, partition: str = "partition") -> d
 
 
 def read_records(
-    spark: SparkSession, servers: str, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
+    spark: SparkSession, settings: Settings, kafka: str, members: MemberPartitions, ranges: Mapping[int, OffsetRange]
 ) -> DataFrame:
     """Return the records of these ranges of an entry, as `topics.read_records` does."""
     if not members:
-        return topics.read_records(spark, servers, kafka, ranges)
+        return topics.read_records(spark, settings, kafka, ranges)
     by_topic: dict[str, dict[int, OffsetRange]] = {}
     for n, offsets in ranges.items():
         by_topic.setdefault(members[n].topic, {})[members[n].partition] = offsets
     numbers = spark.createDataFrame(
         [(n, members[n].topic, members[n].partition) for n in ranges], "_number int, topic string, partition int"
     )
-    read = topics.read_topics(spark, servers, by_topic)
+    read = topics.read_topics(spark, settings, by_topic)
     named = read.join(F.broadcast(numbers), ["topic", "partition"]).withColumn("partition", F.col("_number"))
     return named.select(*(column for column in read.columns if column != "topic"))
 

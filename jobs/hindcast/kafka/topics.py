@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.errors import TopicError
+from hindcast.common.settings import Settings
 from hindcast.kafka import access_errors, jvm_credentials
 from hindcast.kafka.security import Security, client_config, read_security
 
@@ -266,16 +267,16 @@ def split_ranges(ranges: Mapping[int, OffsetRange], size: int) -> list[dict[int,
     return [piece for piece in pieces if piece]
 
 
-def read_records(spark: SparkSession, servers: str, topic: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
+def read_records(spark: SparkSession, settings: Settings, topic: str, ranges: Mapping[int, OffsetRange]) -> DataFrame:
     """Return the committed records of these ranges, with the columns of `RECORD_SCHEMA` and the bytes as sent.
 
     Reads read_committed, and fails rather than return fewer records where Kafka has lost some. Tasks read about
     `_PER_TASK` offsets each: several read a large partition, and one reads several small ones.
     """
-    return read_topics(spark, servers, {topic: ranges}).drop("topic")
+    return read_topics(spark, settings, {topic: ranges}).drop("topic")
 
 
-def read_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[int, OffsetRange]]) -> DataFrame:
+def read_topics(spark: SparkSession, settings: Settings, ranges: Mapping[str, Mapping[int, OffsetRange]]) -> DataFrame:
     """Return the `read_records` of several topics, read at once, each with its `topic`."""
     by_topic = {
         topic: nonempty
@@ -288,7 +289,7 @@ def read_topics(spark: SparkSession, servers: str, ranges: Mapping[str, Mapping[
     tasks = max(_TASKS, sum(r.end - r.start for r in every) // _PER_TASK)
     frame = (
         spark.read.format("kafka")
-        .options(**jvm_credentials.kafka_options(servers))
+        .options(**jvm_credentials.kafka_options(settings))
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.partition.fetch.bytes", str(8 << 20))
         .option("kafka.fetch.max.bytes", str(64 << 20))

@@ -34,6 +34,7 @@ from hindcast.common.plurals import format_count
 from hindcast.common.session import override_conf
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, keep
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.shapes import PERIODS
 from hindcast.ops import retention as trimming
 from hindcast.plan import journal, notices
@@ -111,7 +112,7 @@ def maintain_tables(
         return spark()
 
     with nullcontext() if dry_run else notices.post_notice(settings.warehouse, contract.pipeline, activity):
-        report.trimmed = "" if dry_run else _trim_pipeline(session, contract)
+        report.trimmed = "" if dry_run else _trim_pipeline(session, bind_contract(contract, settings))
         for table in inventory.list_existing_tables(settings.warehouse, contract):
             done = _maintain_table(session, table, settings.time_travel, report.retention, dry_run=dry_run)
             report.tables.append(done)
@@ -327,7 +328,7 @@ def _remove_old_reports(settings: Settings, pipeline: str, *, dry_run: bool) -> 
     return len(old)
 
 
-def _trim_pipeline(spark: SessionFactory, contract: Contract) -> str:
+def _trim_pipeline(spark: SessionFactory, contract: BoundContract) -> str:
     """Trim a pipeline and return the report as text, or why it was not trimmed; "" if everything is kept forever."""
     if not any(keep.find_retention(contract, name) for name in (*contract.topics, *contract.views)):
         return ""

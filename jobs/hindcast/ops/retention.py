@@ -28,8 +28,8 @@ from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError
 from hindcast.common.json_values import JsonObject, JsonValue
 from hindcast.common.session import override_conf
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.keep import find_retention
 from hindcast.ingest import ledger, retimestamping, topic_log, trim_ledger
 from hindcast.plan import horizon, inputs, journal, notices
@@ -92,18 +92,18 @@ class TrimReport:
         }
 
 
-def trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool = False) -> TrimReport:
+def trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: bool = False) -> TrimReport:
     """Trim a pipeline and return a report; with `dry_run` write nothing.
 
     Raises BusyError while a run is under way, RequestError if the contract was changed since the last run.
     """
-    with nullcontext() if dry_run else notices.post_notice(read_settings().warehouse, contract.pipeline, "trimming"):
+    with nullcontext() if dry_run else notices.post_notice(contract.warehouse, contract.pipeline, "trimming"):
         return _trim_pipeline(spark, contract, dry_run=dry_run)
 
 
-def _trim_pipeline(spark: SparkSession, contract: Contract, *, dry_run: bool) -> TrimReport:
+def _trim_pipeline(spark: SparkSession, contract: BoundContract, *, dry_run: bool) -> TrimReport:
     """Do what `trim_pipeline` says."""
-    warehouse, pipeline = read_settings().warehouse, contract.pipeline
+    warehouse, pipeline = contract.warehouse, contract.pipeline
     last = _find_last_run(warehouse, contract)
     report = TrimReport(pipeline, last.known_at if last else None, dry_run)
     if last is None:
@@ -165,9 +165,9 @@ def _find_last_run(warehouse: str, contract: Contract) -> Run | None:
     return completed[-1] if completed else None
 
 
-def _read_topic_progress(spark: SparkSession, contract: Contract, name: str, last: int) -> list[PartitionProgress]:
+def _read_topic_progress(spark: SparkSession, contract: BoundContract, name: str, last: int) -> list[PartitionProgress]:
     """Return the stream time of each partition of a topic after the run `last`."""
-    if tables.open_table(tables.log_table(read_settings().warehouse, contract.pipeline, name)) is None:
+    if tables.open_table(tables.log_table(contract.warehouse, contract.pipeline, name)) is None:
         return []
     log = retimestamping.read_log(spark, contract, name)
     accepted = log.where((F.col("fate") == "accepted") & (F.col("run") <= last))
@@ -176,7 +176,7 @@ def _read_topic_progress(spark: SparkSession, contract: Contract, name: str, las
 
 
 def _find_table_horizons(
-    spark: SparkSession, contract: Contract, progress: Mapping[str, list[PartitionProgress]], until: datetime
+    spark: SparkSession, contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime
 ) -> dict[str, _TableHorizon]:
     """Return the horizons of the tables of topics and views that are not kept forever, by name."""
     horizons = {}
@@ -194,12 +194,12 @@ def _find_table_horizons(
 
 
 def _find_log_horizons(
-    contract: Contract, progress: Mapping[str, list[PartitionProgress]], until: datetime
+    contract: BoundContract, progress: Mapping[str, list[PartitionProgress]], until: datetime
 ) -> dict[str, _TableHorizon]:
     """Return the horizons of the logs that are not kept forever, by topic."""
     horizons = {}
     for name, topic in contract.topics.items():
-        retention, log = topic.retention, tables.log_table(read_settings().warehouse, contract.pipeline, name)
+        retention, log = topic.retention, tables.log_table(contract.warehouse, contract.pipeline, name)
         if retention is None or retention.log is None or retention.quarantine is None or tables.open_table(log) is None:
             continue
         before = horizon.read_horizon(log)
@@ -212,9 +212,9 @@ def _find_log_horizons(
     return horizons
 
 
-def _read_input_progress(spark: SparkSession, contract: Contract, name: str) -> list[PartitionProgress]:
+def _read_input_progress(spark: SparkSession, contract: BoundContract, name: str) -> list[PartitionProgress]:
     """Return how far the table of another pipeline has come: the last start of a row."""
-    table = inputs.locate_input_table(read_settings().warehouse, contract, name)
+    table = inputs.locate_input_table(contract.warehouse, contract, name)
     row = row_reader.load_current_rows(spark, table).agg(F.unix_micros(F.max(tables.period_columns(table)[0]))).first()
     return [PartitionProgress(name, 0, _moment_of_micros(row[0]))] if row and row[0] is not None else []
 
@@ -257,12 +257,12 @@ def _trim_table(spark: SparkSession, table: Table, at: Horizon, known_at: dateti
     return rows
 
 
-def _trim_log(spark: SparkSession, contract: Contract, name: str, at: Horizon, last: int, *, dry_run: bool) -> int:
+def _trim_log(spark: SparkSession, contract: BoundContract, name: str, at: Horizon, last: int, *, dry_run: bool) -> int:
     """Remove the records of a log that are not needed from its horizon on, up to the run `last`; return how many.
 
     What the ledger says of them is written first (trim_ledger.py).
     """
-    log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+    log = tables.log_table(contract.warehouse, contract.pipeline, name)
     decided = topic_log.judge_again(retimestamping.read_log(spark, contract, name), contract, name)
     # A held record was never in force, and stays until somebody has decided about it.
     known = topic_records.exclude_held(spark, contract, name, decided.where(F.col("run") <= last))
@@ -356,9 +356,9 @@ def _remove_records(
         spark.catalog.dropTempView(view)
 
 
-def _trim_refused(spark: SparkSession, contract: Contract, name: str, at: Horizon, *, dry_run: bool) -> int:
+def _trim_refused(spark: SparkSession, contract: BoundContract, name: str, at: Horizon, *, dry_run: bool) -> int:
     """Remove what was refused of a topic too long ago: quarantine rows, and bytes of `fates`; return how many rows."""
-    warehouse, pipeline = read_settings().warehouse, contract.pipeline
+    warehouse, pipeline = contract.warehouse, contract.pipeline
     moment, note = predicates.spark_timestamp(at.refused_before or at.moment), {"trimmed": at.moment.isoformat()}
     revisions = tables.fates_table(warehouse, pipeline, name)
     if tables.open_table(revisions) is not None and not dry_run:

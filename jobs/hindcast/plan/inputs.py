@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from hindcast.common.errors import RunError, TableError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.definition import parse_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import topic_shape
@@ -70,16 +70,16 @@ def _list_marked_columns(past: Sequence[Run], contract_hash: str) -> Mapping[str
         return {}
 
 
-def locate_source_table(contract: Contract, plan: Plan, name: str) -> Table:
+def locate_source_table(contract: BoundContract, plan: Plan, name: str) -> Table:
     """Return a table that a view is derived from: of a topic, of a view, or of another pipeline as the plan pins it."""
     if name in contract.inputs:
-        return locate_input_table(read_settings().warehouse, contract, name, plan.as_of_system_times[name])
+        return locate_input_table(contract.warehouse, contract, name, plan.as_of_system_times[name])
     return locate_own_table(contract, name)
 
 
-def locate_own_table(contract: Contract, name: str) -> Table:
+def locate_own_table(contract: BoundContract, name: str) -> Table:
     """Return the table of a topic or view in the configured warehouse."""
-    return tables.locate_table(read_settings().warehouse, contract, name)
+    return tables.locate_table(contract.warehouse, contract, name)
 
 
 _FIXES = {

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from hindcast.bitemporal import valid_time
 from hindcast.common import clock
 from hindcast.common.errors import BusyError, RequestError, RunError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.kafka import gaps, topic_patterns
 from hindcast.kafka.topics import Cluster, OffsetRange, bound_ranges, recreated_topic_error, refuse_lost_offsets
 from hindcast.plan import definitions, inputs, journal
@@ -22,9 +22,7 @@ from hindcast.store.tables import Table, locate_table, read_last_run
 
 
 def ensure_plan(
-    warehouse: str,
-    servers: str,
-    contract: Contract,
+    contract: BoundContract,
     run_id: str,
     interval_end: datetime | None = None,
     only: str | None = None,
@@ -40,6 +38,7 @@ def ensure_plan(
     has not ended. A stopped run is abandoned for this one, even if it is an earlier attempt of `run_id`; this run
     ingests the records that it left.
     """
+    warehouse = contract.warehouse
     past = journal.read_runs(warehouse, contract.pipeline)
     open_runs = [run for run in past if not run.is_finished]
     for run in open_runs:
@@ -60,7 +59,7 @@ def ensure_plan(
                 where=contract.pipeline,
                 fix=f"wait for it or {_retry_fix(run)}; if it cannot be finished: hindcast abandon {contract.pipeline}",
             )
-    plan = propose_plan(warehouse, servers, contract, run_id, interval_end, past, only, ahead=ahead)
+    plan = propose_plan(contract, run_id, interval_end, past, only, ahead=ahead)
     for run in open_runs:
         try:
             abandon_run(warehouse, run, f"given up for {run_id}")
@@ -87,9 +86,7 @@ def _retry_fix(run: Run) -> str:
 
 
 def propose_plan(
-    warehouse: str,
-    servers: str,
-    contract: Contract,
+    contract: BoundContract,
     run_id: str,
     interval_end: datetime | None,
     past: list[Run],
@@ -105,6 +102,7 @@ def propose_plan(
     contract, because otherwise the next run has to look at all tables. Raise RunError if the known-at would be more
     than an hour ahead of the clock, unless a person consents to that (`ahead`) or did so for the run before.
     """
+    warehouse = contract.warehouse
     if only is not None:
         _refuse_alone(contract, only, past)
     known_at, is_ahead = _next_known_at(contract.pipeline, past, consented=ahead)
@@ -113,7 +111,7 @@ def propose_plan(
         name: kept[name] if name in kept and name != only else inputs.read_as_of_system_time(warehouse, contract, name)
         for name in contract.inputs
     }
-    with Cluster(servers) as cluster:
+    with Cluster(contract.settings.kafka) as cluster:
         last = {name: _find_last_ingest(warehouse, contract.pipeline, name, past) for name in contract.topics}
         topics = {n: _plan_topic(cluster, contract, n, last[n], interval_end, known_at) for n in contract.topics}
     if only is not None:
@@ -202,7 +200,7 @@ def _find_last_ingest(warehouse: str, pipeline: str, name: str, past: list[Run])
 
 def _plan_topic(
     cluster: Cluster,
-    contract: Contract,
+    contract: BoundContract,
     name: str,
     ingested: tuple[int, TopicPlan] | None,
     interval_end: datetime | None,
@@ -248,7 +246,7 @@ def _plan_topic(
     topic_plan = TopicPlan(
         topic_id, epoch, last, start_offsets, ranges, earlier, found_since, 0, {}, topic.valid_time, known, offsets_left
     )
-    chunk = read_settings().chunk
+    chunk = contract.settings.chunk
     topic_plan = replace(topic_plan, chunk=chunk) if sum(topic_plan.planned_counts.values()) > chunk else topic_plan
     for part in topic_plan.parts:
         gaps.refuse_gap(contract, name, gaps.find_lost_ranges(part, held), known, gaps.RETENTION)

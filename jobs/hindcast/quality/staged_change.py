@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, joins, ties
 from hindcast.bitemporal.plane import drop_matching_rows, keep_matching_rows
-from hindcast.contract import Contract, Expectation, list_shapes
+from hindcast.contract import Expectation, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import requeued_records
 from hindcast.plan import inputs, journal
@@ -35,7 +36,7 @@ class StagedChange:
 
     def __init__(
         self,
-        contract: Contract,
+        contract: BoundContract,
         plan: Plan,
         name: str,
         change: DataFrame,

@@ -17,8 +17,8 @@ from hindcast.bitemporal import derivation, incremental, incremental_views
 from hindcast.bitemporal.affected_periods import NearbyRows
 from hindcast.bitemporal.incremental_views import AffectedRows
 from hindcast.common.session import slice_large_keys
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.engine import eligibility
 from hindcast.engine.staged_files import stage_view
 from hindcast.ingest import initial_rows, topic_log
@@ -54,7 +54,7 @@ from hindcast.store.tables import Table
 def derive_topic_change(
     spark: SparkSession,
     sources: ChangeReader,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     ingested: IngestedRecords | None,
@@ -87,7 +87,7 @@ def derive_topic_change(
 def _derive_new_versions(
     spark: SparkSession,
     sources: ChangeReader,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     records: TopicRecords,
@@ -125,7 +125,7 @@ def _derive_new_versions(
     return DerivedChange(changes, after, frozen=frozen, judged=judged, ties=tied)
 
 
-def _derive_new_events(contract: Contract, name: str, records: TopicRecords) -> DerivedChange:
+def _derive_new_events(contract: BoundContract, name: str, records: TopicRecords) -> DerivedChange:
     """Return the events of a topic's log that its table does not have yet."""
     table = locate_own_table(contract, name)
     after, frozen = tables.read_last_run(table), horizon.find_frozen_until(table.warehouse, contract, name)
@@ -134,7 +134,7 @@ def _derive_new_events(contract: Contract, name: str, records: TopicRecords) -> 
     return DerivedChange(events.withColumn("change", F.lit("open")), after, frozen=frozen, judged=judged)
 
 
-def load_inputs(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> dict[str, DataFrame]:
+def load_inputs(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> dict[str, DataFrame]:
     """Return the current rows of a view's inputs, as they are now or as the plan pins them.
 
     Raise ContractError for an expression of the view that Spark refuses.
@@ -148,7 +148,7 @@ def load_inputs(spark: SparkSession, contract: Contract, plan: Plan, name: str) 
 def derive_view_change(
     spark: SparkSession,
     sources: ChangeReader,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     current: Mapping[str, DataFrame],
@@ -175,7 +175,7 @@ def derive_view_change(
         with slice_large_keys(spark, rows):
             whole = derive_whole_view(spark, contract, plan, name, current)
         is_first = whole.frozen is None and held_units is None and not tables.count_rows(table)
-        if is_first and eligibility.is_worthwhile(rows):
+        if is_first and eligibility.is_worthwhile(rows, contract.settings):
             columns = tuple(whole.changes.columns[:-1])
             return whole._replace(
                 stage=partial(stage_view, spark, columns, contract, name, inputs, table, plan.known_at)
@@ -192,7 +192,7 @@ def derive_view_change(
 
 
 def _refresh_view(
-    sources: ChangeReader, contract: Contract, table: Table, inputs: Mapping[str, Table], since: Run
+    sources: ChangeReader, contract: BoundContract, table: Table, inputs: Mapping[str, Table], since: Run
 ) -> AffectedRows | None:
     """Return the rows of a view that changes of its inputs since a run affect; None if it must be derived whole."""
     pins = since.plan.as_of_system_times
@@ -205,7 +205,7 @@ def _refresh_view(
 
 def _add_held_keys(
     sources: ChangeReader,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     table: Table,
     affected: AffectedRows,
@@ -248,7 +248,7 @@ def _add_held_keys(
 def _derive_emitted_change(
     spark: SparkSession,
     sources: ChangeReader,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     current: Mapping[str, DataFrame],
@@ -271,13 +271,13 @@ def _has_same_epoch(log: Table, *runs: int) -> bool:
     return len({note and note.epoch for note in notes}) == 1
 
 
-def list_sources(contract: Contract, plan: Plan, name: str) -> list[Table]:
+def list_sources(contract: BoundContract, plan: Plan, name: str) -> list[Table]:
     """Return the tables by which to tell whether a view has anything new to process.
 
     For a kafka view these are logs, because a record that changes no table can make it emit; and its own emitted log,
     because what it emitted by another definition is no longer valid.
     """
-    view, warehouse = contract.views[name], read_settings().warehouse
+    view, warehouse = contract.views[name], contract.warehouse
     if view.semantics == "corrected":
         return [locate_source_table(contract, plan, i) for i in view.inputs]
     topics = [i for i in view.inputs if i in contract.topics]
@@ -288,7 +288,7 @@ def list_sources(contract: Contract, plan: Plan, name: str) -> list[Table]:
 
 
 def _derive_left_out_since(
-    sources: ChangeReader, contract: Contract, table: Table, inputs: dict[str, Table]
+    sources: ChangeReader, contract: BoundContract, table: Table, inputs: dict[str, Table]
 ) -> tuple[DataFrame, LeftOut] | None:
     """Return what an aggregate of trimmed rows newly leaves out, and what it left out before; None if unknown."""
     seen = incremental_state.find_last_run_of_any_size(contract, table)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from hindcast.bitemporal import derivation
 from hindcast.common.errors import TableError
 from hindcast.contract import Contract, Topic, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table, locate_source_table
@@ -67,7 +68,7 @@ def derive_view_rows(
 
 
 def derive_whole_topic(
-    spark: SparkSession, contract: Contract, plan: Plan, name: str, records: TopicRecords
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, records: TopicRecords
 ) -> DerivedChange:
     """Return what the records of a topic change in its table."""
     topic, table = contract.topics[name], locate_own_table(contract, name)
@@ -112,7 +113,7 @@ def judge_holds(
 
 def derive_whole_view(
     spark: SparkSession,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     inputs: Mapping[str, DataFrame],
@@ -129,7 +130,7 @@ def derive_whole_view(
     return DerivedChange(changes, tables.read_last_run(table), rows, frozen, left_out)
 
 
-def find_derivable_from(contract: Contract, plan: Plan, name: str) -> datetime | None:
+def find_derivable_from(contract: BoundContract, plan: Plan, name: str) -> datetime | None:
     """Return the moment before which a view cannot be derived, None if there is none.
 
     Raise TableError if it cannot be derived at all because it needs records that were trimmed.

@@ -29,8 +29,8 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import derivation, processing_order
 from hindcast.common.errors import RunError, TableError
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.routes import Routes
 from hindcast.contract.shapes import PLACE_COLUMNS, SOURCE_PLACES
 from hindcast.formats.decode import decode_records
@@ -47,13 +47,13 @@ _READ = ("accepted", "expired", "null_key")
 """The fates of records that a live topology would read; what is expired each store decides for itself."""
 
 
-def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
+def emit_view(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
     """Process what is new for a kafka view, unless this run has done so.
 
     Two commits, each made once: the emitted records are appended, then the state is replaced. Raise RunError if the
     inputs of a join have different numbers of partitions, or for a record on which Kafka Streams fails.
     """
-    log = emitted_.emitted_table(read_settings().warehouse, contract, name)
+    log = emitted_.emitted_table(contract.warehouse, contract, name)
     after, step = tables.read_last_run(log), EmissionStep(spark, contract, plan, name)
     if step.past.state_run < step.past.emitted_run:  # a run was abandoned between its two commits
         emit_view(spark, contract, _read_plan(contract, name, step.past.emitted_run), name)
@@ -70,16 +70,16 @@ def emit_view(spark: SparkSession, contract: Contract, plan: Plan, name: str) ->
         commits.replace_rows(state, step.state, plan.run, step.note.as_json(), step.read)
 
 
-def read_epoch(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+def read_epoch(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return all records that a kafka view has emitted in its epoch, up to a run that has emitted (`emit_view`)."""
-    log = emitted_.emitted_table(read_settings().warehouse, contract, name)
+    log = emitted_.emitted_table(contract.warehouse, contract, name)
     return _read_emitted(spark, log, _read_progress(contract, plan, name).epoch, plan.run)
 
 
-def refuse_restart(contract: Contract, name: str) -> None:
+def refuse_restart(contract: BoundContract, name: str) -> None:
     """Raise TableError if a view has to start from scratch but a log behind it was trimmed."""
     for topic in (source for source in contract.list_upstream(name) if source in contract.topics):
-        at = horizon.read_horizon(tables.log_table(read_settings().warehouse, contract.pipeline, topic))
+        at = horizon.read_horizon(tables.log_table(contract.warehouse, contract.pipeline, topic))
         if at is not None:
             raise TableError(
                 f"would start from scratch, but the log of {topic} was trimmed up to {at.moment.isoformat()}: what "
@@ -96,14 +96,14 @@ def _read_emitted(spark: SparkSession, log: Table, epoch: int, run: int) -> Data
 
 
 def preview_emission(
-    spark: SparkSession, contract: Contract, plan: Plan, name: str, previews: dict[str, DataFrame]
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, previews: dict[str, DataFrame]
 ) -> DataFrame:
     """Return all that a kafka view would have emitted after a run; nothing is written.
 
     `previews`: the same for the kafka views that it is derived from.
     """
     step = EmissionStep(spark, contract, plan, name, previews)
-    log, rows = emitted_.emitted_table(read_settings().warehouse, contract, name), step.log_rows(step.process_records())
+    log, rows = emitted_.emitted_table(contract.warehouse, contract, name), step.log_rows(step.process_records())
     if not step.past.emitted_run:
         if tables.read_last_run(log):
             refuse_restart(contract, name)
@@ -111,9 +111,9 @@ def preview_emission(
     return _read_emitted(spark, log, step.past.epoch, step.past.state_run).unionByName(rows)
 
 
-def _read_plan(contract: Contract, name: str, run: int) -> Plan:
+def _read_plan(contract: BoundContract, name: str, run: int) -> Plan:
     """Return the plan of a run that has emitted; raise RunError if the journal lacks it."""
-    past = journal.read_runs(read_settings().warehouse, contract.pipeline)
+    past = journal.read_runs(contract.warehouse, contract.pipeline)
     plan = next((entry.plan for entry in past if entry.number == run), None)
     if plan is None:
         found, where = f"run {run} has emitted records, but the journal lacks it", f"{contract.pipeline}.{name}"
@@ -140,9 +140,9 @@ class EmissionProgress(NamedTuple):
     upto: int
 
 
-def _read_progress(contract: Contract, plan: Plan, name: str) -> EmissionProgress:
+def _read_progress(contract: BoundContract, plan: Plan, name: str) -> EmissionProgress:
     """Return how far a view had got before a run; a new epoch if anything it is derived from was forgotten since."""
-    log = emitted_.emitted_table(read_settings().warehouse, contract, name)
+    log = emitted_.emitted_table(contract.warehouse, contract, name)
     note = emitted_.read_last_note(log, plan.run - 1)
     past = [run for run in journal.read_runs(log.warehouse, contract.pipeline) if run.number <= plan.run]
     restarts = (
@@ -158,9 +158,9 @@ def _read_progress(contract: Contract, plan: Plan, name: str) -> EmissionProgres
     return EmissionProgress(epoch, state_run, note.run, processed.upto if processed and state_run else -1)
 
 
-def _state_table(contract: Contract, name: str, epoch: int) -> Table:
+def _state_table(contract: BoundContract, name: str, epoch: int) -> Table:
     """Return the table of the state that a view keeps from run to run."""
-    return Table(read_settings().warehouse, contract.pipeline, f"kept/{name}/{epoch}", "kept")
+    return Table(contract.warehouse, contract.pipeline, f"kept/{name}/{epoch}", "kept")
 
 
 class EmissionStep:
@@ -169,7 +169,7 @@ class EmissionStep:
     def __init__(
         self,
         spark: SparkSession,
-        contract: Contract,
+        contract: BoundContract,
         plan: Plan,
         name: str,
         previews: dict[str, DataFrame] | None = None,
@@ -257,7 +257,7 @@ class EmissionStep:
     def _read_log(self, name: str, after: int = 0) -> DataFrame:
         """Return the records of a topic that a live topology would read, of runs after `after` up to this one."""
         fates = F.col("fate").isin(*_READ)
-        log = tables.log_table(read_settings().warehouse, self._contract.pipeline, name)
+        log = tables.log_table(self._contract.warehouse, self._contract.pipeline, name)
         stored = topic_log.empty_records(self._spark)
         if tables.open_table(log) is not None:
             stored = erasure_marks.exclude_forgotten(retimestamping.read_log(self._spark, self._contract, name, after))
@@ -275,7 +275,7 @@ class EmissionStep:
         topic, waits = self._contract.topics[name], self._view.wait
         log, turn = self._read_log(name, 0 if waits else self.past.state_run), None
         if waits:
-            turn = requeued_records.requeue_turn(self._spark, read_settings().warehouse, self._contract.pipeline, name)
+            turn = requeued_records.requeue_turn(self._spark, self._contract.warehouse, self._contract.pipeline, name)
         ordered = self._select_due(
             processing_order.add_processing_order(log, list(self._contract.topics).index(name), waits=waits, turn=turn)
         )
@@ -308,7 +308,7 @@ class EmissionStep:
         if self._previews is not None and name in self._previews:
             rows = self._previews[name]
         else:
-            log = emitted_.emitted_table(read_settings().warehouse, self._contract, name)
+            log = emitted_.emitted_table(self._contract.warehouse, self._contract, name)
             epoch = _read_progress(self._contract, self._plan, name).epoch
             rows = _read_emitted(self._spark, log, epoch, self._plan.run)
         if not self._view.wait:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import erasure_marks
 from hindcast.plan import horizon, journal
 from hindcast.plan.inputs import locate_own_table
@@ -42,7 +42,7 @@ def _find_comparable_run(past: list[Run], contract: Contract, table: Table, numb
     return None if erasure_marks.has_forgotten_since(past, contract, table.name, number) else run
 
 
-def has_changed_for_gates(contract: Contract, plan: Plan, table: Table, settled: int) -> bool:
+def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, settled: int) -> bool:
     """Return whether gates can have other results for what they judged up to the run `settled`: by another contract,
     with another version of a table that they read, or after something was forgotten.
     """
@@ -93,10 +93,10 @@ def was_redefined(contract: Contract, table: Table, name: str, since: int) -> bo
     return since > 0 and find_last_run_of_any_size(contract, table, since) is None
 
 
-def has_requeued_records(contract: Contract, name: str, since: int) -> bool:
+def has_requeued_records(contract: BoundContract, name: str, since: int) -> bool:
     """Return whether records of a stream behind a view were requeued after a run."""
     streams = [n for n in contract.list_upstream(name) if n in contract.topics and contract.topics[n].read == "stream"]
-    warehouse = read_settings().warehouse
+    warehouse = contract.warehouse
     return any(tables.read_last_run(tables.fates_table(warehouse, contract.pipeline, n)) > since for n in streams)
 
 

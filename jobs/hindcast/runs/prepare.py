@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.plan import horizon
 from hindcast.plan.inputs import locate_own_table
 from hindcast.plan.plans import Plan
@@ -13,7 +13,7 @@ from hindcast.runs.table_diff import table_schema
 from hindcast.store import commits, schema_evolution, tables
 
 
-def prepare_table(spark: SparkSession, contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> bool:
+def prepare_table(spark: SparkSession, contract: BoundContract, plan: Plan, name: str, derived: DerivedChange) -> bool:
     """Create the table of a topic or view, or add columns to it, so that it can take a change.
 
     Return whether it existed and its columns are now others. Then the change has to be derived again: Spark may refuse

@@ -23,8 +23,9 @@ from hindcast.bitemporal.plane import drop_matching_rows
 from hindcast.common.errors import RecordError
 from hindcast.common.json_values import JsonObject
 from hindcast.common.session import fit_to_rows
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, find, locate_complaint
+from hindcast.common.settings import Settings
+from hindcast.contract import Contract, locate_complaint
+from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.definition import list_fields
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
@@ -61,7 +62,11 @@ EXAMPLES = 3
 
 
 def preview_run(
-    spark: SparkSession, pipeline: str, interval_end: datetime | None = None, only: str | None = None
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    interval_end: datetime | None = None,
+    only: str | None = None,
 ) -> RunPreview:
     """Return what a run up to `interval_end` (UTC; None: everything available) or about `only` a table would change.
 
@@ -70,8 +75,8 @@ def preview_run(
     column that must not be widened, TableError for other columns, RecordError for a record of the log that no longer
     decodes.
     """
-    warehouse, contract = read_settings().warehouse, find(read_settings().schemas, pipeline)
-    with pinning.pin_versions(lambda: _open_tables(warehouse, contract)):
+    contract = find_bound_contract(settings, pipeline)
+    with pinning.pin_versions(lambda: _open_tables(settings.warehouse, contract)):
         return _preview_pinned(spark, contract, interval_end, only)
 
 
@@ -86,14 +91,14 @@ def _open_tables(warehouse: str, contract: Contract) -> None:
 
 
 def _preview_pinned(
-    spark: SparkSession, contract: Contract, interval_end: datetime | None, only: str | None
+    spark: SparkSession, contract: BoundContract, interval_end: datetime | None, only: str | None
 ) -> RunPreview:
     """Return what `preview_run` returns; the versions of all tables are pinned."""
-    settings, pipeline = read_settings(), contract.pipeline
+    settings, pipeline = contract.settings, contract.pipeline
     for complaint in widening.check_widening(settings.warehouse, contract):
         raise locate_complaint(settings.schemas, pipeline, complaint)
     past = journal.read_runs(settings.warehouse, pipeline)
-    plan = planner.propose_plan(settings.warehouse, settings.kafka, contract, "preview", interval_end, past, only)
+    plan = planner.propose_plan(contract, "preview", interval_end, past, only)
     candidates: dict[str, DataFrame] = {}
     emitted: dict[str, DataFrame] = {}
     topics: dict[str, TopicPreview] = {}
@@ -154,7 +159,7 @@ def _count_fates(contract: Contract, plan: Plan, name: str, new: DataFrame) -> T
 
 def _derive_view(
     spark: SparkSession,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     candidates: dict[str, DataFrame],
@@ -168,7 +173,9 @@ def _derive_view(
     return derive_whole_view(spark, contract, plan, name, input_rows, emitted.get(name))
 
 
-def _find_topic_records(spark: SparkSession, contract: Contract, plan: Plan, name: str, new: DataFrame) -> TopicRecords:
+def _find_topic_records(
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, new: DataFrame
+) -> TopicRecords:
     """Return the accepted records of a topic's log together with `new` ones that a run would accept."""
     topic = contract.topics[name]
     stored = topic_log.read_accepted(spark, contract, name, after=0)
@@ -188,7 +195,7 @@ def _count_ties(tied: DataFrame | None) -> TieCounts | None:
 
 def _describe_change(
     spark: SparkSession,
-    contract: Contract,
+    contract: BoundContract,
     plan: Plan,
     name: str,
     candidates: dict[str, DataFrame],

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 
 from hindcast.bitemporal import ties
 from hindcast.common import step_events
-from hindcast.contract import Contract, Expectation
+from hindcast.contract import Expectation
+from hindcast.contract.bound import BoundContract
 from hindcast.engine.staged_files import StagedFiles
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
@@ -30,7 +31,7 @@ from hindcast.store.commits import ClosedRows
 from hindcast.store.tables import Table
 
 
-def gate_and_publish_change(contract: Contract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
+def gate_and_publish_change(contract: BoundContract, plan: Plan, name: str, derived: DerivedChange) -> TableNote:
     """Gate a change and commit what passes, unless nothing changed; return the commit's note.
 
     Raise GateError if a gate stops it. The note has what an aggregate left out; if only that has changed, the commit

@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 from hindcast.common import step_events
 from hindcast.common.errors import ContractError, GateError, RecordError, RequestError
 from hindcast.common.session import fit_to_rows
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, find, locate_complaint
+from hindcast.common.settings import Settings
+from hindcast.contract import locate_complaint
+from hindcast.contract.bound import BoundContract, find_bound_contract
 from hindcast.contract.expectation import FRESHNESS_RULE
 from hindcast.ingest import erasure_marks, fate_revisions, ingest_commits
 from hindcast.ingest import requeue as requeues
@@ -44,6 +45,7 @@ from hindcast.store.tables import Table
 
 
 def plan_run(
+    settings: Settings,
     pipeline: str,
     run_id: str,
     interval_end: datetime | None = None,
@@ -59,35 +61,36 @@ def plan_run(
     """
     with step_events.record_step("plan", pipeline):
         step_events.record_begin(run_id=run_id)
-        contract, settings = find(read_settings().schemas, pipeline), read_settings()
+        contract = find_bound_contract(settings, pipeline)
         past = journal.read_runs(settings.warehouse, pipeline)
         if not past or past[-1].plan.contract != contract.hash:
             checks = expectations.check_expectations(contract), widening.check_widening(settings.warehouse, contract)
             for complaint in chain(*checks):
                 raise locate_complaint(settings.schemas, pipeline, complaint)
         store_migration.refuse_unready(contract)
-        plan = planner.ensure_plan(
-            settings.warehouse, settings.kafka, contract, run_id, interval_end, only=only, reason=reason, ahead=ahead
-        )
+        plan = planner.ensure_plan(contract, run_id, interval_end, only=only, reason=reason, ahead=ahead)
         _record_plan(plan)
     return plan.run
 
 
-def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> TableNote:
+def replay_topic(spark: SparkSession, settings: Settings, pipeline: str, run: int, topic: str) -> TableNote:
     """Append a topic's planned records to its log, each with its fate, and publish its table; return the commit's note.
 
     Raise RecordError, before anything is written, if more records do not decode than `max_malformed` allows.
     """
-    with _record_table_step("replay", pipeline, run, topic) as (contract, plan):
-        log = tables.log_table(read_settings().warehouse, pipeline, topic)
+    with _record_table_step("replay", settings, pipeline, run, topic) as (contract, plan):
+        log = tables.log_table(settings.warehouse, pipeline, topic)
         rows = tables.count_rows(log) + sum(plan.topics[topic].planned_counts.values())
-        stops, explained = _record_stops(pipeline, run, topic), spark_errors.explain_spark_errors(contract, topic)
+        stops, explained = (
+            _record_stops(settings, pipeline, run, topic),
+            spark_errors.explain_spark_errors(contract, topic),
+        )
         with stops, explained, fit_to_rows(spark, rows), ChangeReader(spark) as sources:
-            expression_checks.refuse_unfit_valid_time(spark, read_settings().schemas, contract, topic)
+            expression_checks.refuse_unfit_valid_time(spark, settings.schemas, contract, topic)
             ingested = ingest_commits.ingest_topic(spark, contract, plan, topic)
             fate_revisions.decide_fates(spark, contract, plan, topic)
             store_migration.begin_upgrade(spark, contract, plan, topic)
-            fates = tables.fates_table(read_settings().warehouse, pipeline, topic)
+            fates = tables.fates_table(settings.warehouse, pipeline, topic)
             if (note := _find_settled_note(contract, plan, topic, log, fates)) is None:
                 change = partial(derive.derive_topic_change, spark, sources, contract, plan, topic, ingested)
                 note = _publish_derived(spark, contract, plan, topic, change)
@@ -96,20 +99,20 @@ def replay_topic(spark: SparkSession, pipeline: str, run: int, topic: str) -> Ta
         return note
 
 
-def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> TableNote:
+def build_view(spark: SparkSession, settings: Settings, pipeline: str, run: int, view: str) -> TableNote:
     """Derive a view from its inputs as of this run, gate the changes and publish them in one commit; return its note.
 
     Raise ContractError for an expression that Spark refuses or that fails on a record, GateError if a gate stops the
     view; nothing of it is published then.
     """
-    with _record_table_step("build", pipeline, run, view) as (contract, plan):
+    with _record_table_step("build", settings, pipeline, run, view) as (contract, plan):
         inputs = derive.list_sources(contract, plan, view)
         if (done := _find_settled_note(contract, plan, view, *inputs)) is not None:
             return _record_note(done)
         with (
-            _record_stops(pipeline, run, view),
+            _record_stops(settings, pipeline, run, view),
             spark_errors.explain_spark_errors(contract, view),
-            expression_checks.explain_expression_errors(read_settings().schemas, contract, view),
+            expression_checks.explain_expression_errors(settings.schemas, contract, view),
             fit_to_rows(spark, sum(map(tables.count_rows, inputs))),
             ChangeReader(spark) as sources,
         ):
@@ -121,7 +124,7 @@ def build_view(spark: SparkSession, pipeline: str, run: int, view: str) -> Table
 
 
 def _publish_derived(
-    spark: SparkSession, contract: Contract, plan: Plan, name: str, derive_change: Callable[[], DerivedChange]
+    spark: SparkSession, contract: BoundContract, plan: Plan, name: str, derive_change: Callable[[], DerivedChange]
 ) -> TableNote:
     """Derive a change, prepare its table and publish it; return the commit's note."""
     derived = derive_change()
@@ -130,25 +133,26 @@ def _publish_derived(
     return gate_and_publish_change(contract, plan, name, derived)
 
 
-def finish_run(pipeline: str, run: int) -> RunReport:
+def finish_run(settings: Settings, pipeline: str, run: int) -> RunReport:
     """Make the run's report, check that every offset has a fate, and complete the run; return the report."""
     with step_events.record_step("finish", pipeline, run):
-        past = journal.read_runs(read_settings().warehouse, pipeline)
+        past = journal.read_runs(settings.warehouse, pipeline)
         entry = next((entry for entry in past if entry.number == run), None)
         step_events.record_begin(run_id=entry.run_id if entry else None)
         if entry is not None and isinstance(entry.outcome, Completed):
             result = RunReport.from_json(entry.outcome.report)
         else:
-            contract, plan = _load_plan(pipeline, run)
-            result = report.build_report(read_settings().warehouse, contract, plan)
-            _append_outcome(pipeline, run, Completed(result.as_json()))
-        page.write_page(read_settings().reports, result)
+            contract, plan = _load_plan(settings, pipeline, run)
+            result = report.build_report(settings.warehouse, contract, plan)
+            _append_outcome(settings.warehouse, pipeline, run, Completed(result.as_json()))
+        page.write_page(settings.reports, result)
         step_events.add_fields(**result.summarize_for_events())
     return result
 
 
 def run_pipeline(
     spark: SparkSession,
+    settings: Settings,
     pipeline: str,
     run_id: str,
     interval_end: datetime | None = None,
@@ -156,26 +160,34 @@ def run_pipeline(
     reason: str | None = None,
 ) -> RunReport:
     """Plan a run and do all its steps in order; return its report."""
-    return execute_run(spark, pipeline, plan_run(pipeline, run_id, interval_end, only, reason))
+    return execute_run(spark, settings, pipeline, plan_run(settings, pipeline, run_id, interval_end, only, reason))
 
 
 def run_release(
-    spark: SparkSession, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+    spark: SparkSession,
+    settings: Settings,
+    pipeline: str,
+    run_id: str,
+    keys: Mapping[str, Sequence[str]],
+    by: str,
+    until: datetime,
 ) -> RunReport:
     """Do a run that publishes changes that were held back, and nothing else; return its report.
 
     `keys`: by table the keys to release, as `hold_store.find_held_keys` returns them; `by`: who released them; `until`:
     when that person looked at them. What has changed since then is held again.
     """
-    return execute_run(spark, pipeline, plan_release(pipeline, run_id, keys, by, until))
+    return execute_run(spark, settings, pipeline, plan_release(settings, pipeline, run_id, keys, by, until))
 
 
-def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime) -> int:
+def plan_release(
+    settings: Settings, pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], by: str, until: datetime
+) -> int:
     """Store the plan of a release, or find that of an earlier attempt; return the run's number.
 
     Raise RequestError for a table that the contract does not have.
     """
-    contract = find(read_settings().schemas, pipeline)
+    contract = find_bound_contract(settings, pipeline)
     if gone := sorted(keys.keys() - {*contract.topics, *contract.views}):
         fix = "put it back into the contract, or release only changes of other tables"
         raise RequestError(f"the contract has no table {', '.join(gone)}", where=pipeline, fix=fix)
@@ -183,12 +195,12 @@ def plan_release(pipeline: str, run_id: str, keys: Mapping[str, Sequence[str]], 
     return _plan_special_run(contract, run_id, Release(released))
 
 
-def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeue) -> RunReport:
+def run_requeue(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Requeue) -> RunReport:
     """Do a run that decodes malformed records again (`requeue.build_request`), and nothing else; return its report.
 
     Raise RequestError if there are none, unless the run `run_id` is still unfinished.
     """
-    contract, settings = find(read_settings().schemas, pipeline), read_settings()
+    contract = find_bound_contract(settings, pipeline)
     counts = requeues.count_waiting(settings.warehouse, contract, request)
     past = journal.read_runs(settings.warehouse, pipeline)
     if not counts and not any(run.run_id == run_id and not run.is_finished for run in past):
@@ -201,41 +213,47 @@ def run_requeue(spark: SparkSession, pipeline: str, run_id: str, request: Requeu
         ]
         fix += f"; what was refused before {', '.join(moments)} was trimmed" if moments else ""
         raise RequestError("no malformed record like that is left", where=pipeline, fix=fix)
-    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts))))
+    return execute_run(
+        spark, settings, pipeline, _plan_special_run(contract, run_id, replace(request, topics=tuple(counts)))
+    )
 
 
-def run_upgrade(spark: SparkSession, pipeline: str, run_id: str, request: Upgrade) -> RunReport:
+def run_upgrade(spark: SparkSession, settings: Settings, pipeline: str, run_id: str, request: Upgrade) -> RunReport:
     """Do a run that only converts a table to the current store format (ops/upgrade/); return its report."""
-    contract = find(read_settings().schemas, pipeline)
-    return execute_run(spark, pipeline, _plan_special_run(contract, run_id, request))
+    contract = find_bound_contract(settings, pipeline)
+    return execute_run(spark, settings, pipeline, _plan_special_run(contract, run_id, request))
 
 
-def execute_run(spark: SparkSession, pipeline: str, number: int) -> RunReport:
+def execute_run(spark: SparkSession, settings: Settings, pipeline: str, number: int) -> RunReport:
     """Do the steps of a planned run in order; return its report."""
-    execute_table_steps(spark, pipeline, number)
-    return finish_run(pipeline, number)
+    execute_table_steps(spark, settings, pipeline, number)
+    return finish_run(settings, pipeline, number)
 
 
-def execute_table_steps(spark: SparkSession, pipeline: str, number: int) -> None:
+def execute_table_steps(spark: SparkSession, settings: Settings, pipeline: str, number: int) -> None:
     """Do the steps of a planned run up to its report."""
-    contract, plan = _load_plan(pipeline, number)
+    contract, plan = _load_plan(settings, pipeline, number)
     for step in TABLE_STEPS.values():
         for table in step.list_tables(contract):
             if plan.has_work_for(contract, table):
-                execute_step(spark, pipeline, number, step, table)
+                execute_step(spark, settings, pipeline, number, step, table)
 
 
-def execute_step(spark: SparkSession, pipeline: str, run: int, step: TableStep, table: str) -> TableNote:
+def execute_step(
+    spark: SparkSession, settings: Settings, pipeline: str, run: int, step: TableStep, table: str
+) -> TableNote:
     """Do one step of a run for a table; return the commit's note."""
     do = replay_topic if step.per == "topic" else build_view
-    return do(spark, pipeline, run, table)
+    return do(spark, settings, pipeline, run, table)
 
 
 @contextmanager
-def _record_table_step(name: str, pipeline: str, run: int, table: str) -> Iterator[tuple[Contract, Plan]]:
+def _record_table_step(
+    name: str, settings: Settings, pipeline: str, run: int, table: str
+) -> Iterator[tuple[BoundContract, Plan]]:
     """Record a step about one table (common/step_events.py); yield the contract and the plan that it works for."""
     with step_events.record_step(name, pipeline, run, table):
-        contract, plan = _load_plan(pipeline, run)
+        contract, plan = _load_plan(settings, pipeline, run)
         step_events.record_begin(run_id=plan.run_id)
         yield contract, plan
 
@@ -246,7 +264,7 @@ def _record_note(note: TableNote) -> TableNote:
     return note
 
 
-def _record_lag(contract: Contract, topic: str) -> None:
+def _record_lag(contract: BoundContract, topic: str) -> None:
     """Add to the step's events how many seconds ago the newest row of a topic's table became true.
 
     Add nothing for a topic whose values date its rows (`valid_time`): that would disclose one of them.
@@ -269,20 +287,18 @@ def _record_plan(plan: Plan) -> None:
     step_events.add_fields(run=plan.run, offsets=offsets, offsets_left=left)
 
 
-def _plan_special_run(contract: Contract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
+def _plan_special_run(contract: BoundContract, run_id: str, instead: Release | Requeue | Upgrade) -> int:
     """Store the plan of a run that does something `instead` of replaying (`planner.ensure_plan`); return its number."""
-    settings = read_settings()
     with step_events.record_step("plan", contract.pipeline):
         step_events.record_begin(run_id=run_id)
-        plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, instead=instead)
+        plan = planner.ensure_plan(contract, run_id, instead=instead)
         _record_plan(plan)
     return plan.run
 
 
-def _load_plan(pipeline: str, run: int) -> tuple[Contract, Plan]:
+def _load_plan(settings: Settings, pipeline: str, run: int) -> tuple[BoundContract, Plan]:
     """Return the contract and the plan of a run; raise an error if the run has ended or the contract was changed."""
-    settings = read_settings()
-    contract = find(settings.schemas, pipeline)
+    contract = find_bound_contract(settings, pipeline)
     plan = journal.read_active_run(settings.warehouse, pipeline, run).plan
     if plan.contract != contract.hash:
         raise RequestError(
@@ -294,27 +310,24 @@ def _load_plan(pipeline: str, run: int) -> tuple[Contract, Plan]:
 
 
 @contextmanager
-def _record_stops(pipeline: str, run: int, table: str) -> Iterator[None]:
+def _record_stops(settings: Settings, pipeline: str, run: int, table: str) -> Iterator[None]:
     """Record in journal and report that a gate, the contract or records stop a run; the next run abandons it."""
     try:
         yield
     except (ContractError, GateError, RecordError) as error:
-        _append_outcome(pipeline, run, Stopped(table, str(error)))
-        contract, plan = _load_plan(pipeline, run)
-        page.write_page(
-            read_settings().reports, report.build_report(read_settings().warehouse, contract, plan, stopped=str(error))
-        )
+        _append_outcome(settings.warehouse, pipeline, run, Stopped(table, str(error)))
+        contract, plan = _load_plan(settings, pipeline, run)
+        page.write_page(settings.reports, report.build_report(settings.warehouse, contract, plan, stopped=str(error)))
         raise
 
 
-def _append_outcome(pipeline: str, run: int, outcome: Completed | Stopped) -> None:
+def _append_outcome(warehouse: str, pipeline: str, run: int, outcome: Completed | Stopped) -> None:
     """Append an entry with what became of a run to the journal."""
-    warehouse = read_settings().warehouse
     entry = journal.read_active_run(warehouse, pipeline, run)
     journal.append_entry(warehouse, replace(entry, outcome=outcome))
 
 
-def _find_settled_note(contract: Contract, plan: Plan, name: str, *sources: Table) -> TableNote | None:
+def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources: Table) -> TableNote | None:
     """Return the note of a table that needs no work: this run has published it, or it cannot have changed. Else None.
 
     It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless the

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 
 from hindcast.common.errors import TableError
 from hindcast.common.json_values import JsonObject
-from hindcast.common.settings import read_settings
 from hindcast.plan import journal, notices
 from hindcast.store import arrow_reader, commits, row_reader, table_creation, tables
 from hindcast.store.tables import Table
@@ -39,8 +38,8 @@ def shadow_table(table: Table) -> Table:
     )
 
 
-def build_shadow(spark: SparkSession, table: Table) -> None:
-    """Build the new table, or continue where that stopped, with a commit for about HINDCAST_CHUNK rows each.
+def build_shadow(spark: SparkSession, table: Table, chunk_rows: int) -> None:
+    """Build the new table, or continue where that stopped, with a commit for about `chunk_rows` rows each.
 
     If VACUUM has removed the version that it was built from, start from scratch with the current one.
     """
@@ -49,7 +48,7 @@ def build_shadow(spark: SparkSession, table: Table) -> None:
         return
     build = _read_build(new)
     if build is None or not _is_readable(table, build.version):
-        build = _begin_build(spark, table, new)
+        build = _begin_build(spark, table, new, chunk_rows)
     version = spark.read.format("delta").option("versionAsOf", build.version).load(table.path)
     rows = row_reader.convert_older_rows(version, older)
     chunk = F.pmod(F.xxhash64(*(F.col(f"`{column}`") for column in table.key)), F.lit(build.chunks))
@@ -122,7 +121,7 @@ class _Build:
         return {"version": self.version, "knownAt": known_at, "chunks": self.chunks, "after": self.after}
 
 
-def _begin_build(spark: SparkSession, table: Table, new: Table) -> _Build:
+def _begin_build(spark: SparkSession, table: Table, new: Table, chunk_rows: int) -> _Build:
     """Create or empty the new table; store and return from which version it is built, and in how many chunks."""
     version = DeltaTable(table.path).version()
     runs = [run.known_at for run in journal.read_runs(table.warehouse, table.pipeline) if run.is_finished]
@@ -130,7 +129,7 @@ def _begin_build(spark: SparkSession, table: Table, new: Table) -> _Build:
     created = table_creation.ensure_table(new, table_creation.make_nullable(rows.schema))
     clear_shadow(spark, table)
     known_at = max(runs, default=datetime.min.replace(tzinfo=UTC))
-    chunks = max(1, -(-tables.count_rows(table) // read_settings().chunk))
+    chunks = max(1, -(-tables.count_rows(table) // chunk_rows))
     build = _Build(version, known_at, chunks, tables.read_last_run(new))
     _write_build(DeltaTable(created.table_uri), new, build)
     return build

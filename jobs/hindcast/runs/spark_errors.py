@@ -10,8 +10,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 
 from hindcast.common.errors import PlatformError, RecordError, RunError, TopicError, describe_cause
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import REDACTED, redact_message
 from hindcast.ingest import topic_log
 from hindcast.kafka import access_errors, gaps
@@ -21,7 +21,7 @@ from hindcast.streams.join_processors import NULL_KEY, NULL_KEY_FIX
 
 
 @contextmanager
-def explain_spark_errors(contract: Contract, name: str) -> Iterator[None]:
+def explain_spark_errors(contract: BoundContract, name: str) -> Iterator[None]:
     """Raise a failure of Spark on a table as an error of ours, in one line; also a full or read-only disk."""
     where = f"{contract.pipeline}.{name}"
     try:
@@ -39,7 +39,7 @@ def explain_spark_errors(contract: Contract, name: str) -> Iterator[None]:
             raise RecordError(found, where=where, fix=NULL_KEY_FIX) from None
         if gaps.DATA_LOSS_MESSAGE in text:
             raise TopicError("Kafka lost offsets while they were read", where=where, fix=gaps.DATA_LOSS_FIX) from None
-        servers = read_settings().kafka
+        servers = contract.settings.kafka
         if (access := access_errors.find_access_error(text, where, servers, read_security(servers))) is not None:
             raise access from None
         if (memory := re.search(r"java\.lang\.OutOfMemoryError: [A-Za-z ]+", text)) is not None:

@@ -19,8 +19,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from hindcast.common.errors import RunError, TableError
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract, list_shapes
+from hindcast.contract import list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.ingest import initial_rows
 from hindcast.plan import journal
 from hindcast.plan.inputs import locate_own_table
@@ -38,7 +38,7 @@ _ALWAYS = "0001-01-01T00:00:00+00:00"
 """The time since which an older format's own columns count as dropped, so that nobody sees them."""
 
 
-def refuse_unready(contract: Contract) -> None:
+def refuse_unready(contract: BoundContract) -> None:
     """Raise, before a run is planned, what its steps would raise: TableError for a table that runs cannot write.
 
     Raise RunError for a kafka view of a topic with adopted rows: it reads logs, which do not have these rows.
@@ -57,7 +57,7 @@ def refuse_unready(contract: Contract) -> None:
                 )
 
 
-def begin_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> None:
+def begin_upgrade(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> None:
     """Convert the table of a topic to one that runs write, if the run is an upgrade of it."""
     if plan.upgrade is None or plan.upgraded_table != name:
         return
@@ -81,7 +81,7 @@ def begin_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str
     mark_table(spark, table, older)
 
 
-def end_upgrade(spark: SparkSession, contract: Contract, plan: Plan, name: str, note: TableNote) -> TableNote:
+def end_upgrade(spark: SparkSession, contract: BoundContract, plan: Plan, name: str, note: TableNote) -> TableNote:
     """Finish the upgrade of a table once a run has published it; return the table's note."""
     if plan.upgrade is None or plan.upgrade.table != name:
         return note
@@ -170,17 +170,16 @@ def _alter_table(spark: SparkSession, table: Table, change: str) -> None:
     commit_once.commit_repeatable(lambda: spark.sql(f"ALTER TABLE delta.`{table.path}` {change}").collect())
 
 
-def _has_initial_rows(contract: Contract, name: str) -> bool:
+def _has_initial_rows(contract: BoundContract, name: str) -> bool:
     return (
         name in contract.topics
-        and tables.open_table(initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, name))
-        is not None
+        and tables.open_table(initial_rows.initial_rows_table(contract.warehouse, contract.pipeline, name)) is not None
     )
 
 
-def _adopted_known_at(contract: Contract, plan: Plan, name: str) -> datetime:
+def _adopted_known_at(contract: BoundContract, plan: Plan, name: str) -> datetime:
     """Return the known-at of adopted rows: that of the run, or of the run before if the topic already has a log."""
-    warehouse, pipeline = read_settings().warehouse, contract.pipeline
+    warehouse, pipeline = contract.warehouse, contract.pipeline
     earlier = [run.known_at for run in journal.read_runs(warehouse, pipeline) if run.number < plan.run]
     logged = tables.read_last_run(tables.log_table(warehouse, pipeline, name))
     return earlier[-1] if logged and earlier else plan.known_at

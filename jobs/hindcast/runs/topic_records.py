@@ -14,7 +14,7 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
 from hindcast.ingest.ingest_commits import IngestedRecords
@@ -31,7 +31,7 @@ from hindcast.store import tables
 _PLACE = ["partition", "offset"]
 
 
-def exclude_held(spark: SparkSession, contract: Contract, name: str, records: DataFrame) -> DataFrame:
+def exclude_held(spark: SparkSession, contract: BoundContract, name: str, records: DataFrame) -> DataFrame:
     """Return records of a topic's log without those that are currently held (`hold: row`)."""
     table = locate_own_table(contract, name)
     waiting = hold_store.read_held_units(spark, table.warehouse, table.pipeline, name)
@@ -48,7 +48,7 @@ class TopicRecords:
     def __init__(
         self,
         spark: SparkSession,
-        contract: Contract,
+        contract: BoundContract,
         plan: Plan,
         name: str,
         ingested: IngestedRecords | None = None,

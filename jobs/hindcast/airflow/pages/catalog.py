@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from hindcast.common.errors import ContractError, UnknownError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, try_load, try_load_all
 from hindcast.contract.names import PREVIEW, RELEASE, list_dag_ids, name_stand_ins
 
@@ -20,12 +19,12 @@ CONTRACT_SUFFIXES = (".yaml", ".yml")
 FileStates = frozenset[tuple[str, int, int, int]]
 
 
-def load_contract(pipeline: str, readable: Collection[str]) -> Contract:
+def load_contract(schemas: Path, pipeline: str, readable: Collection[str]) -> Contract:
     """Return the contract of a pipeline; UnknownError if there is none, ContractError if it is invalid.
 
-    The error suggests only names that are `readable`.
+    `schemas`: the folder of the contracts. The error suggests only names that are `readable`.
     """
-    contracts, broken = load_contracts()
+    contracts, broken = load_contracts(schemas)
     if pipeline in contracts:
         return contracts[pipeline]
     if pipeline in broken:
@@ -34,19 +33,19 @@ def load_contract(pipeline: str, readable: Collection[str]) -> Contract:
     raise UnknownError(f"no pipeline '{pipeline}'", fix=suggest_nearest(pipeline, names))
 
 
-def load_contracts() -> tuple[dict[str, Contract], dict[str, ContractError]]:
+def load_contracts(schemas: Path) -> tuple[dict[str, Contract], dict[str, ContractError]]:
     """Return the contracts by pipeline, and the errors of those that do not load by the id of their DAG."""
-    read_one = partial(_read_contract, beside=_list_files(read_settings().schemas))
-    by_path = try_load_all(read_settings().schemas, read_one)
+    read_one = partial(_read_contract, beside=_list_files(schemas))
+    by_path = try_load_all(schemas, read_one)
     contracts = {it.pipeline: it for it in by_path.values() if isinstance(it, Contract)}
     broken = {path: it for path, it in by_path.items() if isinstance(it, ContractError)}
     taken = {dag_id for contract in contracts.values() for dag_id in list_dag_ids(contract)}
     return contracts, {dag_id: broken[path] for dag_id, path in name_stand_ins(broken, taken).items()}
 
 
-def list_pipelines(readable: Collection[str]) -> dict[str, str]:
+def list_pipelines(schemas: Path, readable: Collection[str]) -> dict[str, str]:
     """Return the `readable` pipelines, each with the first line of its description."""
-    contracts, _ = load_contracts()
+    contracts, _ = load_contracts(schemas)
     return {
         name: contract.description.strip().partition("\n")[0]
         for name, contract in sorted(contracts.items())
@@ -54,9 +53,9 @@ def list_pipelines(readable: Collection[str]) -> dict[str, str]:
     }
 
 
-def pipeline_of_dag(dag_id: str) -> str:
+def pipeline_of_dag(schemas: Path, dag_id: str) -> str:
     """Return the pipeline that a DAG belongs to; for the DAG of a broken contract its own id."""
-    if dag_id in load_contracts()[1]:
+    if dag_id in load_contracts(schemas)[1]:
         return dag_id
     suffix = next((suffix for suffix in DAG_SUFFIXES if dag_id.endswith(suffix)), "")
     return dag_id.removesuffix(suffix)

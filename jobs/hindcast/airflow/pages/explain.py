@@ -20,6 +20,7 @@ from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.errors import describe_cause
 from hindcast.common.json_values import JsonObject
+from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Join, Shape, View, list_shapes
 from hindcast.contract.expressions import resolve
 from hindcast.contract.sensitive import redact_message
@@ -31,17 +32,18 @@ from hindcast.store.emitted_log import EmitCause
 
 
 def explain_row(
-    warehouse: str, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
+    settings: Settings, contract: Contract, name: str, row: Row, known: datetime, readable: Collection[str]
 ) -> JsonObject:
     """Return why a row (with lineage) was what it was, as known at `known`: `text`, and `parts`, the input rows.
 
     Rows of other pipelines are included only if those are `readable`.
     """
+    warehouse = settings.warehouse
     if name in contract.topics:
         (record,) = find_records(warehouse, contract, name, row)
         place = f"{record['topic']}, partition {record['partition']}, offset {record['offset']}"
         return {"text": f"It comes from the record in {place}.", "parts": []}
-    reader = InputReader(warehouse, contract, known, frozenset(readable))
+    reader = InputReader(settings, contract, known, frozenset(readable))
     view, shape = contract.views[name], list_shapes(contract)[name]
     if view.semantics == "kafka":
         cause = emitted_log.find_cause(emitted_log.emitted_table(warehouse, contract, name), shape.kind, row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from hindcast.airflow.pages import catalog
 from hindcast.common.json_values import JsonObject, JsonValue
@@ -30,9 +31,12 @@ class GraphNode:
     reading: str | None = None
 
 
-def build_graph(contract: Contract, readable: Collection[str]) -> JsonObject:
-    """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels."""
-    nodes = _list_nodes(contract, readable)
+def build_graph(schemas: Path, contract: Contract, readable: Collection[str]) -> JsonObject:
+    """Return the graph as it is drawn: `boxes`, `arrows` between them, and its `width` and `height`, in pixels.
+
+    `schemas`: the folder of the contracts, some of which may read tables of this one.
+    """
+    nodes = _list_nodes(schemas, contract, readable)
     rows: dict[int, int] = {}
     places: dict[str, tuple[int, int]] = {}
     for node in nodes:
@@ -63,7 +67,7 @@ def build_graph(contract: Contract, readable: Collection[str]) -> JsonObject:
     return {"boxes": boxes, "arrows": arrows, "width": width, "height": max(rows.values()) * ROW_STEP}
 
 
-def _list_nodes(contract: Contract, readable: Collection[str]) -> list[GraphNode]:
+def _list_nodes(schemas: Path, contract: Contract, readable: Collection[str]) -> list[GraphNode]:
     """Return all nodes, each after those that it is made of."""
     kinds, own = list_shapes(contract), contract.pipeline
     nodes = [GraphNode(f"topic {name}", contract.kafka_topic(name), "topic", 0) for name in contract.topics]
@@ -78,7 +82,7 @@ def _list_nodes(contract: Contract, readable: Collection[str]) -> list[GraphNode
         columns[name] = 1 + max(columns[i] for i in inputs)
         nodes.append(GraphNode(name, name, kinds[name].kind, columns[name], inputs, own, name, view.semantics))
     last = max(columns.values()) + 1
-    contracts, _ = catalog.load_contracts()
+    contracts, _ = catalog.load_contracts(schemas)
     for pipeline in sorted(name for name in contracts if name in readable and name != own):
         addresses = [source.table.partition(".") for source in contracts[pipeline].inputs.values()]
         tables = (table for owner, _, table in addresses if owner == own and table in columns)

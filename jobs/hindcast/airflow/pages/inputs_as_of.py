@@ -13,6 +13,7 @@ from hindcast.bitemporal import predicates
 from hindcast.bitemporal.predicates import ColumnBound, sql_literal
 from hindcast.common.column_values import ColumnValue, Row
 from hindcast.common.json_values import JsonObject, JsonValue
+from hindcast.common.settings import Settings
 from hindcast.contract import Contract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.shapes import PERIODS
@@ -109,7 +110,7 @@ def _find_kafka_partition(warehouse: str, contract: Contract, source: str, parti
 class InputReader:
     """Reads a contract's inputs as known at a moment, for a user who may read the pipelines `readable`."""
 
-    warehouse: str
+    settings: Settings
     contract: Contract
     known_at: datetime
     readable: frozenset[str]
@@ -123,7 +124,7 @@ class InputReader:
 
     def read_record(self, name: str, partition: int, offset: int) -> tuple[Row | None, InputRows]:
         """Return a record as the topic's log has it, None if it is not there, and its row in the topic's table."""
-        log = tables.open_table(tables.log_table(self.warehouse, self.contract.pipeline, name))
+        log = tables.open_table(tables.log_table(self.settings.warehouse, self.contract.pipeline, name))
         record, part = None, self._build_part(name)
         if log is not None:
             bounds = [ColumnBound("partition", partition, partition), ColumnBound("offset", offset, offset)]
@@ -180,13 +181,15 @@ class InputReader:
         """Return an input without rows; another pipeline's is known at the moment that the last run then pinned."""
         marked = find_sensitive_columns(self.contract)[name]
         if name not in self.contract.inputs:
-            source = tables.locate_table(self.warehouse, self.contract, name)
+            source = tables.locate_table(self.settings.warehouse, self.contract, name)
             return InputRows(name, source, self.known_at, True, marked)
         past = [
-            run for run in journal.read_runs(self.warehouse, self.contract.pipeline) if run.known_at <= self.known_at
+            run
+            for run in journal.read_runs(self.settings.warehouse, self.contract.pipeline)
+            if run.known_at <= self.known_at
         ]
-        source = inputs.locate_input_table(self.warehouse, self.contract, name)
-        contracts, _ = catalog.load_contracts()
+        source = inputs.locate_input_table(self.settings.warehouse, self.contract, name)
+        contracts, _ = catalog.load_contracts(self.settings.schemas)
         if source.pipeline in contracts:  # the other pipeline may mark more columns
             marked |= find_sensitive_columns(contracts[source.pipeline]).get(source.name, frozenset())
         moment = past[-1].plan.as_of_system_times.get(name, self.known_at) if past else self.known_at

@@ -67,10 +67,11 @@ def build_overview(settings: Settings, readable: Collection[str]) -> JsonObject:
 
     What cannot be read of one pipeline is in the `problems` of its own entry and does not affect the others.
     """
-    _, broken = catalog.load_contracts()
+    _, broken = catalog.load_contracts(settings.schemas)
     return {
         "pipelines": [
-            _build_overview_line(settings, name, about) for name, about in catalog.list_pipelines(readable).items()
+            _build_overview_line(settings, name, about)
+            for name, about in catalog.list_pipelines(settings.schemas, readable).items()
         ],
         "broken": {name: str(error) for name, error in sorted(broken.items()) if name in readable},
     }

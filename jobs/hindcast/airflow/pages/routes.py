@@ -48,53 +48,62 @@ def build_app(access: PageAccess) -> FastAPI:
 
     @_add_page(pipeline, "/quality/{dag_id}", "runs.html")
     def one_quality(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
-        return quality.build_pipeline_page(read_settings(), catalog.load_contract(dag_id, readable), before)
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return quality.build_pipeline_page(settings, contract, before)
 
     @_add_page(anyone, "/machine", "pipelines.html")
     def all_machines(readable: frozenset[str] = may) -> JsonObject:
-        return {"page": "machine", "pipelines": catalog.list_pipelines(readable)}
+        return {"page": "machine", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
 
     @_add_page(pipeline, "/machine/{dag_id}", "machine.html")
     def one_machine(dag_id: str, asked: MachineRequest = of_machine, readable: frozenset[str] = may) -> JsonObject:
-        return time_machine.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, asked)
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return time_machine.build_page(settings, contract, readable, asked)
 
     @pipeline.get("/keys/{dag_id}.json")
     def keys(dag_id: str, table: str, beginning: str = "", readable: frozenset[str] = may) -> Response:
-        return rendering.as_json(
-            time_machine.suggest_keys(read_settings(), catalog.load_contract(dag_id, readable), table, beginning)
-        )
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return rendering.as_json(time_machine.suggest_keys(settings, contract, table, beginning))
 
     @_add_page(anyone, "/ledger", "pipelines.html")
     def all_ledgers(readable: frozenset[str] = may) -> JsonObject:
-        return {"page": "ledger", "pipelines": catalog.list_pipelines(readable)}
+        return {"page": "ledger", "pipelines": catalog.list_pipelines(read_settings().schemas, readable)}
 
     @_add_page(pipeline, "/ledger/{dag_id}", "ledger.html")
     def one_ledger(dag_id: str, before: int | None = None, readable: frozenset[str] = may) -> JsonObject:
-        return ledger_page.build_page(read_settings(), catalog.load_contract(dag_id, readable), readable, before)
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return ledger_page.build_page(settings, contract, readable, before)
 
     @pipeline.get("/reports/{dag_id}/{name:path}")
     def report(dag_id: str, name: str, readable: frozenset[str] = may) -> Response:
-        return rendering.serve_document(
-            read_settings().reports / catalog.load_contract(dag_id, readable).pipeline, name
-        )
+        settings = read_settings()
+        contract = catalog.load_contract(settings.schemas, dag_id, readable)
+        return rendering.serve_document(settings.reports / contract.pipeline, name)
 
     @pipeline.get("/dag/{dag_id}/{page}.json")
     def of_dag_json(request: Request, dag_id: str, page: PageName) -> Response:
-        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(dag_id)}.json")
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings().schemas, dag_id)}.json")
 
     @pipeline.get("/dag/{dag_id}/{page}")
     def of_dag(request: Request, dag_id: str, page: PageName) -> Response:
-        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(dag_id)}")
+        return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(read_settings().schemas, dag_id)}")
 
     @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
     def of_run(request: Request, dag_id: str, run_id: str, page: PageName, readable: frozenset[str] = may) -> Response:
-        name = catalog.load_contract(catalog.pipeline_of_dag(dag_id), readable).pipeline
-        runs = [run for run in journal.read_runs(read_settings().warehouse, name) if run.run_id == run_id]
+        settings = read_settings()
+        name = catalog.load_contract(
+            settings.schemas, catalog.pipeline_of_dag(settings.schemas, dag_id), readable
+        ).pipeline
+        runs = [run for run in journal.read_runs(settings.warehouse, name) if run.run_id == run_id]
         if not runs:
             raise UnknownError(
                 f"'{run_id}' has no plan yet", where=name, fix="wait for its first task, which plans the run"
             )
-        last = quality.build_run_entry(read_settings(), runs[-1])
+        last = quality.build_run_entry(settings, runs[-1])
         if page != "report":
             return _redirect_to(request, f"{page}/{name}", knownAt=f"run:{last.run.number}")
         return _redirect_to(request, f"reports/{name}/{last.report}" if last.report else f"quality/{name}")

@@ -94,7 +94,7 @@ def build_page(
         "plane": _build_plane(table.kind, near, as_of, known_ats, formatter, even=request.scale != "time"),
         "answer": formatter.format_sample(answer),
         "diff": _build_diff(history, known, other, formatter) if other else None,
-        "why": explain_row(warehouse, contract, name, first, known, readable) if first else None,
+        "why": explain_row(settings, contract, name, first, known, readable) if first else None,
     }
 
 

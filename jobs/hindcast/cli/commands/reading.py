@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import (
     limit_rows,
@@ -16,14 +17,16 @@ from hindcast.cli.commands.shared import (
 )
 from hindcast.common.errors import QueryError
 from hindcast.common.plurals import format_count
-from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    from hindcast.common.settings import Settings
 
 
-def runs(arguments: argparse.Namespace) -> int:
+def runs(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the runs of a pipeline."""
     import pyarrow as pa
 
-    runs = read_runs(arguments.pipeline)
+    runs = read_runs(settings, arguments.pipeline)
     rows = [{"run": r.number, "state": r.state, "knownAt": r.known_at, "runId": r.run_id} for r in runs]
     columns = pa.schema(
         [("run", pa.int64()), ("state", pa.string()), ("knownAt", pa.timestamp("us", "UTC")), ("runId", pa.string())]
@@ -32,7 +35,7 @@ def runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def ledger(arguments: argparse.Namespace) -> int:
+def ledger(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show which offsets each run ingested, and the outcome of their records."""
     import pyarrow as pa
 
@@ -43,30 +46,30 @@ def ledger(arguments: argparse.Namespace) -> int:
     if arguments.rebuild and arguments.pipeline is None:
         raise QueryError("no pipeline was named", fix="hindcast ledger PIPELINE --rebuild")
     if arguments.rebuild:
-        numbers = journal_rebuild.rebuild_journal(read_settings().warehouse, load_contract(arguments.pipeline))
+        numbers = journal_rebuild.rebuild_journal(settings.warehouse, load_contract(settings, arguments.pipeline))
         text = f"rewrote run {', '.join(map(str, numbers))}" if numbers else "agrees with the logs; nothing was written"
         print(f"{arguments.pipeline}: {text}")
         return 0
     if arguments.pipeline:
-        read_runs(arguments.pipeline)
-    pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(read_settings().schemas))
-    rows = pa.concat_tables([ledger.read_ledger(read_settings().warehouse, name) for name in pipelines])
+        read_runs(settings, arguments.pipeline)
+    pipelines = [arguments.pipeline] if arguments.pipeline else sorted(load_all(settings.schemas))
+    rows = pa.concat_tables([ledger.read_ledger(settings.warehouse, name) for name in pipelines])
     empty = [column for column in ("member", "anew", *ledger.FATES[1:]) if not any(rows.column(column).to_pylist())]
     print_rows(rows.drop(empty) if arguments.format == "table" else rows, arguments.format)
     return 0
 
 
-def report(arguments: argparse.Namespace) -> int:
+def report(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show what a run did, or what stopped it (default: the last run)."""
     from hindcast.report import page, report, report_text
 
-    runs = [r for r in read_runs(arguments.pipeline) if r.has_report]
+    runs = [r for r in read_runs(settings, arguments.pipeline) if r.has_report]
     run = next((r for r in reversed(runs) if arguments.run in (None, r.number)), None)
     if run is None:
         numbers = ", ".join(str(r.number) for r in runs) or "none"
         raise QueryError("no such run with a report", where=arguments.pipeline, fix=f"runs with a report: {numbers}")
-    contract = load_contract(arguments.pipeline)
-    fields = report.read_report(read_settings().warehouse, contract, run)
+    contract = load_contract(settings, arguments.pipeline)
+    fields = report.read_report(settings.warehouse, contract, run)
     if arguments.data_docs:
         from hindcast.quality import datadocs
 
@@ -78,14 +81,14 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def failing(arguments: argparse.Namespace) -> int:
+def failing(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the rows that failed a gate, or that are held back because of it."""
     import pyarrow.compute as pc
 
     from hindcast.common.errors import suggest_nearest
     from hindcast.quality import hold_store
 
-    contract, warehouse = load_contract(arguments.pipeline), read_settings().warehouse
+    contract, warehouse = load_contract(settings, arguments.pipeline), settings.warehouse
     if arguments.held:
         rows = hold_store.read_held_rows(warehouse, arguments.pipeline, arguments.run)
         if arguments.table:
@@ -110,22 +113,22 @@ def _print_note(note: str) -> None:
         print(note, file=sys.stderr)
 
 
-def quarantine(arguments: argparse.Namespace) -> int:
+def quarantine(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the records that were refused, each with its outcome and the reason."""
     from hindcast.common.errors import suggest_nearest
     from hindcast.ingest import quarantine
 
-    contract = load_contract(arguments.pipeline)
+    contract = load_contract(settings, arguments.pipeline)
     if arguments.topic is not None and arguments.topic not in contract.topics:
         fix = suggest_nearest(arguments.topic, contract.topics)
         raise QueryError(f"no topic '{arguments.topic}'", where=arguments.pipeline, fix=fix)
     if arguments.rebuild:
         from hindcast.ops.verify import quarantine_checks
 
-        records = format_count(quarantine_checks.rebuild_quarantine(read_settings().warehouse, contract), "record")
+        records = format_count(quarantine_checks.rebuild_quarantine(settings.warehouse, contract), "record")
         print(f"{arguments.pipeline}: the quarantine was rebuilt from the logs: {records}")
         return 0
-    rows = quarantine.read_refused(read_settings().warehouse, contract, arguments.topic, everything=arguments.all)
+    rows = quarantine.read_refused(settings.warehouse, contract, arguments.topic, everything=arguments.all)
     shown, note = limit_rows(rows, arguments.format, arguments.limit)
     shown = quarantine.mask_refused(contract, shown)
     print_rows(shown if arguments.all or arguments.format == "json" else shown.drop(["now"]), arguments.format)
@@ -133,20 +136,20 @@ def quarantine(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def query(arguments: argparse.Namespace) -> int:
+def query(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show what was true at a moment, as known at another."""
     from hindcast.bitemporal.predicates import Question
     from hindcast.query import read
 
     pipeline, name = parse_table_name(arguments.table)
-    contract, warehouse = load_contract(pipeline), read_settings().warehouse
+    contract, warehouse = load_contract(settings, pipeline), settings.warehouse
     table = read.locate_table(warehouse, contract, name)
     key = read.parse_key(table, arguments.key) if arguments.key is not None else None
     if arguments.command is history:
         print_rows(read.history(warehouse, contract, name, key=key, run=arguments.run), arguments.format)
         return 0
     as_of, start, end, known = (
-        parse_moment(pipeline, text) if text is not None else None
+        parse_moment(settings, pipeline, text) if text is not None else None
         for text in (arguments.as_of, arguments.start, arguments.end, arguments.known_at)
     )
     lower, upper = (
@@ -156,26 +159,26 @@ def query(arguments: argparse.Namespace) -> int:
     question = Question(key, lower, upper, as_of, start, end, known, order)
     rows = read.query(warehouse, contract, name, question)
     print_rows(rows, arguments.format)
-    first = next((run.known_at for run in read_runs(pipeline)), None)
+    first = next((run.known_at for run in read_runs(settings, pipeline)), None)
     if known and first and known < first:
         print(f"hindcast: nothing was known yet: the first run is known at {first.isoformat()}", file=sys.stderr)
     return 0
 
 
-def history(arguments: argparse.Namespace) -> int:
+def history(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show every row that was ever current, with both periods; or those that a run changed."""
-    return query(arguments)
+    return query(arguments, settings)
 
 
-def compare(arguments: argparse.Namespace) -> int:
+def compare(arguments: argparse.Namespace, settings: Settings) -> int:
     """Compare a kafka view with a live application's output topic; exit code 0: equal, 1: different, 2: cannot tell."""
     from hindcast.ops.compare import compare_view, formatting
 
     pipeline, name = parse_table_name(arguments.table)
     comparison = compare_view(
-        read_settings().warehouse,
-        read_settings().kafka,
-        load_contract(pipeline),
+        settings.warehouse,
+        settings.kafka,
+        load_contract(settings, pipeline),
         name,
         arguments.topic,
         arguments.limit,
@@ -185,10 +188,10 @@ def compare(arguments: argparse.Namespace) -> int:
     return 1 if comparison.differences else 0
 
 
-def sql(arguments: argparse.Namespace) -> int:
+def sql(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the statements that create a pipeline's table functions in Spark SQL."""
     from hindcast.query import spark_functions
 
-    for statement in spark_functions.build_statements(read_settings().warehouse, load_contract(arguments.pipeline)):
+    for statement in spark_functions.build_statements(settings.warehouse, load_contract(settings, arguments.pipeline)):
         print(f"{statement};")
     return 0

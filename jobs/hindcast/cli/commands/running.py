@@ -13,35 +13,35 @@ from typing import TYPE_CHECKING
 from hindcast.cli.commands.shared import load_contract, open_session, parse_moment, read_runs
 from hindcast.common.errors import BusyError, QueryError
 from hindcast.common.plurals import format_count
-from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
+    from hindcast.common.settings import Settings
     from hindcast.plan.runs import Run
     from hindcast.report.run_report import RunReport
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Run all steps of a pipeline here; without options, it finishes a run that this command left unfinished."""
     from hindcast.plan import journal
     from hindcast.runs import run_steps
 
     pipeline = arguments.pipeline
-    until = parse_moment(pipeline, arguments.until) if arguments.until else None
+    until = parse_moment(settings, pipeline, arguments.until) if arguments.until else None
 
     def plan(run_id: str) -> int:
         return run_steps.plan_run(
-            pipeline, run_id, until, arguments.only, arguments.reason, ahead=arguments.ahead_of_clock
+            settings, pipeline, run_id, until, arguments.only, arguments.reason, ahead=arguments.ahead_of_clock
         )
 
     # Plan before Spark starts: an error in the contract, the broker or the topics then shows at once.
     if arguments.wait:
-        number = _plan_when_free(pipeline, lambda: plan(journal.new_run_id("cli")))
+        number = _plan_when_free(settings, pipeline, lambda: plan(journal.new_run_id("cli")))
     else:
-        mine = [r for r in read_runs(pipeline) if r.state == "planned" and r.run_id.startswith("cli__")]
+        mine = [r for r in read_runs(settings, pipeline) if r.state == "planned" and r.run_id.startswith("cli__")]
         if mine:
             _refuse_other_options(mine[-1], until, arguments.only, arguments.reason)
         number = plan(mine[-1].run_id if mine else journal.new_run_id("cli"))
-    _print_report(run_steps.execute_run(open_session(pipeline), pipeline, number), arguments.format)
+    _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
 
 
@@ -78,11 +78,11 @@ POLL_SECONDS = 5.0
 """How often the journal is read while another run is under way, in seconds."""
 
 
-def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
+def _plan_when_free(settings: Settings, pipeline: str, plan: Callable[[], int]) -> int:
     """Plan a run as soon as no other run of the pipeline is under way, and return its number."""
     waiting_for = None
     while True:
-        unfinished = next((r for r in read_runs(pipeline) if r.state == "planned"), None)
+        unfinished = next((r for r in read_runs(settings, pipeline) if r.state == "planned"), None)
         if unfinished is None:
             try:
                 return plan()
@@ -96,12 +96,14 @@ def _plan_when_free(pipeline: str, plan: Callable[[], int]) -> int:
         time.sleep(POLL_SECONDS)
 
 
-def preview(arguments: argparse.Namespace) -> int:
+def preview(arguments: argparse.Namespace, settings: Settings) -> int:
     """Show what a run would change, past answers above all; write nothing."""
     from hindcast.runs import preview, run_preview
 
-    until = parse_moment(arguments.pipeline, arguments.until) if arguments.until else None
-    changes = preview.preview_run(open_session(arguments.pipeline), arguments.pipeline, until, arguments.only)
+    until = parse_moment(settings, arguments.pipeline, arguments.until) if arguments.until else None
+    changes = preview.preview_run(
+        open_session(settings, arguments.pipeline), settings, arguments.pipeline, until, arguments.only
+    )
     text = (
         json.dumps(changes.as_json(), indent=2) if arguments.format == "json" else run_preview.format_preview(changes)
     )
@@ -109,27 +111,27 @@ def preview(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def requeue(arguments: argparse.Namespace) -> int:
+def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
     """Decode malformed records again by the current contract, in a run of its own; or show what that would give."""
     from hindcast.ingest import requeue
     from hindcast.plan import journal
     from hindcast.runs import run_steps
 
-    pipeline, warehouse = arguments.pipeline, read_settings().warehouse
-    contract = load_contract(pipeline)
+    pipeline = arguments.pipeline
+    contract = load_contract(settings, pipeline)
     request = requeue.build_request(
         contract, arguments.topic, arguments.reason, arguments.partition, arguments.offset or ()
     )
-    mine = [r for r in read_runs(pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
+    mine = [r for r in read_runs(settings, pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
     begun = mine[-1].plan.requeue if mine else None
     if begun is not None and not arguments.dry_run:  # finish the unfinished run of this command with its own request
         request, run_id = begun, mine[-1].run_id
     else:
         run_id = journal.new_run_id("requeue")
-        if not requeue.count_waiting(warehouse, contract, request):
+        if not requeue.count_waiting(settings.warehouse, contract, request):
             print(f"{pipeline}: nothing to requeue: no malformed record like that is left; nothing was done")
             return 0
-    spark = open_session(pipeline)
+    spark = open_session(settings, pipeline)
     if arguments.dry_run:
         topics = requeue.preview_requeue(spark, contract, request, datetime.now(UTC))
         lines = [f"{pipeline}: what a requeue would do; nothing was written"]
@@ -140,11 +142,11 @@ def requeue(arguments: argparse.Namespace) -> int:
         fields = {name: topic._asdict() for name, topic in topics.items()}
         print(json.dumps(fields, indent=2) if arguments.format == "json" else "\n".join(lines))
         return 0
-    _print_report(run_steps.run_requeue(spark, pipeline, run_id, request), arguments.format)
+    _print_report(run_steps.run_requeue(spark, settings, pipeline, run_id, request), arguments.format)
     return 0
 
 
-def release(arguments: argparse.Namespace) -> int:
+def release(arguments: argparse.Namespace, settings: Settings) -> int:
     """Publish changes that a gate has held back, in a run of its own; or record that they stay held."""
     import getpass
 
@@ -153,8 +155,8 @@ def release(arguments: argparse.Namespace) -> int:
     from hindcast.runs import run_steps
 
     pipeline, _, table = arguments.table.partition(".")
-    contract = load_contract(pipeline)
-    warehouse = read_settings().warehouse
+    contract = load_contract(settings, pipeline)
+    warehouse = settings.warehouse
     looked_at = hold_store.read_last_entry_time(warehouse, pipeline)
     held = set(hold_store.read_held_rows(warehouse, pipeline).column("table").to_pylist())
     if not table and (gone := held - {*contract.topics, *contract.views}):
@@ -179,21 +181,22 @@ def release(arguments: argparse.Namespace) -> int:
         return 0
     run_id = journal.new_run_id("release")
     _print_report(
-        run_steps.run_release(open_session(pipeline), pipeline, run_id, keys, by, looked_at), arguments.format
+        run_steps.run_release(open_session(settings, pipeline), settings, pipeline, run_id, keys, by, looked_at),
+        arguments.format,
     )
     return 0
 
 
-def abandon(arguments: argparse.Namespace) -> int:
+def abandon(arguments: argparse.Namespace, settings: Settings) -> int:
     """Abandon a run that cannot be finished."""
     from hindcast.plan import planner
 
-    unfinished = [run for run in read_runs(arguments.pipeline) if not run.is_finished]
+    unfinished = [run for run in read_runs(settings, arguments.pipeline) if not run.is_finished]
     run = next((run for run in unfinished if arguments.run in (None, run.number)), None)
     if run is None:
         numbers = ", ".join(str(run.number) for run in unfinished) or "none"
         raise QueryError("no such unfinished run", where=arguments.pipeline, fix=f"unfinished runs: {numbers}")
-    planner.abandon_run(read_settings().warehouse, run, "by hand")
+    planner.abandon_run(settings.warehouse, run, "by hand")
     print(f"{arguments.pipeline}: run {run.number} ({run.run_id}) was abandoned; the next run takes what it left")
     return 0
 

@@ -8,17 +8,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from hindcast.common.errors import PlatformError, QueryError
-from hindcast.common.settings import read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from hindcast.contract import Contract
+    from hindcast.common.settings import Settings
+    from hindcast.contract.bound import BoundContract
     from hindcast.plan.runs import Run
 
 
-def open_session(pipeline: str) -> SparkSession:
+def open_session(settings: Settings, pipeline: str) -> SparkSession:
     """Return a session for a pipeline: on the Spark Connect server of `hindcast up` if it runs, else in a new JVM."""
     from hindcast.common.session import open_session
     from hindcast.common.spark_connect import TOKEN_VARIABLE, read_token, token_path
@@ -26,8 +26,8 @@ def open_session(pipeline: str) -> SparkSession:
     if "SPARK_REMOTE" not in os.environ and not _find_missing(*LOCAL_STACK):
         from hindcast_local import stack
 
-        if url := stack.find_shared_spark(read_settings()):
-            os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(read_settings()))})
+        if url := stack.find_shared_spark(settings):
+            os.environ.update({"SPARK_REMOTE": url, TOKEN_VARIABLE: read_token(token_path(settings))})
     return open_session(f"hindcast {pipeline}")
 
 
@@ -48,20 +48,20 @@ def _find_missing(*modules: str) -> list[str]:
     return [name for name in modules if find_spec(name) is None]
 
 
-def load_contract(pipeline: str) -> Contract:
-    """Return the contract of a pipeline; ContractError if there is none."""
-    from hindcast.contract import find
+def load_contract(settings: Settings, pipeline: str) -> BoundContract:
+    """Return the contract of a pipeline, bound to the settings; ContractError if there is none."""
+    from hindcast.contract.bound import find_bound_contract
 
-    return find(read_settings().schemas, pipeline)
+    return find_bound_contract(settings, pipeline)
 
 
-def read_runs(pipeline: str) -> list[Run]:
+def read_runs(settings: Settings, pipeline: str) -> list[Run]:
     """Return the runs of a pipeline, even if its contract is gone; ContractError if there is neither."""
     from hindcast.plan import journal
 
-    past = journal.read_runs(read_settings().warehouse, pipeline)
+    past = journal.read_runs(settings.warehouse, pipeline)
     if not past:
-        load_contract(pipeline)
+        load_contract(settings, pipeline)
     return past
 
 
@@ -73,11 +73,11 @@ def parse_table_name(text: str) -> tuple[str, str]:
     return pipeline, name
 
 
-def parse_moment(pipeline: str, text: str) -> datetime:
+def parse_moment(settings: Settings, pipeline: str, text: str) -> datetime:
     """Return the moment that a text names: an ISO 8601 time, or run:N of the pipeline."""
     from hindcast.query import read
 
-    return read.moment_of(read_settings().warehouse, pipeline, text)
+    return read.moment_of(settings.warehouse, pipeline, text)
 
 
 DEFAULT_LIMIT = 1_000

@@ -5,23 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hindcast.cli.commands.shared import load_contract, open_session, parse_table_name
-from hindcast.common.settings import read_settings
+
+if TYPE_CHECKING:
+    from hindcast.common.settings import Settings
 
 
-def verify(arguments: argparse.Namespace) -> int:
+def verify(arguments: argparse.Namespace, settings: Settings) -> int:
     """Check the invariants of a pipeline's tables; exit code 0: they hold, 1: findings, 2: cannot tell."""
     from hindcast.ops.verify import verify
 
-    contract = load_contract(arguments.pipeline)
-    session = None if arguments.quick else partial(open_session, arguments.pipeline)
-    report = verify.verify_tables(read_settings().warehouse, contract, arguments.table, session, whole=arguments.whole)
+    contract = load_contract(settings, arguments.pipeline)
+    session = None if arguments.quick else partial(open_session, settings, arguments.pipeline)
+    report = verify.verify_tables(contract, arguments.table, session, whole=arguments.whole)
     print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else verify.format_report(report))
     return 1 if report.findings else 0
 
 
-def doctor(arguments: argparse.Namespace) -> int:
+def doctor(arguments: argparse.Namespace, _: Settings) -> int:
     """Check what is installed, reachable and writable here, and how to fix the rest; exit code 1 if a check fails."""
     from hindcast.ops import doctor
 
@@ -30,38 +33,34 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0 if doctor.is_healthy(lines) else 1
 
 
-def maintain(arguments: argparse.Namespace) -> int:
+def maintain(arguments: argparse.Namespace, settings: Settings) -> int:
     """Merge small files of a pipeline's tables, sort files by time, and remove files that no recent version needs."""
     from hindcast.ops import maintenance
 
-    report = maintenance.maintain_tables(
-        partial(open_session, arguments.pipeline),
-        read_settings(),
-        load_contract(arguments.pipeline),
-        dry_run=arguments.dry_run,
-    )
+    contract, session = load_contract(settings, arguments.pipeline), partial(open_session, settings, arguments.pipeline)
+    report = maintenance.maintain_tables(session, settings, contract, dry_run=arguments.dry_run)
     print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else maintenance.format_report(report))
     return 0
 
 
-def trim(arguments: argparse.Namespace) -> int:
+def trim(arguments: argparse.Namespace, settings: Settings) -> int:
     """Remove from tables, logs and quarantine what `keep` in the contract does not ask to keep."""
     from hindcast.ops import retention
 
-    contract = load_contract(arguments.pipeline)
-    report = retention.trim_pipeline(open_session(arguments.pipeline), contract, dry_run=arguments.dry_run)
+    contract = load_contract(settings, arguments.pipeline)
+    report = retention.trim_pipeline(open_session(settings, arguments.pipeline), contract, dry_run=arguments.dry_run)
     print(json.dumps(report.as_json(), indent=2) if arguments.format == "json" else retention.format_report(report))
     return 0
 
 
-def forget(arguments: argparse.Namespace) -> int:
+def forget(arguments: argparse.Namespace, settings: Settings) -> int:
     """Erase a key from everything that a pipeline has, with proof, in a run of its own; or show what would go."""
     from hindcast.ops.erase import forget, records
 
     pipeline, name = parse_table_name(arguments.table)
-    contract = load_contract(pipeline)
+    contract = load_contract(settings, pipeline)
     request = records.parse_request(contract, name, arguments.key, arguments.offset or ())
-    spark = open_session(pipeline)
+    spark = open_session(settings, pipeline)
     if arguments.dry_run:
         counts = forget.preview_erasure(spark, contract, request)
         lines = [f"{pipeline}: what would be forgotten; nothing was written"]
@@ -75,26 +74,26 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if proof.is_proven else 1
 
 
-def upgrade(arguments: argparse.Namespace) -> int:
+def upgrade(arguments: argparse.Namespace, settings: Settings) -> int:
     """Upgrade a topic's table from an older store format, or resume an upgrade; adopt a plain Delta table."""
     from hindcast.ops.upgrade import upgrade
 
     pipeline, name = parse_table_name(arguments.table)
-    contract = load_contract(pipeline)
+    contract = load_contract(settings, pipeline)
     upgrade.locate_topic_table(contract, name)
-    for line in upgrade.upgrade_table(open_session(pipeline), contract, name, arguments.mode):
+    for line in upgrade.upgrade_table(open_session(settings, pipeline), contract, name, arguments.mode):
         print(f"{pipeline}.{name}: {line}")
     return 0
 
 
-def downgrade(arguments: argparse.Namespace) -> int:
+def downgrade(arguments: argparse.Namespace, settings: Settings) -> int:
     """Downgrade a topic's table to an older store format; with loss of data only if --lose allows it."""
     from hindcast.ops.upgrade import downgrade, upgrade
 
     pipeline, name = parse_table_name(arguments.table)
-    contract = load_contract(pipeline)
+    contract = load_contract(settings, pipeline)
     upgrade.locate_topic_table(contract, name)
-    spark = open_session(pipeline)
+    spark = open_session(settings, pipeline)
     for line in downgrade.downgrade_table(spark, contract, name, arguments.to, lose=arguments.lose):
         print(f"{pipeline}.{name}: {line}")
     return 0

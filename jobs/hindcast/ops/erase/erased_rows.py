@@ -13,8 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from hindcast.common.settings import read_settings
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.names import FOLDERS
 from hindcast.ops.erase import redefinitions
 from hindcast.ops.erase.lineage import ViewLineage
@@ -36,7 +35,7 @@ class ErasedRows:
     def __init__(
         self,
         spark: SparkSession,
-        contract: Contract,
+        contract: BoundContract,
         topic: str,
         condition: Column,
         plan: Plan,
@@ -166,14 +165,14 @@ class ErasedRows:
                 continue
             below = {view for view in definition.contract.views if name in definition.contract.list_upstream(view)}
             found |= {table for table in (name, *below) if definition.has_rows(table)}
-            logs = (f(read_settings().warehouse, self._contract.pipeline, name) for f in _RECORD_TABLES)
+            logs = (f(self._contract.warehouse, self._contract.pipeline, name) for f in _RECORD_TABLES)
             found |= {log.name for log in logs if tables.open_table(log)}
         return found
 
     def _find_lost(self) -> set[str]:
         """Return the views with rows that were derived by definitions that nobody can read any more."""
         found: set[str] = set()
-        place = read_settings().warehouse, self._contract.pipeline
+        place = self._contract.warehouse, self._contract.pipeline
         for lost in self._lost:
             if lost.fields is None:
                 others = {*FOLDERS, *(topic for d in self._definitions for topic in d.contract.topics)}

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import HindcastError, RequestError, RunError, escape_controls
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.load import try_load_all
 from hindcast.ingest import initial_rows, topic_log
 from hindcast.ops.erase import proof, purge, records, row_removal
@@ -49,7 +49,7 @@ from hindcast.store.tables import Table
 
 
 def forget_records(
-    spark: SparkSession, contract: Contract, request: ErasureRequest, reason: str | None = None
+    spark: SparkSession, contract: BoundContract, request: ErasureRequest, reason: str | None = None
 ) -> Proof:
     """Forget what is requested and return the proof, which is also stored with the reports (`forget-RUN.json`).
 
@@ -57,7 +57,7 @@ def forget_records(
     RequestError if no record ever matched; if the contract was changed since the last run, because tables have to match
     it; during an upgrade of the topic's table; and if a kafka view that cannot start from scratch would have to.
     """
-    settings, pipeline = read_settings(), contract.pipeline
+    settings, pipeline = contract.settings, contract.pipeline
     past, digest = journal.read_runs(settings.warehouse, pipeline), request.digest(spark, contract)
     same = [run for run in past if run.plan.erasure and run.plan.erasure.digest == digest]
     begun = next((run for run in same if run.state == "planned"), None)
@@ -69,37 +69,37 @@ def forget_records(
         if not same:
             raise _not_found_error(contract, request)
         if same[-1].state == "completed":
-            run_steps.finish_run(pipeline, same[-1].number)  # it may have died before its report was written
-            proven = _read_proof(pipeline, same[-1].number)
+            run_steps.finish_run(settings, pipeline, same[-1].number)  # it may have died before its report was written
+            proven = _read_proof(settings.reports / pipeline, same[-1].number)
             if proven.is_proven:
                 return proven
     run_id = begun.run_id if begun else journal.new_run_id("forget")
     erasure = Erasure(request.topic, digest, tuple(erased.formerly) if erased else ())
     if begun is None:
         _refuse_unready(contract, erasure)
-    plan = planner.ensure_plan(settings.warehouse, settings.kafka, contract, run_id, reason=reason, instead=erasure)
+    plan = planner.ensure_plan(contract, run_id, reason=reason, instead=erasure)
     notices.wait_for_others(settings.warehouse, pipeline)
     step = _ErasureStep(spark, contract, request, plan, erasure, past)
     step.remove_rows()
     step.purge_files()
     try:
-        run_steps.execute_table_steps(spark, pipeline, plan.run)
+        run_steps.execute_table_steps(spark, settings, pipeline, plan.run)
     except HindcastError:  # the failure has nothing to do with the key
         step.remove_unheld()
         step.write_proof()
         raise
     step.remove_unheld()
     proven = step.write_proof()
-    run_steps.finish_run(pipeline, plan.run)
+    run_steps.finish_run(settings, pipeline, plan.run)
     return proven
 
 
-def preview_erasure(spark: SparkSession, contract: Contract, request: ErasureRequest) -> dict[str, int]:
+def preview_erasure(spark: SparkSession, contract: BoundContract, request: ErasureRequest) -> dict[str, int]:
     """Return how many rows of each table would be removed, and how many records of the log would lose their bytes.
 
     Nothing is written. All counts are 0 for what a run has forgotten. Raises RequestError if no record ever matched.
     """
-    past, digest = journal.read_runs(read_settings().warehouse, contract.pipeline), request.digest(spark, contract)
+    past, digest = journal.read_runs(contract.warehouse, contract.pipeline), request.digest(spark, contract)
     erased = _find_erased_rows(spark, contract, request, past[-1].plan, past) if past else None
     counts = _count_rows(spark, contract, request, erased)
     if not any(counts.values()) and not any(run.plan.erasure and run.plan.erasure.digest == digest for run in past):
@@ -141,10 +141,10 @@ class Readers(NamedTuple):
     unread: tuple[str, ...] = ()
 
 
-def find_readers(contract: Contract, names: Sequence[str]) -> Readers:
+def find_readers(contract: BoundContract, names: Sequence[str]) -> Readers:
     """Return the readers of these tables of a pipeline; no contract of another pipeline raises an error."""
     places = {f"{contract.pipeline}.{name}" for name in names}
-    found = try_load_all(read_settings().schemas)
+    found = try_load_all(contract.settings.schemas)
     views = (
         f"{other.pipeline}.{view}"
         for other in found.values()
@@ -189,7 +189,7 @@ def _not_found_error(contract: Contract, request: ErasureRequest) -> RequestErro
     return RequestError(f"there is no such key: {request.text}; nothing was written", where=table, fix=fix)
 
 
-def _refuse_unready(contract: Contract, erasure: Erasure) -> None:
+def _refuse_unready(contract: BoundContract, erasure: Erasure) -> None:
     """Raise RequestError if not everything can be erased now, or not be derived again afterwards."""
     topic = erasure.topic
     delta_table = tables.open_table(locate_own_table(contract, topic))
@@ -211,7 +211,7 @@ class _ErasureStep:
     def __init__(
         self,
         spark: SparkSession,
-        contract: Contract,
+        contract: BoundContract,
         request: ErasureRequest,
         plan: Plan,
         erasure: Erasure,
@@ -233,7 +233,7 @@ class _ErasureStep:
 
     def remove_rows(self) -> None:
         """Remove rows, from below upwards; then scrub texts about them; last take the bytes out of the log."""
-        warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
+        warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
         touched = [name for name in self.erased.tables if self.erased.has_table(name)]
         self._redefined = self.erased.find_redefined()  # all rows are found before any is removed
         self._rows["failing"] = self._remove_gate_rows(touched)
@@ -265,7 +265,7 @@ class _ErasureStep:
 
     def _empty_emission(self, name: str) -> int:
         """Empty the emitted log and the state of a kafka view; return how many rows there were."""
-        place, run = (read_settings().warehouse, self._contract.pipeline), self._plan.run
+        place, run = (self._contract.warehouse, self._contract.pipeline), self._plan.run
         states = [path for path in self._folder.tables if path.startswith(f"kept/{name}/")]
         found = [Table(*place, path, "kept") for path in states]
         log = Table(*place, f"emitted/{name}", "emitted")
@@ -277,7 +277,7 @@ class _ErasureStep:
 
         Entries of other keys stay, without the rows that contain a text to be forgotten.
         """
-        table = hold_store.failing_table(read_settings().warehouse, self._contract.pipeline)
+        table = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
         if tables.open_table(table) is None:
             return 0
         rows = row_reader.load_rows(self._spark, table)
@@ -315,7 +315,7 @@ class _ErasureStep:
         What of a key is not held as it was any more was made of them. What is known of a key that has ended before,
         goes if the key says what they said and no row has it.
         """
-        failing = hold_store.failing_table(read_settings().warehouse, self._contract.pipeline)
+        failing = hold_store.failing_table(self._contract.warehouse, self._contract.pipeline)
         if tables.open_table(failing) is None:
             return
         entries = row_reader.load_rows(self._spark, failing)
@@ -348,7 +348,7 @@ class _ErasureStep:
 
     def _held(self, name: str, before: int | None) -> DataFrame:
         """Return what is held of a table, or was before a run: `_heldKey`, `_heldUnit`."""
-        place = read_settings().warehouse, self._contract.pipeline
+        place = self._contract.warehouse, self._contract.pipeline
         found = hold_store.read_held_units(self._spark, *place, name, before=before)
         if found is None:
             return self._spark.createDataFrame([], "_heldKey string, _heldUnit string")
@@ -356,7 +356,7 @@ class _ErasureStep:
 
     def _scrub_texts(self) -> None:
         """Remove the texts from the journal, the gate results and the reports."""
-        warehouse, pipeline, run = read_settings().warehouse, self._contract.pipeline, self._plan.run
+        warehouse, pipeline, run = self._contract.warehouse, self._contract.pipeline, self._plan.run
         entries = journal.runs_table(warehouse, pipeline)
         table_creation.ensure_table(entries, journal.SCHEMA)
         by = ["run", "entry", "at", "sequence"]
@@ -375,27 +375,27 @@ class _ErasureStep:
                 continue
             scrubbed = self.texts.scrub_json(report)
             if isinstance(scrubbed, dict) and scrubbed != report:
-                page.write_page(read_settings().reports, RunReport.from_json(scrubbed))
+                page.write_page(self._contract.settings.reports, RunReport.from_json(scrubbed))
 
     @property
     def _folder(self) -> WarehouseFolder:
-        return WarehouseFolder(f"{read_settings().warehouse}/{self._contract.pipeline}")
+        return WarehouseFolder(f"{self._contract.warehouse}/{self._contract.pipeline}")
 
     @property
     def _reports(self) -> Path:
-        return read_settings().reports / self._contract.pipeline
+        return self._contract.settings.reports / self._contract.pipeline
 
     def purge_files(self) -> None:
         """Remove from the files of all tables what their rows no longer have."""
         folder = self._folder
         for name in folder.tables:
-            path = f"{read_settings().warehouse}/{self._contract.pipeline}/{name}"
+            path = f"{self._contract.warehouse}/{self._contract.pipeline}/{name}"
             purge.purge_table(self._spark, folder, name, path, self.texts.scrub_text)
 
     def _count_left(self) -> int:
         """Return how many rows of the topic's table, and records of its log and base, are still to be forgotten."""
         request = self._request
-        table = tables.locate_table(read_settings().warehouse, self._contract, request.topic)
+        table = tables.locate_table(self._contract.warehouse, self._contract, request.topic)
         left = records.read_records(self._spark, self._contract, request, set()).count()
         if tables.open_table(table) is not None:
             condition = records.erased_condition(self._contract, request)
@@ -407,7 +407,7 @@ class _ErasureStep:
         """Purge what deriving has left, read everything once more, and return the proof; store it with the reports."""
         self.purge_files()
         folder, pipeline = self._folder, self._contract.pipeline
-        paths = {name: f"{read_settings().warehouse}/{pipeline}/{name}" for name in folder.tables}
+        paths = {name: f"{self._contract.warehouse}/{pipeline}/{name}" for name in folder.tables}
         live = {f"{name}/{file}" for name, path in paths.items() for file in purge.list_live_files(DeltaTable(path))}
         result = proof.search_files(folder, live, self._reports, self.texts.search_terms)
         described = " ".join(DeltaTable(path).schema().to_json() for path in paths.values())
@@ -425,27 +425,27 @@ class _ErasureStep:
             redefined=tuple(self._redefined),
             evidence=proof.weigh_evidence(result, live, self.texts.search_terms, vocabulary, self._count_left()),
         )
-        place = _proof_path(pipeline, self._plan.run)
+        place = _proof_path(self._reports, self._plan.run)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(proven.as_json(), indent=2), encoding="utf-8")
         return proven
 
 
-def _proof_path(pipeline: str, run: int) -> Path:
-    """Return where a proof is stored."""
-    return read_settings().reports / pipeline / f"forget-{run}.json"
+def _proof_path(reports: Path, run: int) -> Path:
+    """Return where a proof is stored among the `reports` of its pipeline."""
+    return reports / f"forget-{run}.json"
 
 
-def _read_proof(pipeline: str, run: int) -> Proof:
+def _read_proof(reports: Path, run: int) -> Proof:
     """Return a proof of an earlier run; raise RunError if it is not among the reports any more."""
-    place = _proof_path(pipeline, run)
+    place = _proof_path(reports, run)
     if not place.is_file():
         raise RunError(f"run {run} has forgotten it, but its proof is gone", where=str(place))
     return Proof.from_json(json.loads(place.read_text(encoding="utf-8")))
 
 
 def _find_erased_rows(
-    spark: SparkSession, contract: Contract, request: ErasureRequest, plan: Plan, past: list[Run]
+    spark: SparkSession, contract: BoundContract, request: ErasureRequest, plan: Plan, past: list[Run]
 ) -> ErasedRows:
     """Return the rows that a request is about."""
     condition = records.erased_condition(contract, request)
@@ -453,14 +453,14 @@ def _find_erased_rows(
 
 
 def _count_rows(
-    spark: SparkSession, contract: Contract, request: ErasureRequest, erased: ErasedRows | None
+    spark: SparkSession, contract: BoundContract, request: ErasureRequest, erased: ErasedRows | None
 ) -> dict[str, int]:
     """Return the number of rows to remove by table; none before the first run, which has no `erased` rows either."""
     if erased is None:
         return {}
     counts = {name: erased.find_rows(name).count() for name in erased.tables if erased.has_table(name)}
     if (adopted := records.find_adopted_records(spark, contract, request)) is not None:
-        initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)
+        initial = initial_rows.initial_rows_table(contract.warehouse, contract.pipeline, request.topic)
         counts[initial.name] = adopted.count()
     return {**counts, f"logs/{request.topic}": records.read_records(spark, contract, request, set()).count()}
 

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from hindcast.common.column_values import ColumnValue
 from hindcast.common.errors import QueryError, RequestError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.shapes import PLACE_COLUMNS
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import erasure_marks, initial_rows, schemas
@@ -54,7 +54,7 @@ class ErasureRequest:
 _RECORD_SCHEMA = "partition int, offset bigint, topic string, topicPartition int, said array<string>"
 
 
-def parse_request(contract: Contract, name: str, key: str | None, places: Sequence[str] = ()) -> ErasureRequest:
+def parse_request(contract: BoundContract, name: str, key: str | None, places: Sequence[str] = ()) -> ErasureRequest:
     """Return the request that a user made; raise QueryError if it names nothing.
 
     `name`: a topic of the contract. `key`: as `read.parse_key` takes it. `places`: texts as `partition/offset`.
@@ -78,13 +78,13 @@ def parse_request(contract: Contract, name: str, key: str | None, places: Sequen
     return ErasureRequest(name, key, key=tuple(read.parse_key(table, key)))
 
 
-def read_records(spark: SparkSession, contract: Contract, request: ErasureRequest, marked: set[int]) -> DataFrame:
+def read_records(spark: SparkSession, contract: BoundContract, request: ErasureRequest, marked: set[int]) -> DataFrame:
     """Return the records of the log that are to be forgotten, and those that the runs `marked` have forgotten.
 
     Columns: partition, offset; topic and topicPartition, the place in Kafka; said (JSON and texts).
     """
     name, topic = request.topic, contract.topics[request.topic]
-    log = tables.log_table(read_settings().warehouse, contract.pipeline, name)
+    log = tables.log_table(contract.warehouse, contract.pipeline, name)
     if tables.open_table(log) is None:
         if tables.open_table(locate_own_table(contract, name)) is None:
             raise RequestError("no run has replayed the topic", where=f"{contract.pipeline}.{name}")
@@ -124,9 +124,9 @@ def erased_condition(contract: Contract, request: ErasureRequest) -> Column:
     return _key_condition(contract, request)
 
 
-def find_adopted_records(spark: SparkSession, contract: Contract, request: ErasureRequest) -> DataFrame | None:
+def find_adopted_records(spark: SparkSession, contract: BoundContract, request: ErasureRequest) -> DataFrame | None:
     """Return the records of the topic's base that are to be forgotten; None if it has none, or for places."""
-    initial = initial_rows.initial_rows_table(read_settings().warehouse, contract.pipeline, request.topic)
+    initial = initial_rows.initial_rows_table(contract.warehouse, contract.pipeline, request.topic)
     if request.places or tables.open_table(initial) is None:
         return None
     return row_reader.load_rows(spark, initial).where(_key_condition(contract, request, "key."))

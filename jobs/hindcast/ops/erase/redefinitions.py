@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from hindcast.bitemporal.predicates import ColumnBound
-from hindcast.contract import Contract, Shape, list_shapes
+from hindcast.contract import Shape, list_shapes
+from hindcast.contract.bound import BoundContract, bind_contract
 from hindcast.contract.definition import list_fields, parse_fields
 from hindcast.contract.expressions import parse_aggregate
 from hindcast.contract.shapes import view_scope
@@ -53,7 +54,7 @@ class Definition:
     `periods`: when runs derived rows by it; none for today's contract, by which rows of any time are found.
     """
 
-    contract: Contract
+    contract: BoundContract
     plan: Plan
     periods: tuple[Period, ...] = ()
 
@@ -137,7 +138,7 @@ class LostDefinition:
 
 
 def list_definitions(
-    past: Iterable[Run], contract: Contract, plan: Plan
+    past: Iterable[Run], contract: BoundContract, plan: Plan
 ) -> tuple[list[Definition], list[LostDefinition]]:
     """Return the definitions by which the `past` runs have derived views, today's first; and those that are lost.
 
@@ -150,7 +151,7 @@ def list_definitions(
         fields = definitions.find_fields(own, contract_hash)
         period = Period(own[0].known_at, own[-1].known_at)
         try:
-            earlier = parse_fields(fields) if fields is not None else None
+            earlier = bind_contract(parse_fields(fields), contract.settings) if fields is not None else None
         except ValueError:
             earlier = None
         if earlier is None:

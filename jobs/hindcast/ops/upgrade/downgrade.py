@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from hindcast.common.errors import BusyError, RequestError
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.ops.upgrade.upgrade import DOWNGRADE_NOTE, locate_topic_table
 from hindcast.plan import journal, notices
 from hindcast.store import commits, row_reader, store_formats, table_creation, tables
@@ -24,7 +24,9 @@ from hindcast.store.store_formats import CURRENT_FORMAT, FORMAT_PROPERTY, FORMAT
 from hindcast.store.tables import Table
 
 
-def downgrade_table(spark: SparkSession, contract: Contract, name: str, to: str, *, lose: bool = False) -> list[str]:
+def downgrade_table(
+    spark: SparkSession, contract: BoundContract, name: str, to: str, *, lose: bool = False
+) -> list[str]:
     """Downgrade a topic's table to an older store format, or go on with that; return what was done, as lines.
 
     Raises RequestError for a table whose format is older already, or that would lose something while `lose` is not set.

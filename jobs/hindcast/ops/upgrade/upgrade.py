@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from hindcast.common.errors import RequestError, TableError, UnknownError, suggest_nearest
-from hindcast.common.settings import read_settings
 from hindcast.contract import Contract, list_shapes
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.contract.types import parse_column_type
 from hindcast.plan import journal, notices
@@ -44,7 +44,7 @@ RUN_PREFIX = "upgrade__"
 """The prefix of the names of runs that upgrade."""
 
 
-def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: UpgradeMode) -> list[str]:
+def upgrade_table(spark: SparkSession, contract: BoundContract, name: str, mode: UpgradeMode) -> list[str]:
     """Upgrade a topic's table to today's store format, or go on with that; return what was done, as lines.
 
     Raises RequestError for a table that is not a topic's; TableError for one that cannot be read as one of an older
@@ -58,7 +58,7 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: Upgr
         if r.state == "planned" and r.run_id.startswith(RUN_PREFIX)
     ]
     if own_runs and (own := own_runs[-1].plan.upgrade) is not None and own.table == name:
-        run_steps.run_upgrade(spark, pipeline, own_runs[-1].run_id, own)
+        run_steps.run_upgrade(spark, contract.settings, pipeline, own_runs[-1].run_id, own)
         lines.append(f"finished run {own_runs[-1].number}, which an earlier upgrade left open")
     takeover = plan_takeover(contract, table, mode)
     if takeover is not None:
@@ -75,11 +75,11 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: Upgr
     match mode:
         case "in-place":
             with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
-                rows = migrate_rows(spark, table)
+                rows = migrate_rows(spark, table, contract.settings.chunk)
             lines.append(f"{rows:,} rows migrated in place")
         case "roll-over":
             with notices.post_notice(table.warehouse, pipeline, f"the upgrade of {name}"):
-                shadow_table.build_shadow(spark, table)
+                shadow_table.build_shadow(spark, table, contract.settings.chunk)
             result = _run_upgrade(spark, contract, Upgrade(name, mode, "end"))
             lines.append(f"run {result.run}: replaced by the table that was built beside it")
         case _:
@@ -88,11 +88,11 @@ def upgrade_table(spark: SparkSession, contract: Contract, name: str, mode: Upgr
     return [*lines, f"the store format is {store_formats.CURRENT_FORMAT}"]
 
 
-def migrate_rows(spark: SparkSession, table: Table) -> int:
-    """Migrate all rows that are left to today's format, about HINDCAST_CHUNK at a time; return how many there were."""
+def migrate_rows(spark: SparkSession, table: Table, chunk_rows: int) -> int:
+    """Migrate all rows that are left to today's format, about `chunk_rows` at a time; return how many there were."""
     done = 0
     while pending := lazy_migration.count_pending_rows(spark, table):
-        chunks = -(-pending // read_settings().chunk)
+        chunks = -(-pending // chunk_rows)
         for number in range(chunks):
             notices.refuse_forgetting(table.warehouse, table.pipeline, f"the upgrade of {table.name}")
             lazy_migration.migrate_chunk(spark, table, number, chunks)
@@ -104,7 +104,7 @@ def migrate_rows(spark: SparkSession, table: Table) -> int:
 _WRITE_OPERATIONS = ("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", "CREATE OR REPLACE TABLE AS SELECT")
 
 
-def locate_topic_table(contract: Contract, name: str) -> Table:
+def locate_topic_table(contract: BoundContract, name: str) -> Table:
     """Return the table of a topic that is read as a table; raise RequestError for another, UnknownError for none."""
     if name not in contract.topics and name not in contract.views:
         raise UnknownError(f"no topic '{name}'", where=contract.pipeline, fix=suggest_nearest(name, contract.topics))
@@ -252,7 +252,7 @@ def find_wrong_rows(rows: DataFrame, key: tuple[str, ...], store_format: str) ->
     return judged.where("wrong IS NOT NULL")
 
 
-def _list_waiting_topics(contract: Contract, name: str) -> list[str]:
+def _list_waiting_topics(contract: BoundContract, name: str) -> list[str]:
     """Return the other topics whose tables runs cannot write: each needs an upgrade of its own."""
     waiting = []
     for other, topic in contract.topics.items():
@@ -265,7 +265,7 @@ def _list_waiting_topics(contract: Contract, name: str) -> list[str]:
     return waiting
 
 
-def _run_upgrade(spark: SparkSession, contract: Contract, request: Upgrade) -> RunReport:
+def _run_upgrade(spark: SparkSession, contract: BoundContract, request: Upgrade) -> RunReport:
     """Run the upgrade for the table and what is made of it, without tables that wait for theirs; return the report."""
     request = replace(request, without=tuple(_list_waiting_topics(contract, request.table)))
-    return run_steps.run_upgrade(spark, contract.pipeline, journal.new_run_id("upgrade"), request)
+    return run_steps.run_upgrade(spark, contract.settings, contract.pipeline, journal.new_run_id("upgrade"), request)

@@ -21,6 +21,7 @@ from hindcast.common.errors import describe_cause
 from hindcast.common.plurals import format_count
 from hindcast.common.session import fit_to_rows, slice_large_keys
 from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns, redact_message
 from hindcast.formats.decode import decode_records
 from hindcast.ingest import initial_rows, schemas, topic_log
@@ -51,7 +52,7 @@ def describe_obstacle(contract: Contract, runs: list[Run]) -> str | None:
     return None
 
 
-def describe_trimmed_input(contract: Contract, name: str, last: Run) -> str | None:
+def describe_trimmed_input(contract: BoundContract, name: str, last: Run) -> str | None:
     """Return why the inputs of a view from other pipelines are no longer what the last run read; None if they are."""
     as_of = last.plan.as_of_system_times
     for source in contract.views[name].inputs if name in contract.views else ():
@@ -65,7 +66,7 @@ def describe_trimmed_input(contract: Contract, name: str, last: Run) -> str | No
 
 
 def check_definition(
-    spark: SparkSession, contract: Contract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
+    spark: SparkSession, contract: BoundContract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
 ) -> Iterator[Finding]:
     """Yield how the table of a topic or view differs from its definition.
 
@@ -80,7 +81,7 @@ def check_definition(
 
 
 def _find_differences(
-    spark: SparkSession, contract: Contract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
+    spark: SparkSession, contract: BoundContract, name: str, delta_table: DeltaTable, last: Run, *, whole: bool
 ) -> Iterator[Finding]:
     plan, table = last.plan, locate_own_table(contract, name)
     sources = contract.views[name].inputs if name in contract.views else ()
@@ -119,7 +120,7 @@ def _exclude_held(change: DataFrame, held: DataFrame, contract: Contract, table:
     return plane.drop_matching_rows(change, back, [*table.identity, "change"])
 
 
-def _derive_rows(spark: SparkSession, contract: Contract, plan: Plan, name: str) -> DataFrame:
+def _derive_rows(spark: SparkSession, contract: BoundContract, plan: Plan, name: str) -> DataFrame:
     """Return the rows of a table by its definition, from the log or from the current rows of its inputs."""
     if name in contract.topics:
         topic, kafka = contract.topics[name], contract.kafka_topic(name)

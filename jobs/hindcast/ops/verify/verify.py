@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from hindcast.common.errors import HindcastError, TableError, UnknownError, escape_controls, suggest_nearest
 from hindcast.common.json_values import JsonValue
 from hindcast.common.plurals import format_count
-from hindcast.contract import Contract
+from hindcast.contract.bound import BoundContract
 from hindcast.contract.sensitive import find_sensitive_columns
 from hindcast.ingest import initial_rows, topic_log, trim_ledger
 from hindcast.ops.verify import (
@@ -58,8 +58,7 @@ class VerifyReport:
 
 
 def verify_tables(
-    warehouse: str,
-    contract: Contract,
+    contract: BoundContract,
     name: str | None = None,
     spark: SessionFactory | None = None,
     *,
@@ -73,7 +72,7 @@ def verify_tables(
     names = [*contract.topics, *contract.views]
     if name is not None and name not in names:
         raise UnknownError(f"no table '{name}'", where=contract.pipeline, fix=suggest_nearest(name, names))
-    return _Verification(warehouse, contract, names if name is None else [name]).run(spark, whole=whole)
+    return _Verification(contract, names if name is None else [name]).run(spark, whole=whole)
 
 
 def format_report(report: VerifyReport) -> str:
@@ -90,8 +89,8 @@ def format_report(report: VerifyReport) -> str:
 class _Verification:
     """One pass over a pipeline's tables."""
 
-    def __init__(self, warehouse: str, contract: Contract, names: list[str]) -> None:
-        self._warehouse, self._contract, self._names = warehouse, contract, names
+    def __init__(self, contract: BoundContract, names: list[str]) -> None:
+        self._warehouse, self._contract, self._names = contract.warehouse, contract, names
         self._report = VerifyReport(contract.pipeline)
         self._tables: dict[Table, DeltaTable] = {}
         self._lacks_runs = False
