@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hindcast.common import cron
 from hindcast.common.errors import SettingsError
 
 DEFAULT_POOL = "default_pool"
@@ -250,11 +251,9 @@ def _parse_umask(env: Mapping[str, str]) -> int:
 
 def _parse_maintenance(env: Mapping[str, str]) -> str:
     text = env.get("HINDCAST_MAINTENANCE") or "@daily"
-    if not re.fullmatch(r"never|@(hourly|daily|weekly|monthly|yearly)|[0-9*/,A-Za-z-]+( [0-9*/,A-Za-z#?-]+){4}", text):
-        raise SettingsError(
-            f"HINDCAST_MAINTENANCE is '{text}', not a cron expression",
-            fix="write '0 3 * * *', or @daily, @weekly and so on; never: only by hand",
-        )
+    if text != "never" and (refusal := cron.find_refusal(text)):
+        found = f"HINDCAST_MAINTENANCE is '{_shorten(text)}', not a cron expression for Airflow: it {refusal.problem}"
+        raise SettingsError(found, fix="write '0 3 * * *', or @daily, @weekly and so on; never: only by hand")
     return text
 
 
