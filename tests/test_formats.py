@@ -579,6 +579,7 @@ BROKEN: dict[str, Any] = {
     "has 'x.I' twice in a union": record(n=[INNER, INNER]),
 }
 WHOLE = (
+    record(n={"type": "fixed", "name": "F", "size": 64 << 20}),
     {**record(n="int"), "name": "Größe_1", "namespace": "org.x"},
     {**record(n="int"), "name": "a.b.C", "namespace": "a b"},
     {**record(n="int"), "namespace": ""},
@@ -605,6 +606,13 @@ def test_rules_of_avro_that_a_schema_breaks_are_told_where_its_parser_in_java_re
     for schema in WHOLE:
         avro.parse_schema(schema)
         assert not refused(schema), schema
+
+
+@pytest.mark.parametrize("size", [(64 << 20) + 1, 10**4_000], ids=["a byte more", "4,001 digits"])
+def test_a_fixed_of_more_than_64_mebibytes_is_refused(size: int) -> None:
+    schema = record(n=["null", {"type": "array", "items": {"type": "fixed", "name": "F", "size": size}}])
+    with pytest.raises(avro.SchemaError, match="has a fixed 'F' of more than 67,108,864 bytes"):
+        avro.parse_schema(schema)
 
 
 def test_named_types_are_known_by_their_full_names() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hindcast.common.json_values import JsonObject, JsonValue, list_objects
+from hindcast.contract.bounds import FIXED_BYTES
 
 NAMED = ("record", "enum", "fixed")
 
@@ -55,8 +56,8 @@ def _check_named_type(schema: JsonObject) -> Iterator[str]:
     for part in (name if "." in name else f"{namespace}.{name}").split("."):
         if part:
             yield from _check_name(part)
-    if kind == "fixed" and not _is_size(schema.get("size")):
-        yield f"has a fixed '{name}' without a size"
+    if kind == "fixed":
+        yield from _check_size(name, schema.get("size"))
     if kind == "enum":
         yield from _check_enum(name, schema)
 
@@ -96,5 +97,8 @@ def _check_name(name: str) -> Iterator[str]:
         yield f"has the name '{name}': names have only letters, digits and _, and do not begin with a digit"
 
 
-def _is_size(size: JsonValue) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and size >= 0
+def _check_size(name: str, size: JsonValue) -> Iterator[str]:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        yield f"has a fixed '{name}' without a size"
+    elif size > FIXED_BYTES:
+        yield f"has a fixed '{name}' of more than {FIXED_BYTES:,} bytes"

@@ -50,6 +50,9 @@ TYPE, TYPE_DEPTH, ALL_TYPES = 20_000, 20, 10_000
 SCHEMA_DEPTH, SCHEMA_PARTS = 50, 20_000
 """Of an Avro schema: the most nested types, and parts once each named type is expanded where it is used."""
 
+FIXED_BYTES = 1 << 26
+"""The most bytes of an Avro `fixed`: Spark allocates them for each value before it reads one."""
+
 
 class ExcessError(ValueError):
     """Something too large or too deep: what was found, how to fix it, and the line if it is known."""
