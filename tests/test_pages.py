@@ -11,6 +11,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi import HTTPException
@@ -466,12 +467,20 @@ def test_a_tab_of_a_dag_is_the_page_asked_the_same(web: TestClient) -> None:
         ("/machine/guest", {"key": "q"}, 400, "no run has been completed yet"),
         ("/dag/shop/run/none/report", {}, 404, "'none' has no plan yet"),
         ("/static/app.py", {}, 404, "no file"),
+        (f"/dag/shop/run/{'r' * 5_000}/report", {}, 404, "has no plan yet"),
+        (f"/static/{'s' * 5_000}", {}, 404, "no file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_told_as_a_page(
     web: TestClient, address: str, asked: dict[str, str], status: int, words: str
 ) -> None:
     assert words in text(web, address, status, **asked)
+
+
+@pytest.mark.parametrize("dag_id", ["d" * 5_000, "\0", "other"], ids=["long", "unprintable", "of no pipeline"])
+@pytest.mark.parametrize("address", ["/quality/{}", "/dag/{}/quality", "/dag/{}/run/none/report", "/reports/{}/x"])
+def test_a_dag_that_is_not_a_pipeline_has_no_page(address: str, dag_id: str) -> None:
+    assert "no pipeline" in text(client("shop", dag_id), address.format(quote(dag_id)), 404)
 
 
 def test_an_error_has_a_twin_too(web: TestClient) -> None:

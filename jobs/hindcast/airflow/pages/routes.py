@@ -87,8 +87,8 @@ def build_app(access: PageAccess) -> FastAPI:
         return _redirect_to(request, f"{page}/{catalog.pipeline_of_dag(dag_id)}")
 
     @pipeline.get("/dag/{dag_id}/run/{run_id}/{page}")
-    def of_run(request: Request, dag_id: str, run_id: str, page: PageName) -> Response:
-        name = catalog.pipeline_of_dag(dag_id)
+    def of_run(request: Request, dag_id: str, run_id: str, page: PageName, readable: frozenset[str] = may) -> Response:
+        name = catalog.load_contract(catalog.pipeline_of_dag(dag_id), readable).pipeline
         runs = [run for run in journal.read_runs(read_settings().warehouse, name) if run.run_id == run_id]
         if not runs:
             raise UnknownError(
