@@ -77,13 +77,23 @@ PATTERN = GOOD.replace("topic: the.orders", "pattern: orders-.*")
 )
 def test_a_pattern_matches_whole_names_and_none_of_kafkas_own(tmp_path: Path, kafka: str, matched: bool) -> None:
     topics = load(contract(tmp_path, PATTERN)).topics
-    assert topics["orders"].can_read_topic(kafka) is matched
+    assert topics["orders"].select_topics([kafka]) == [kafka] * matched
     assert (
         not load(contract(tmp_path, PATTERN.replace("orders-.*", ".*orders-.*|__.*")))
         .topics["orders"]
-        .can_read_topic("__orders-eu")
+        .select_topics(["__orders-eu"])
     )
-    assert not topics["menu"].can_read_topic("menu"), "an entry of one topic"
+    assert not topics["menu"].select_topics(["menu"]), "an entry of one topic"
+
+
+def test_a_pattern_that_takes_too_long_for_topics_in_kafka_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.contract.topic.MAX_RUN_SECONDS", 1.0)
+    read = load(contract(tmp_path, GOOD.replace("topic: the.orders", "pattern: (o|o|.)*[^u]")))
+    assert read.find_topic("orders") == "orders"
+    with pytest.raises(ContractError, match=re.escape("pattern (o|o|.)*[^u]: takes more than 1 seconds")):
+        read.find_topic("o" * 60 + "u")
 
 
 def test_another_pattern_decodes_no_record_otherwise(tmp_path: Path) -> None:

@@ -232,6 +232,19 @@ def test_what_a_json_schema_cannot_judge_does_not_match_it(spark: SparkSession, 
     assert [(it.outcome, it.failing) for it in verdicts] == [("failed", 4), ("failed", 3), ("failed", 3)]
 
 
+def test_a_json_schema_that_takes_too_long_is_an_error_of_its_gate(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_schemas, "MAX_SECONDS", 1.0)
+    gate = "expect_column_values_to_match_json_schema: {column: note, json_schema: "
+    schemas = "{pattern: '^(a+)+c$'}", "{pattern: '^a*$'}"
+    head = HEAD.replace("    sensitive: [email]\n", "")
+    it = contract(folder, "".join(f"      - {gate}{schema}}}\n" for schema in schemas), head)
+    verdicts = checked(spark, it, [(1, 1, f'"{"a" * 60}"', None, 0, 1)])
+    assert [it.outcome for it in verdicts] == ["error", "passed"]
+    assert "a value took more than 1 seconds to match" in verdicts[0].detail
+
+
 @pytest.mark.parametrize(
     ("schema", "far"),
     [

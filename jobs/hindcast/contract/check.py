@@ -124,8 +124,8 @@ def _check_matches(contract: Contract) -> Iterator[Complaint]:
         found = f"'{patterns[name]}' takes too long to match a topic's name"
         yield Complaint(("topics", name, "pattern"), found, "write it without nested repetitions, such as orders-.*")
         return
-    for name, kafka in zip(patterns, matches, strict=True):
-        if kafka is not None:
+    for name, matched in zip(patterns, matches, strict=True):
+        for kafka in matched[:1]:
             found = (
                 f"the pattern matches {kafka}, the topic of topics.{others[kafka]}: its records would be in two logs"
             )

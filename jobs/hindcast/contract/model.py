@@ -152,7 +152,7 @@ class Contract(ContractModel):
     def find_topic(self, kafka: str) -> str | None:
         """Return the name in the contract of a topic in Kafka, None if the contract does not read it."""
         names = (
-            name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].can_read_topic(kafka)
+            name for name in self.topics if self.kafka_topic(name) == kafka or self.topics[name].select_topics([kafka])
         )
         return next(names, None)
 

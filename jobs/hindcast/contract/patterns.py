@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-MAX_LENGTH, MAX_SECONDS = 1_000, 1.0
-"""The most characters of a pattern, and the most time for matching all patterns of a contract with its names."""
+MAX_LENGTH, MAX_SECONDS, MAX_RUN_SECONDS = 1_000, 1.0, 10.0
+"""The most characters of a pattern; the most time for matching all patterns of a contract with the names in it, and
+for matching one with all topics of a cluster.
+"""
 
 
 class SlowPatternError(Exception):
@@ -20,15 +22,15 @@ class SlowPatternError(Exception):
         super().__init__(place)
 
 
-def find_matches(patterns: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Return for each pattern the first name that it matches as a whole; raise SlowPatternError after MAX_SECONDS.
+def find_matches(patterns: Sequence[str], names: Sequence[str], seconds: float = MAX_SECONDS) -> list[list[str]]:
+    """Return for each pattern the names that it matches as a whole; raise SlowPatternError after some seconds.
 
     Python's matcher tries every way to split a text among repetitions, optional parts and alternatives. Where there can
     be many ways, a process of its own matches all patterns, which can be ended: a thread cannot, and blocks all others
     meanwhile.
     """
     if not names or all(len(_CHOICE.findall(pattern)) <= 1 for pattern in patterns):
-        return [next((name for name in names if re.fullmatch(pattern, name)), None) for pattern in patterns]
+        return [[name for name in names if re.fullmatch(pattern, name)] for pattern in patterns]
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _MATCHER],
         stdin=subprocess.PIPE,
@@ -37,11 +39,11 @@ def find_matches(patterns: Sequence[str], names: Sequence[str]) -> list[str | No
         text=True,
     )
     try:
-        written, _ = process.communicate(json.dumps([list(patterns), list(names)]), timeout=MAX_SECONDS)
+        written, _ = process.communicate(json.dumps([list(patterns), list(names)]), timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         written, _ = process.communicate()
-    matches: list[str | None] = [json.loads(line) for line in written.splitlines()]
+    matches: list[list[str]] = [json.loads(line) for line in written.splitlines()]
     if len(matches) < len(patterns):
         raise SlowPatternError(len(matches))
     return matches
@@ -53,5 +55,5 @@ _MATCHER = """
 import json, re, sys
 patterns, names = json.load(sys.stdin)
 for pattern in patterns:
-    print(json.dumps(next((name for name in names if re.fullmatch(pattern, name)), None)), flush=True)
+    print(json.dumps([name for name in names if re.fullmatch(pattern, name)]), flush=True)
 """

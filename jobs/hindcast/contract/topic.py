@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from hindcast.common.errors import ContractError
 from hindcast.contract.avro import SchemaFile
 from hindcast.contract.expectation import HOLD_DESCRIPTION, Gate, Hold, gate_schema
 from hindcast.contract.fields import EnvelopePath, KafkaName, Pattern, Sensitive, TableName, Widen
+from hindcast.contract.patterns import MAX_RUN_SECONDS, SlowPatternError, find_matches
 from hindcast.contract.types import Allowance, ColumnName, ColumnType, ContractModel, Duration, Flag, Moment
 
 ColumnTypes = dict[ColumnName, ColumnType]
@@ -174,13 +177,13 @@ class Topic(ContractModel):
     hold: Hold = Field("key", description=HOLD_DESCRIPTION)
     expect: tuple[Gate, ...] = Field((), json_schema_extra={"items": gate_schema()})
 
-    def can_read_topic(self, kafka: str) -> bool:
-        """Return whether `pattern` matches the whole name of a topic in Kafka (`re.fullmatch`).
+    def select_topics(self, kafka: Iterable[str]) -> list[str]:
+        """Return those topics in Kafka whose whole name `pattern` matches; ContractError if that takes too long.
 
         Kafka's own topics (`__...`) never match.
         """
-        own = kafka.startswith("__")
-        return self.pattern is not None and not own and re.fullmatch(self.pattern, kafka) is not None
+        names = tuple(name for name in kafka if not name.startswith("__"))
+        return [] if self.pattern is None else [*_match_names(self.pattern, names)]
 
     @property
     def time_skew(self) -> TimeSkew:
@@ -223,3 +226,14 @@ class Input(ContractModel):
     key: ColumnTypes = Field(description="Its key columns.", min_length=1)
     value: ColumnTypes = Field(description="Its other columns that are used here.", min_length=1)
     sensitive: Sensitive = False
+
+
+@lru_cache(maxsize=512)
+def _match_names(pattern: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        [matched] = find_matches([pattern], names, MAX_RUN_SECONDS)
+    except SlowPatternError:
+        found = f"takes more than {MAX_RUN_SECONDS:.0f} seconds to match with the names of topics in Kafka"
+        fix = "write it without nested repetitions, such as orders-.*"
+        raise ContractError(found, where=f"pattern {pattern}", fix=fix) from None
+    return tuple(matched)

@@ -106,7 +106,7 @@ def find_members(
     if pattern is None:
         return {}
     partitions = cluster.list_topics()
-    matched = [topic for topic in sorted(partitions) if contract.topics[name].can_read_topic(topic)]
+    matched = contract.topics[name].select_topics(sorted(partitions))
     if not matched:
         others = suggest_nearest(pattern, (topic for topic in partitions if not topic.startswith("__")))
         fix = f"{others}; Kafka lists only topics that we may Describe (docs/security.md)"
@@ -232,8 +232,8 @@ def _refuse_other(contract: Contract, name: str, known: MemberPartitions | None)
     if bool(known) != (entry.pattern is not None):
         was, now = ("a pattern", "one topic") if known else ("one topic", "a pattern")
         problem = f"its log was replayed from {was}, the contract says {now}: {kafka}"
-    elif other := next((member.topic for member in known.values() if not entry.can_read_topic(member.topic)), None):
-        problem = f"its log has the topic {other}, which the pattern {kafka} does not match"
+    elif others := set(read := _list_topics(known)) - {*entry.select_topics(read)}:
+        problem = f"its log has the topic {min(others)}, which the pattern {kafka} does not match"
     else:
         return
     fix = "match what the log has, or give the entry another name (a new table)"
@@ -242,11 +242,10 @@ def _refuse_other(contract: Contract, name: str, known: MemberPartitions | None)
 
 def _refuse_shared(contract: Contract, name: str, matched: Iterable[str]) -> None:
     """Raise TopicError for a topic that another entry reads too: its records would be in two logs."""
-    for topic in matched:
-        for other in (entry for entry in contract.topics if entry != name):
-            if contract.topics[other].can_read_topic(topic):
-                raise TopicError(
-                    f"the patterns of topics.{name} and topics.{other} both match it",
-                    where=f"{contract.pipeline}, topic {topic}",
-                    fix="write patterns that no topic matches twice",
-                )
+    for other in (entry for entry in contract.topics if entry != name):
+        for topic in contract.topics[other].select_topics(matched):
+            raise TopicError(
+                f"the patterns of topics.{name} and topics.{other} both match it",
+                where=f"{contract.pipeline}, topic {topic}",
+                fix="write patterns that no topic matches twice",
+            )

@@ -326,7 +326,7 @@ def _check_kafka(settings: Settings) -> Iterator[CheckResult]:
         for contract in _load_contracts(settings):
             for name, topic in contract.topics.items():
                 kafka = contract.kafka_topic(name)
-                matching = [t for t in topics if re.fullmatch(kafka, t)] if topic.pattern else [kafka]
+                matching = topic.select_topics(topics) if topic.pattern else [kafka]
                 if not set(matching) & topics.keys():
                     found = f"{contract.pipeline}.{name}: {kafka} does not exist, or we may not describe it"
                     yield CheckResult("topics", "warning", found, "create it, or allow Describe (docs/security.md)")
