@@ -52,7 +52,7 @@ def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) ->
     met = sweeps.find_valid_versions(
         on, integer_encoding.encode_timestamps(events.column("timestamp")), key, start, end, count
     )
-    if form.inner:
+    if form.inner:  # rule: an inner join drops an event without a version
         kept = met != NOTHING
         events, met = events.filter(pa.array(kept)), met[kept]
     return pa.table(
@@ -75,6 +75,7 @@ def join_table_table(form: KernelSpec, span: TimeSlice, left: pa.Table, right: p
     columns = {
         name: integer_encoding.take_values(sides[side].column(c), met[side]) for name, (side, c) in form.columns.items()
     }
+    # rule: an overlap lasts while both versions do
     periods = {
         "validFrom": np.maximum(start[met[0]], other_start[met[1]]),
         "validTo": np.minimum(end[met[0]], other_end[met[1]]),
@@ -94,12 +95,13 @@ def aggregate_table(form: KernelSpec, versions: pa.Table, part: int, parts: int)
     (group,), count = integer_encoding.encode_keys([versions], [side.key], whole=form.whole)
     no_key = int(np.count_nonzero(group == NOTHING)) if part == 0 else 0
     firsts = integer_encoding.find_first_rows(group, count) if len(group) else np.full(count, NOTHING)
+    # rule: a part has its own groups, rows without a group have none
     mine = np.append(_assign_parts(versions, side.key, firsts, parts) == part, False)  # of NOTHING, at -1
     versions, group = versions.filter(pa.array(mine[group])), group[mine[group]]
     counted = _count_mask(form, versions)
     there = counted.any(axis=0)
     no_value = int(np.count_nonzero(~there))
-    if no_value:
+    if no_value:  # rule: who has no value is no member
         versions, group, counted = versions.filter(pa.array(there)), group[there], counted[:, there]
     start, end = (integer_encoding.encode_timestamps(versions.column(name)) for name in side.periods)
     added = [_split_measure(versions, column) for _, column in form.measures.values()]
@@ -131,6 +133,7 @@ def _assign_parts(rows: pa.Table, key: tuple[str, ...], firsts: Integers, parts:
 
 def _count_mask(form: KernelSpec, rows: pa.Table) -> np.ndarray:
     """Return a matrix with a row per measure that says which of `rows` count."""
+    # rule: null values are not counted
     found = [
         np.ones(rows.num_rows, bool) if column is None else pc.is_valid(rows.column(column)).to_numpy()
         for _, column in form.measures.values()
@@ -156,6 +159,6 @@ def _measure_values(function: str, counts: Integers, high: Integers, low: Intege
     if function == "count":
         return pa.array(counts)
     if function == "sum":
-        return integer_encoding.combine_halves(high, low, kind, counts == 0)
+        return integer_encoding.combine_halves(high, low, kind, counts == 0)  # rule: a sum of nothing is null
     whole = integer_encoding.combine_halves(high, low, pa.int64(), counts == 0).cast(pa.float64(), safe=False)
     return pc.divide(whole, pa.array(counts).cast(pa.float64()))

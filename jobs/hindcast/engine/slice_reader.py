@@ -72,10 +72,13 @@ def _row_condition(side: KernelInput, span: TimeSlice) -> pc.Expression:
         ]
     first, last = side.periods[0], side.periods[-1]
     if span.end is not None:
+        # rule: an event at a cut is not in the slice before
         conditions.append(pc.field(first) < _timestamp_scalar(span.end))
     if span.start is not None and side.kind == "events":
+        # rule: an event at a cut is in the slice after
         conditions.append(pc.field(first) >= _timestamp_scalar(span.start))
     elif span.start is not None:
+        # rule: a slice has what began before it and lasts
         conditions.append(pc.field(last).is_null() | (pc.field(last) > _timestamp_scalar(span.start)))
     return reduce(and_, conditions)
 
@@ -86,6 +89,6 @@ def _timestamp_scalar(at: datetime) -> pa.Scalar:
 
 def _sort_by_time(rows: pa.Table, column: str) -> pa.Table:
     at = integer_encoding.encode_timestamps(rows.column(column))
-    if np.all(at[1:] >= at[:-1]):
+    if np.all(at[1:] >= at[:-1]):  # rule: files out of order are sorted
         return rows
     return rows.unify_dictionaries().combine_chunks().take(pa.array(np.argsort(at, kind="stable")))

@@ -30,12 +30,13 @@ def find_valid_versions(
     """
     found, last, version = np.full(len(on), NOTHING), np.full(keys, NOTHING), 0
     for event in range(len(on)):
-        while version < len(key) and start[version] <= at[event]:
+        while version < len(key) and start[version] <= at[event]:  # rule: a version begins at its first moment
             if key[version] != NOTHING:
                 last[key[version]] = version
             version += 1
         if on[event] != NOTHING:
             met = last[on[event]]
+            # rule: a version ends before its last moment, or never
             if met != NOTHING and (end[met] == FOREVER or at[event] < end[met]):
                 found[event] = met
     return found
@@ -77,16 +78,17 @@ def find_overlaps(
             if right[other] != NOTHING:
                 rights[right[other]] = other
             other += 1
-        if now < since:
+        if now < since:  # rule: what begins at a cut is in the slice after it
             continue
         for started in range(first_left, one):
             met = rights[left[started]] if left[started] != NOTHING else NOTHING
-            if met != NOTHING and right_end[met] > now:
+            if met != NOTHING and right_end[met] > now:  # rule: a right version is not met at its end
                 met_left[count], met_right[count] = started, met
                 count += 1
         for started in range(first_right, other):
             met = lefts[right[started]] if right[started] != NOTHING else NOTHING
             # What starts on both sides at once was met above.
+            # rule: what begins on both sides at once is met once
             if met != NOTHING and left_end[met] > now and left_start[met] < now:
                 met_left[count], met_right[count] = met, started
                 count += 1
@@ -129,12 +131,12 @@ def sum_steps(
         if ending < len(by_end):
             now = min(now, end[by_end[ending]])
         turn, many = turn + 1, 0
-        while True:
+        while True:  # rule: edges at one moment are one step
             if starting < len(key) and start[starting] == now:
                 version, sign = starting, 1
                 starting += 1
             elif ending < len(by_end) and end[by_end[ending]] == now:
-                version, sign = by_end[ending], -1
+                version, sign = by_end[ending], -1  # rule: an end takes off what a start adds
                 ending += 1
             else:
                 break
@@ -153,7 +155,7 @@ def sum_steps(
             if step[its] != NOTHING:
                 until[step[its]] = now
                 step[its] = NOTHING
-            if there[its] > 0:
+            if there[its] > 0:  # rule: a group without members ends
                 step[its] = count
                 of[count], since[count] = its, now
                 for measure in range(measures):
