@@ -1,9 +1,9 @@
 """Tries deliberate wrong readings of the operators, each of which a vector, a generated history or a test must catch.
 
-`python tests/mutations.py [WORDS ...]` applies each in mutations/*.yaml (or those with one of WORDS) to the real code (one
-statement of a module, misreadings.py) and prints what caught it. Those that name operations are held to their vectors,
-then to generated histories; the others to the vectors of the `kafka` reading and to tests (trials.py). It exits with 1
-if a wrong reading survives.
+`python tests/mutations.py [WORDS ...]` applies each in mutations/*.yaml (or those with one of WORDS) to the real code
+(one statement of a module, misreadings.py) and prints what caught it. Those that name operations are held to their
+vectors, then to generated histories; the others to the vectors of the `kafka` reading and to tests (trials.py). It
+exits with 1 if a wrong reading survives.
 """
 
 from __future__ import annotations
