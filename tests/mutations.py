@@ -1,7 +1,8 @@
 """Tries deliberate wrong readings of the operators, each of which a vector, a generated history or a test must catch.
 
-`python tests/mutations.py [WORDS ...]` applies each in mutations/*.yaml (or those with one of WORDS) to the real code
-(one statement of a module, misreadings.py) and prints what caught it. Those that name operations are held to their
+`NUMBA_DISABLE_JIT=1 python tests/mutations.py [WORDS ...]` applies each in mutations/*.yaml (or those with one of
+WORDS) to the real code (one statement of a module, misreadings.py) and prints what caught it. Loops are not compiled:
+a mutation would need machine code of its own. Those that name operations are held to their
 vectors, then to generated histories; the others to the vectors of the `kafka` reading and to tests (trials.py). It
 exits with 1 if a wrong reading survives.
 """
@@ -17,7 +18,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 
-import numba
 from pyspark.sql import SparkSession
 
 import histories
@@ -58,8 +58,6 @@ def _of_corrected(misreadings: list[Misreading]) -> Iterator[bool]:
     if not chosen:
         return
     from hindcast.common.session import open_session
-
-    numba.config.DISABLE_JIT = True  # type: ignore[attr-defined]  # machine code would be a mutation's own each time
 
     spark = open_session("hindcast-mutate", small=True)
     spark.conf.set("spark.sql.maxPlanStringLength", "1000")
