@@ -46,7 +46,7 @@ object-store: setup ## what a warehouse on S3 needs: Spark's commits as conditio
 	@$(PYTHON) scripts/object_store.py
 
 mutate: setup ## wrong readings of every operator, and what catches each
-	@PYTHONPATH=jobs:tools:tests $(BIN)/python tests/mutations.py
+	@NUMBA_DISABLE_JIT=1 PYTHONPATH=jobs:tools:tests $(BIN)/python tests/mutations.py
 
 docs: setup ## the documentation as a site, in var/site (links are checked)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'

@@ -1,8 +1,8 @@
-"""Trials of wrong readings of the `kafka` reading's operators (kafka_mutations.py), and of some others by their tests.
+"""Trials of wrong readings of the `kafka` reading's operators (mutations/kafka.yaml), and of some others by tests.
 
-Each is tried in a process of its own, on the sources as they are but for one text: first the vectors, then the tests
-of the operators. Loops are not compiled then: the machine code would be a mutation's own each time, and vectors are
-short. Tests of what a loop costs are left out for that.
+Each is tried in a process of its own, on the sources as they are but for one statement: first the vectors, then the
+tests of the operators. Loops are not compiled then: the machine code would be a mutation's own each time, and vectors
+are short. Tests of what a loop costs are left out for that.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from importlib.util import spec_from_file_location
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
+from misreadings import HERE, Misreading, full_name, misread, source_of
+
 TOO_LONG = 120
 """Seconds of computing after which a mutation is taken for a loop without end; a right reading takes 25."""
 _COSTS = "not cost and not look_at_each and not forgotten"
@@ -51,30 +51,10 @@ _TESTS = {
 _THEIRS = ("hindcast", "conftest", "kafka_adapter")
 
 
-def source_of(module: str) -> Path:
-    """Return the file of a module of `hindcast`, or of a package of its own (`hindcast_conformance`)."""
-    path = f"{module.replace('.', '/')}.py"
-    return ROOT / "tools" / path if module.startswith("hindcast_") else ROOT / "jobs" / "hindcast" / path
-
-
-def full_name(module: str) -> str:
-    """Return the name by which a module of `source_of` is imported."""
-    return module if module.startswith("hindcast_") else f"hindcast.{module}"
-
-
-class Wrong(NamedTuple):
-    """A wrong reading: what is misread, the module, the right text, the wrong one."""
-
-    reading: str
-    module: str
-    right: str
-    wrong: str
-
-
-def caught(wrong: Wrong | None) -> str | None:
+def caught(wrong: Misreading | None) -> str | None:
     """What notices a wrong reading first: a vector, or a test. None: nothing does. EOFError if the trial fails."""
-    if wrong is not None and _path(wrong).read_text(encoding="utf-8").count(wrong.right) != 1:
-        raise SystemExit(f"no longer once in {wrong.module}: {wrong.right!r}")
+    if wrong is not None:
+        misread(wrong)  # fails here if the label is gone
     ours, its = multiprocessing.Pipe(duplex=False)
     trial = multiprocessing.get_context("fork").Process(target=_try, args=(wrong, its))
     trial.start()
@@ -92,7 +72,7 @@ def caught(wrong: Wrong | None) -> str | None:
     return found
 
 
-def _try(wrong: Wrong | None, told: Connection) -> None:
+def _try(wrong: Misreading | None, told: Connection) -> None:
     """In the process of a trial: import all anew, and tell what fails first."""
     for name in [name for name in sys.modules if name.startswith((*_THEIRS, "test_"))]:
         del sys.modules[name]
@@ -107,10 +87,10 @@ def _try(wrong: Wrong | None, told: Connection) -> None:
 
 
 class _Misread(SourceFileLoader):
-    """Imports the module with its text changed."""
+    """Imports the module with its statement changed."""
 
-    def __init__(self, wrong: Wrong) -> None:
-        super().__init__(full_name(wrong.module), str(_path(wrong)))
+    def __init__(self, wrong: Misreading) -> None:
+        super().__init__(full_name(wrong.module), str(source_of(wrong.module)))
         self.wrong = wrong
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> ModuleSpec | None:
@@ -118,13 +98,8 @@ class _Misread(SourceFileLoader):
         return spec_from_file_location(fullname, self.path, loader=self) if fullname == self.name else None
 
     def get_code(self, _fullname: str) -> CodeType:
-        """Compiled from the changed text, never from what is cached."""
-        text = Path(self.path).read_text(encoding="utf-8")
-        return compile(text.replace(self.wrong.right, self.wrong.wrong), self.path, "exec")
-
-
-def _path(wrong: Wrong) -> Path:
-    return source_of(wrong.module)
+        """Compiled from the changed module, never from what is cached."""
+        return compile(misread(self.wrong), self.path, "exec")
 
 
 def _vector() -> str | None:

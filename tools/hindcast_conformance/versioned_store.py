@@ -64,8 +64,9 @@ class StoreSteps:
         start, end = step.get("from"), step.get("to")
         versions = self._find_versions(number, step["key"])
         bound = int(self.history(number).stream_time[0]) - self.retention
-        if end is not None and end < bound:
+        if end is not None and end < bound:  # rule: a query to before T - R has the latest version only
             versions = [v for v in versions if v["validTo"] is None]
+        # rule: a query meets what begins at its end, not what ends at its start
         shown = [
             v
             for v in versions
@@ -78,6 +79,7 @@ class StoreSteps:
     def _is_shown(self, valid_to: int, bound: int, end: int | None) -> bool:
         """Return whether the segment of an ended version still exists, and is not later than the queried interval."""
         segment = valid_to // self.interval
+        # rule: a query finds no version that ends in a later segment
         return segment >= max(bound, 0) // self.interval and (end is None or segment <= end // self.interval)
 
     def _find_versions(self, number: int, key: str) -> list[Json]:

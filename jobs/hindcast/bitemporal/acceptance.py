@@ -21,8 +21,10 @@ def decide_fates(records: DataFrame, history_retention: Column, stream_time: Col
 
         retention 10 ms    offset 0 @30 accepted    offset 1 @20 accepted    offset 2 @19 expired
     """
+    # rule: stream time is the largest timestamp before a record, of its partition
     before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
     # Over all undecided records this is also the largest accepted timestamp: an expired one is never the largest.
+    # rule: a record without a key does not move stream time
     reached = _latest_stream_time(F.max(F.when(F.col("fate").isNull(), F.col("timestamp"))).over(before), stream_time)
     return records.withColumns(
         {"fate": F.coalesce(F.col("fate"), _decide_fate(reached, history_retention)), "streamTime": reached}
@@ -46,8 +48,11 @@ def add_stream_time(events: DataFrame, stream_time: Column | None = None) -> Dat
     `events` has `key`, `value`, `timestamp` and `position`. The event itself counts, of all keys; events without key or
     value do not (docs/semantics.md, rule 17). `stream_time` is what earlier runs had reached, or null.
     """
+    # rule: windows have a stream time for each partition
     upto = Window.partitionBy("position.partition").orderBy("position.offset")
+    # rule: an event counts for its own stream time
     upto = upto.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # rule: an event without a value moves no stream time
     counts = F.col("key").isNotNull() & F.col("value").isNotNull()
     seen = F.max(F.when(counts, F.col("timestamp"))).over(upto)
     return events.withColumn("streamTime", _latest_stream_time(seen, stream_time))
@@ -55,8 +60,9 @@ def add_stream_time(events: DataFrame, stream_time: Column | None = None) -> Dat
 
 def _decide_fate(stream_time: Column, history_retention: Column) -> Column:
     # T - t > R rather than t < T - R: an unlimited retention must not overflow.
+    # rule: a record at stream time - retention is taken
     too_old = F.coalesce(stream_time - F.col("timestamp") > history_retention, F.lit(False))
-    return F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))
+    return F.when(too_old, F.lit("expired")).otherwise(F.lit("accepted"))  # rule: a record past the retention expires
 
 
 def _latest_stream_time(seen: Column, earlier: Column | None) -> Column:

@@ -69,15 +69,18 @@ def find_changed_periods(change: DataFrame, *by: str) -> DataFrame:
     sides = change.groupBy("key", *by, "validFrom").agg(side("open"), side("close"))
     same = F.col("_open.value").eqNullSafe(F.col("_close.value"))
     ends = F.col("_open.until"), F.col("_close.until")
+    # rule: a version that only ends elsewhere changes what is between
     start = F.when(same, F.least(*ends)).otherwise(F.col("validFrom"))
+    # rule: a period lasts from the change to the later end
     return sides.select("key", start.alias("start"), F.greatest(*ends).alias("end")).where("start < end")
 
 
 def merge_periods(periods: DataFrame) -> DataFrame:
     """Return periods `key, start, end`, with those of a key that overlap or touch merged into one."""
     in_time = Window.partitionBy("key").orderBy("start", "end")
+    # rule: a period is merged with all before it
     reached = F.max("end").over(in_time.rowsBetween(Window.unboundedPreceding, -1))
-    apart = F.when(reached.isNull() | (F.col("start") > reached), 1).otherwise(0)
+    apart = F.when(reached.isNull() | (F.col("start") > reached), 1).otherwise(0)  # rule: periods that touch are one
     number = F.sum("_apart").over(in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     return (
         periods.withColumn("_apart", apart)
@@ -96,11 +99,13 @@ def build_scope(learnt: DataFrame, believed: NearbyRows, keep: RowCache = leave_
     """
     rows = keep(select_touching_rows(believed(learnt), learnt))
     met = rows.select("key", F.col("validFrom").alias("start"), end_moment("validTo").alias("end"))
+    # rule: the scope grows by the rows that it touches
     there = rename_period_columns(merge_periods(learnt.unionByName(met)))
 
     def clip_rows(result: DataFrame) -> DataFrame:
         start, end = F.greatest("validFrom", "_start"), F.least(end_moment("validTo"), F.col("_end"))
         overlap = (F.col("validFrom") < F.col("_end")) & (F.col("_start") < end_moment("validTo"))
+        # rule: results are clipped to the scope
         return (
             result.join(there, F.col("key").eqNullSafe(F.col("_on")) & overlap)
             .withColumns({"validFrom": start, "validTo": F.when(end < end_of_time(), end)})
@@ -112,6 +117,7 @@ def build_scope(learnt: DataFrame, believed: NearbyRows, keep: RowCache = leave_
 
 def select_touching_rows(rows: DataFrame, periods: DataFrame, on: Column | None = None) -> DataFrame:
     """Return the rows whose valid period touches one of the periods of the key `on` (default: the row's `key`)."""
+    # rule: rows that only touch a period count
     touch = (F.col("validFrom") <= F.col("_end")) & (F.col("_start") <= end_moment("validTo"))
     same = F.col("key").eqNullSafe(F.col("_on")) if on is None else on == F.col("_on")
     return rows.join(rename_period_columns(periods), same & touch, "left_semi")

@@ -55,6 +55,7 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
 
         count: k in x [0, 10), m in x [4, ..)    ->    x: 1 [0, 4), 2 [4, 10), 1 [10, ..)
     """
+    # rule: a version without a value to aggregate is no member
     members = (
         versions.where(has_value_to_aggregate(measures))
         .select(
@@ -111,6 +112,7 @@ def aggregate_stream(events: DataFrame, measures: Mapping[str, Measure]) -> Data
             else _merge_with_earlier(part, F.col(part.name), own).cast(members.schema[part.name].dataType)
         )
 
+    # rule: events of one timestamp give one row
     return members.select(
         "key",
         _value_struct(measures, compute_part),
@@ -197,6 +199,7 @@ def _value_struct(measures: Mapping[str, Measure], compute_part: Callable[[_Part
         columns = [compute_part(next(parts)) for _ in _PARTIAL_FUNCTIONS.get(measure.function, (measure.function,))]
         match measure.function:
             case "avg":
+                # rule: an average is a sum by its count
                 whole = F.when(columns[1] != 0, columns[0].cast("double") / columns[1])
             case "count_distinct":
                 whole = F.size(columns[0])
@@ -258,6 +261,7 @@ def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> D
     of a group is sliced, each later slice begins with an edge of no member, which adds what is true at its start.
     """
     start = F.struct(F.col("validFrom").alias("_at"), F.lit(1).alias("_sign"))
+    # rule: a member that ends leaves its group
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(-1).alias("_sign")))
     edges = members.withColumn("_edge", F.explode(F.array(start, end))).where(F.col("_edge").isNotNull())
     types = {part.argument: members.schema[part.argument].dataType for part in running}
@@ -278,6 +282,7 @@ def _number_edges(members: DataFrame, running: Sequence[_PartialAggregate]) -> D
         F.sum("_edges").over(earlier).alias("_before"),
         *(F.sum(name).over(earlier).alias(name) for name in sums),
     )
+    # rule: a slice begins with the members of the one before
     edges = edges.unionByName(carried.where("_slice > 0"), allowMissingColumns=True)
     edges = edges.withColumn("_stop", skew.slice_end(F.col("_slice"))).drop("_cuts")
     # Numbers of steps grow from slice to slice; that some are left out does no harm.
@@ -302,6 +307,7 @@ def _running_contributions(running: Sequence[_PartialAggregate], types: Mapping[
         starts = F.col("_sign") == 1
         found[f"{part.argument}_counted"] = F.when(argument.isNull(), 0).otherwise(F.col("_sign"))
         if part.function == "sum":
+            # rule: a sum subtracts what ends
             found[f"{part.argument}_summed"] = F.when(starts, argument).otherwise(-argument)
     return found
 
@@ -317,6 +323,7 @@ def _running_steps(edges: DataFrame, running: Mapping[_PartialAggregate, DataTyp
             return counted
         return F.when(counted > 0, F.sum(f"{part.argument}_summed").over(upto)).cast(_sum_type(running[part]))
 
+    # rule: a group without members has no row
     return (
         edges.select(
             "_group",
@@ -343,6 +350,7 @@ def _member_stretches(edges: DataFrame, parts: Sequence[_PartialAggregate]) -> D
     """Return members with the steps in which they are present: from `_first` to before `_end`."""
     steps = edges.where("_member IS NOT NULL").withColumn("_last", F.max("_step").over(Window.partitionBy("_group")))
     ended = F.min("_sign") < 0
+    # rule: an extreme lasts to its last step
     return steps.groupBy("_group", "_member", steps["validFrom"]).agg(
         F.min("_step").alias("_first"),
         F.when(ended, F.max("_step")).otherwise(F.max("_last") + 1).alias("_end"),
@@ -360,6 +368,7 @@ def _aggregate_by_spans(edges: DataFrame, parts: Sequence[_PartialAggregate]) ->
     """Return aggregates by spans of steps: span (level, number) is [number * 2^level, (number + 1) * 2^level)."""
     stretches = _member_stretches(edges, parts)
     # Of each level a stretch takes at most the span at its left end, if odd, and the one at its right end, if even.
+    # rule: a stretch has its left end
     covering = F.expr("""
         filter(flatten(transform(
             transform(sequence(0, cast(log2(_end - _first) as int) + 1), level -> struct(

@@ -48,6 +48,7 @@ def restrict_versions(
     change (`find_hidden_records`).
     """
     since = new.groupBy("key").agg(F.min("timestamp").alias("start")).withColumn("end", end_of_time())
+    # rule: a late record splits every row that it is in
     reaching = (F.col("key") == F.col("_on")) & (end_moment("validTo") > F.col("_start"))
     rows = keep(believed(since).join(rename_period_columns(since), reaching, "left_semi"))
     records = [rows.withColumnRenamed("validFrom", "timestamp"), select_events_in_periods(log(since), since), new]
@@ -64,6 +65,7 @@ def find_hidden_records(log: DataFrame, new: DataFrame, by: Sequence[str] = ("ti
     """
     rivals = new.select(*(F.col(name).alias(f"_{name}") for name in by)).distinct()
     met = log.join(rivals, reduce(and_, (F.col(name) == F.col(f"_{name}") for name in by)), "left")
+    # rule: tombstones and rivals of equal timestamps are in the log
     return met.where("value IS NULL OR _timestamp IS NOT NULL").drop(*(f"_{name}" for name in by))
 
 
@@ -88,6 +90,7 @@ def restrict_foreign_key_join(
     own, other = find_changed_periods(left.change), find_changed_periods(right.change)
     changed = own.select("start", "end").unionByName(other.select("start", "end"))
     lefts = left.rows_near(changed).withColumn("_named", on)
+    # rule: a foreign key is affected by what it names
     learnt = merge_periods(own.unionByName(intersect_periods(lefts, other, F.col("_named"), "key")))
     lefts = select_touching_rows(lefts, learnt)
     asked = intersect_periods(lefts, learnt, F.col("key"), "_named").where(F.col("key").isNotNull())
@@ -108,6 +111,7 @@ def restrict_stream_aggregate(events: ChangedInput) -> tuple[DataFrame, DataFram
     An event changes all results after it, and each of these is computed from all events before it.
     """
     changed = events.change.where(_has_key_and_value())
+    # rule: an event changes all that follows it
     learnt = changed.groupBy("key").agg(F.min("timestamp").alias("start")).withColumn("end", end_of_time())
     same = F.col("key") == F.col("_on")
     return events.rows_near(None).join(rename_period_columns(learnt), same, "left_semi"), learnt
@@ -134,6 +138,7 @@ def restrict_stream_table_join(
         events.rows_near(periods).withColumn("_named", named).join(rename_period_columns(learnt), into, "left_semi")
     )
     opened = changed.where("change = 'open'").drop("change")
+    # rule: an event is affected by what it looks up
     plan = keep(opened.unionByName(looking.drop("_named")).dropDuplicates(["position"]))
     asked = plan.groupBy(named.alias("key")).agg(F.min("timestamp").alias("start"), F.max("timestamp").alias("end"))
     asked = asked.where(F.col("key").isNotNull())
@@ -163,7 +168,7 @@ def restrict_stream_stream_join(
             )
         )
 
-    hit, needed = windows_around(1), windows_around(2)
+    hit, needed = windows_around(1), windows_around(2)  # rule: a match is looked up with its other matches
     rows = {name: select_events_in_periods(side.rows_near(needed), needed) for name, side in sides.items()}
     touched = {
         name: select_events_in_periods(rows[name], hit)
@@ -202,6 +207,7 @@ def restrict_windowed_aggregate(
     else:
         length = window.size if isinstance(window, windows.HoppingWindow) else window.difference
         hit = merge_periods(periods_around(concerned, length, _clock_tick()))
+        # rule: a window holds earlier events
         needed = merge_periods(periods_around(concerned, length + _clock_tick(), length + _clock_tick()))
     since = needed.withColumn("end", end_of_time())
     timed = acceptance.add_stream_time(events.rows_near(since if appended else None).where(_has_key_and_value()))
@@ -228,6 +234,7 @@ def _session_periods(concerned: DataFrame, window: windows.SessionWindow, believ
     )
     met = near.select("key", "windowStart", "windowEnd").join(moments, meeting)
     sessions = met.select("key", F.col("windowStart").alias("start"), (F.col("windowEnd") + F.col("_gap")).alias("end"))
+    # rule: sessions are joined with those that were
     return merge_periods(sessions.unionByName(periods_around(concerned, _zero_interval(), window.gap)))
 
 

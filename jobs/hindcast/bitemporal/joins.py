@@ -29,6 +29,7 @@ def join_stream_table(
         curry 8 [0, 4), 10 [4, ..)    event @4 -> 10    event @3 -> 8    event before 0 -> null
     """
     kept = ["value", "validFrom", "validTo", *(["position"] if "position" in versions.columns else [])]
+    # rule: a look-up begins with the version, and needs a value
     points = events.where(F.col("value").isNotNull()).select(
         (F.col("key") if on is None else on).alias("_on"),
         F.col("timestamp").alias("_at"),
@@ -48,7 +49,9 @@ def join_stream_table(
         lasts = F.sequence(skew.slice_number(F.col("_at")), skew.last_slice_before(F.col("_version.validTo")))
         starts = skew.add_cuts(starts, cuts).withColumn("_slice", F.explode(lasts)).drop("_cuts")
     sweep = Window.partitionBy("_on", "_spread", *([] if cuts is None else ["_slice"])).orderBy("_at", "_turn")
+    # rule: a look-up finds the version at the event
     latest = F.last("_version", ignorenulls=True).over(sweep.rowsBetween(Window.unboundedPreceding, 0))
+    # rule: a look-up sees that a version has ended
     met = (
         points.unionByName(starts, allowMissingColumns=True)
         .withColumn("_spread", _spread_number(F.col("_on"), F.col("_event.position")))
@@ -56,7 +59,7 @@ def join_stream_table(
         .where(F.col("_event").isNotNull())
         .withColumn("_version", _valid_version(F.col("_version"), F.col("_at")))
     )
-    if how == "inner":
+    if how == "inner":  # rule: a left join keeps an event without a version
         met = met.where(F.col("_version").isNotNull())
     lineage = [F.col("_version.position").alias("right_position")] if "position" in kept else []
     return met.select(
@@ -81,6 +84,7 @@ def join_table_table(left: DataFrame, right: DataFrame, how: Literal["inner", "l
         left a [0, 8)    right b [2, 4), c [6, ..)
         ->    left: (a, -) [0, 2)  (a, b) [2, 4)  (a, -) [4, 6)  (a, c) [6, 8)    outer also: (-, c) [8, ..)
     """
+    # rule: a left and an outer join of tables keep one side alone
     wanted = {
         "inner": F.col("left").isNotNull() & F.col("right").isNotNull(),
         "left": F.col("left").isNotNull(),
@@ -93,6 +97,7 @@ def join_table_table(left: DataFrame, right: DataFrame, how: Literal["inner", "l
     sweep = Window.partitionBy("_on", *([] if cuts is None else ["_slice"])).orderBy("_at")
     # A cut is a bound: where the bounds of a slice end, the next one is the start of the next slice.
     following = F.coalesce(F.lead("_at").over(sweep), *([] if cuts is None else [F.col("_stop")]))
+    # rule: a joined row has both sides' periods
     return (
         bounds.select(
             F.col("_on").alias("key"),
@@ -127,6 +132,7 @@ def join_foreign_key(left: DataFrame, right: DataFrame, how: Literal["inner", "l
         F.lead("validFrom").over(by_start).alias("_next"),
     )
     before_first = met.where("_n = 1").select("_on", F.lit(0).alias("_n"), F.col("_from").alias("_next"))
+    # rule: a left version joins every right one in its time
     meeting = _number_overlaps(left.withColumn("_on", on), right).withColumn(
         "_n", F.explode(F.sequence("_first", "_last"))
     )
@@ -138,6 +144,7 @@ def join_foreign_key(left: DataFrame, right: DataFrame, how: Literal["inner", "l
         ended = F.col("_from").isNull() | F.col("_to").isNotNull()
         absence = F.when(ended, _overlap_piece(F.lit(None), "_to", "_next"))
         present = F.when(F.col("_from").isNotNull(), overlap)
+        # rule: before the first right version the right is null
         pieces = meeting.join(met.unionByName(before_first, allowMissingColumns=True), ["_on", "_n"], "left").select(
             "key", "left", F.explode(F.array(present, absence)).alias("_piece")
         )
@@ -175,9 +182,11 @@ def join_stream_stream(
         for side, events in (("left", left), ("right", right))
     ]
     # Slices as long as the window: a left event's window meets at most two of them.
+    # rule: a stream-stream window reaches back and ahead
     low, high = F.col("_micros") - F.col("_before"), F.col("_micros") + F.col("_after")
     lefts = sides[0].select("*", low.alias("_low"), high.alias("_high"))
     slices = F.array_distinct(F.array(*(_slice_start(F.col(end)) for end in ("_low", "_high"))))
+    # rule: a stream-stream window holds both its bounds
     pairs = (
         lefts.withColumn("_slice", F.explode(slices))
         .drop("_micros", "_reach")
@@ -187,13 +196,14 @@ def join_stream_stream(
     rows = [pairs]
     for side, kept in zip(sides, _SIDES[: ("inner", "left", "outer").index(how)], strict=False):
         paired = pairs.select(f"{kept}_position").distinct()
+        # rule: an event with a pair does not stand alone
         rows.append(side.join(paired, f"{kept}_position", "left_anti"))
     columns = ("key", "left", "right", "_left_at", "_right_at", "left_position", "right_position")
     joined = reduce(
         lambda one, other: one.unionByName(other, allowMissingColumns=True),
         (part.select(*(name for name in columns if name in part.columns)) for part in rows),
     )
-    moment = F.greatest("_left_at", "_right_at").alias("timestamp")
+    moment = F.greatest("_left_at", "_right_at").alias("timestamp")  # rule: a pair's time is the later one
     return joined.select("key", "left", "right", moment, "left_position", "right_position")
 
 
@@ -204,6 +214,7 @@ def _version_bounds(versions: DataFrame, side: str) -> DataFrame:
     """Return starts and ends of versions as rows `_on, _at` and, for a start, the version named by its side."""
     start = F.struct(F.col("validFrom").alias("_at"), F.struct("value", "validTo").alias(side))
     end = F.when(F.col("validTo").isNotNull(), F.struct(F.col("validTo").alias("_at"), F.lit(None).alias(side)))
+    # rule: absence is a boundary
     bounds = versions.select(F.col("key").alias("_on"), F.explode(F.array(start, end)).alias("_bound"))
     return bounds.where(F.col("_bound").isNotNull()).select("_on", "_bound.*")
 
@@ -212,6 +223,7 @@ def _slice_bounds(bounds: DataFrame) -> DataFrame:
     """Return bounds with their slice and its `_stop`; a version starts again in each slice that it lasts into."""
     end = F.when(F.col("left").isNotNull(), F.col("left.validTo")).otherwise(F.col("right.validTo"))
     first, is_start = skew.slice_number(F.col("_at")), F.col("left").isNotNull() | F.col("right").isNotNull()
+    # rule: a version starts anew in later slices
     numbers = F.sequence(first, F.when(is_start, skew.last_slice_before(end)).otherwise(first))
     return (
         bounds.withColumn("_slice", F.explode(numbers))
@@ -282,6 +294,7 @@ def _assign_slices(turns: DataFrame, starts: DataFrame, cuts: DataFrame) -> Data
 
 def _overlap_piece(right: Column, start: str, end: str) -> Column:
     """Return the part of a left version within [start, end), which may be empty."""
+    # rule: a foreign-key row lasts while both sides do
     return F.struct(
         right.alias("right"),
         F.greatest("validFrom", start).alias("validFrom"),
@@ -294,7 +307,7 @@ def _valid_version(version: Column, moment: Column) -> Column:
 
 
 def _is_after(end: Column, moment: Column) -> Column:
-    return end.isNull() | (end > moment)
+    return end.isNull() | (end > moment)  # rule: a version is not valid at its end
 
 
 def _spread_number(on: Column, by: Column) -> Column:

@@ -16,9 +16,11 @@ def derive_versions(records: DataFrame, ttl: Column | None = None) -> DataFrame:
 
         8 @0, 10 @4, tombstone @6    ->    8 [0, 4)    10 [4, 6)
     """
+    # rule: of equal timestamps the last to arrive wins
     following = F.lead("timestamp").over(Window.partitionBy("key").orderBy("timestamp", "position"))
-    ended = following if ttl is None else F.least(following, F.col("timestamp") + ttl)
+    ended = following if ttl is None else F.least(following, F.col("timestamp") + ttl)  # rule: ttl shortens versions
     columns = "key", "value", F.col("timestamp").alias("validFrom"), ended.alias("validTo"), "position"
+    # rule: a loser of a tie and a tombstone give no row
     return (
         records.select(*columns, following.eqNullSafe(F.col("timestamp")).alias("_lost"))
         .where(F.col("value").isNotNull() & ~F.col("_lost"))

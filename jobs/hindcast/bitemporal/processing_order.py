@@ -25,9 +25,11 @@ def add_processing_order(
 
         partition 0: @1, @9, @2    partition 1: @3    ->    @1, @3, @9, @2
     """
-    run = F.lit(0).cast("long") if waits else F.col("run")
+    run = F.lit(0).cast("long") if waits else F.col("run")  # rule: a task that waits goes on over runs
+    # rule: a partition has its own largest timestamp
     so_far = Window.partitionBy("partition", run).orderBy(*([] if turn is None else [turn]), "offset")
     so_far = so_far.rowsBetween(Window.unboundedPreceding, 0)
+    # rule: records are ordered by what was reached, ties by topic
     return records.withColumn(
         "order",
         F.struct(

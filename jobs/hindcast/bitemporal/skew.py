@@ -52,7 +52,7 @@ def slice_number(moment: Column) -> Column:
 
 def last_slice_before(end: Column) -> Column:
     """Return the number of the last slice that begins before the end of a period; null is later than any."""
-    return _count_cuts(lambda cut: end.isNull() | (cut < end))
+    return _count_cuts(lambda cut: end.isNull() | (cut < end))  # rule: a version without an end lasts into later slices
 
 
 def slice_start(number: Column) -> Column:
@@ -67,7 +67,7 @@ def earlier_slices(key: str) -> WindowSpec:
 
 def slice_end(number: Column) -> Column:
     """Return when the next slice begins; null for the last one."""
-    return F.get("_cuts", number)
+    return F.get("_cuts", number)  # rule: a row ends with its slice
 
 
 def _count_cuts(condition: Callable[[Column], Column]) -> Column:

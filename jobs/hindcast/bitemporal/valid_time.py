@@ -60,7 +60,7 @@ def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:
     timestamp if it differs, else null, and `_valid`, the valid time, null for none. The first two are clipped to what
     tables can hold (years 1 to 9999), `_valid` is not.
     """
-    kafkas = F.when(F.col("timestamp") >= timestamp_literal(_EPOCH), F.col("timestamp"))
+    kafkas = F.when(F.col("timestamp") >= timestamp_literal(_EPOCH), F.col("timestamp"))  # rule: Kafka's -1 is no time
     own = F.coalesce("_at", kafkas) if "_at" in records.columns else kafkas
     text = expression.resolve_valid_time(topic)
     if text is None:
@@ -69,11 +69,13 @@ def add_valid_time(records: DataFrame, topic: Topic) -> DataFrame:
         parts = [F.col(f"_{part}")[name].alias(name) for part in ("key", "value") for name in getattr(topic, part)]
         record = F.struct(*parts, kafkas.alias(expression.RECORD_TIMESTAMP))
         # try_add makes a failure of what it adds to null. Exploded, so that Spark computes no part of it outside.
+        # rule: a failing expression is no time
         tried = F.explode(F.array(F.struct(F.expr(f"try_add({text}, INTERVAL '0' SECOND)").alias("at"))))
         given = records.withColumn(expression.RECORD, record).withColumn("_tried", tried)
-        valid = F.col("_tried.at")
+        valid = F.col("_tried.at")  # rule: a valid time may be before 1970
         if expression.needs_value(topic):
-            valid = F.when(F.col("_value").isNull(), own).otherwise(valid)
+            valid = F.when(F.col("_value").isNull(), own).otherwise(valid)  # rule: a tombstone has Kafka's timestamp
+        # rule: a record whose valid_time is null has no time
         found = given.withColumn("_valid", valid).drop(expression.RECORD, "_tried")
     at, sent = _clamp_moment(F.coalesce("_valid", "timestamp")), _clamp_moment(F.col("timestamp"))
     return found.withColumns({"timestamp": at, "recordTimestamp": F.when(at != sent, sent)})
@@ -91,6 +93,7 @@ def describe_missing_time(topic: Topic) -> Column:
 def describe_skew(latest: Column, earliest: Column) -> Column:
     """Return the reason why the time of a record of `add_valid_time` is not accepted; null if it is."""
     at = F.col("_valid")
+    # rule: both bounds of the time skew are taken
     return (
         F.when(
             at > timestamp_literal(LAST_MOMENT),

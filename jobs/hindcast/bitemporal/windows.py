@@ -55,12 +55,14 @@ def mark_taken_events(events: DataFrame, window: WindowDefinition) -> DataFrame:
     match window:
         case HoppingWindow():
             end = _last_start(window) + interval_micros(window.size)
+            # rule: a closed window takes no event
             taken = (
                 (_last_start(window) >= 0)
                 & (end > _event_micros())
                 & (_micros_past(end) < interval_micros(window.grace))
             )
         case SlidingWindow():
+            # rule: a sliding window closes by its end
             taken = _micros_past(_event_micros() + interval_micros(window.difference)) <= interval_micros(window.grace)
         case SessionWindow():
             return _mark_taken_in_sessions(events, window)
@@ -109,8 +111,9 @@ def latest_closed_end(window: contract.Window, stream_time: datetime) -> datetim
 
 def _assign_hopping_windows(taken: DataFrame, window: HoppingWindow) -> DataFrame:
     size, advance = interval_micros(window.size), interval_micros(window.advance)
-    begun = _floor(_event_micros() - size, advance) + advance
+    begun = _floor(_event_micros() - size, advance) + advance  # rule: a window does not hold its end
     still_open = _floor(F.unix_micros("streamTime") - interval_micros(window.grace) - size, advance) + advance
+    # rule: the first window is open, and not before time 0
     starts = F.sequence(F.greatest(begun, still_open, F.lit(0)), _last_start(window), advance)
     return taken.withColumn("_start", F.explode(starts)).withColumn("_end", F.col("_start") + size)
 
@@ -119,11 +122,13 @@ def _assign_sliding_windows(taken: DataFrame, window: SlidingWindow) -> DataFram
     """Return taken events once for each window that holds them, found by slices of time as long as a window."""
     events = taken.withColumns({"_t": _event_micros(), "_length": interval_micros(window.difference)})
     start, end, length, tick = F.col("_start"), F.col("_end"), F.col("_length"), F.lit(1000)
+    # rule: a sliding window begins just after an event
     starts = F.array(F.greatest(F.col("_t") - length, F.lit(0)), F.col("_t") + tick)
     windows = events.select("key", F.explode(starts).alias("_start"), "_length").distinct()
     slices = F.array_distinct(F.array(_floor(start, length + tick), _floor(end, length + tick)))
     windows = windows.withColumn("_end", start + length).withColumn("_slice", F.explode(slices)).drop("_length")
     sliced = events.withColumn("_slice", _floor(F.col("_t"), length + tick))
+    # rule: a sliding window holds its end
     return sliced.join(windows, ["key", "_slice"]).where(F.col("_t").between(start, end))
 
 
@@ -136,6 +141,7 @@ def _add_session_starts(events: DataFrame, window: SessionWindow, *by: str) -> D
     """Return events with `_start`, the start of their session if none is refused."""
     in_time = Window.partitionBy(*by).orderBy("timestamp")
     previous = F.lag(_event_micros()).over(in_time)
+    # rule: sessions the gap apart are one
     first = F.when(previous.isNull() | (_event_micros() - previous > interval_micros(window.gap)), _event_micros())
     return events.withColumn("_first", first).withColumn("_start", F.max("_first").over(in_time)).drop("_first")
 
@@ -148,6 +154,7 @@ def _mark_taken_in_sessions(events: DataFrame, window: SessionWindow) -> DataFra
     """
     late = _micros_past(_event_micros()) > interval_micros(window.grace) + interval_micros(window.gap)
     whole = Window.partitionBy("key", "_log", "_start")
+    # rule: partitions judge apart
     doubtful = (
         _add_session_starts(
             events.where(_has_key_and_value()).withColumn("_log", F.col("position.partition")), window, "key", "_log"
@@ -181,6 +188,7 @@ def _refused_positions(history: Column) -> Column:
         others = F.filter(state["sessions"], lambda session: ~meets(session))
         merged = F.concat(others, F.array(F.struct(low.alias("low"), high.alias("high"))))
         refused = F.concat(state["refused"], F.array(event["position"]))
+        # rule: an event is late with its session
         return F.when(high >= event["oldest"], _session_state(merged, state["refused"])).otherwise(
             _session_state(state["sessions"], refused)
         )

@@ -75,8 +75,8 @@ def compile_loop(function: Callable[P, R]) -> Callable[P, R]:
 @compile_loop
 def ensure_room(rows: Integers, used: int) -> Integers:
     """Return a table of integers with the first `used` rows and room for at least one more."""
-    if used < rows.shape[0]:
+    if used < rows.shape[0]:  # rule: a full table grows
         return rows
     wider = np.empty((2 * rows.shape[0] + 16, rows.shape[1]), np.int64)
-    wider[:used] = rows[:used]
+    wider[:used] = rows[:used]  # rule: a table that grows keeps its rows
     return wider

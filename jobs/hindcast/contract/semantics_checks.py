@@ -172,7 +172,7 @@ def _check_suppress(view: View, shape: Shape, contract: Contract) -> Iterator[Co
             "suppress is not for aggregates and joins",
             "suppress it in a separate view, with table: this one",
         )
-    elif contract.find_versioning(view.first_input)[0]:
+    elif contract.find_versioning(view.first_input)[0]:  # rule: versions are not held back
         store = contract.find_store_owner(view.first_input)
         instead = f"write versioned: false in topics.{store}"
         if store in contract.views:
@@ -188,7 +188,7 @@ def _check_grace(view: View, contract: Contract) -> Iterator[Complaint]:
         return
     versioned, retention = contract.find_versioning(join.table)
     table = _describe_lookup(join.table, contract)
-    if versioned:
+    if versioned:  # rule: a grace period needs a versioned table
         yield from _check_grace_length(join.grace, table, retention)
     else:
         fix = f"{_suggest_versioned(join.table, contract)}, or remove grace"
@@ -196,7 +196,7 @@ def _check_grace(view: View, contract: Contract) -> Iterator[Complaint]:
 
 
 def _check_grace_length(grace: timedelta, table: str, retention: timedelta | None) -> Iterator[Complaint]:
-    if retention is not None and grace > retention:
+    if retention is not None and grace > retention:  # rule: a grace period may be as long as the retention
         found = f"grace is longer than the history retention of {table}, {format_duration(retention)}"
         fix = "history retention must be at least grace: raise it, or lower grace"
         yield Complaint(("join", "grace"), found, fix)

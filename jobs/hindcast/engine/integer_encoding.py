@@ -89,7 +89,7 @@ def split_halves(column: pa.ChunkedArray) -> tuple[Integers, Integers]:
         values = words[:, 0]
     else:
         values = one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return values >> HALF, values & (2**HALF - 1)
+    return values >> HALF, values & (2**HALF - 1)  # rule: a sum has its lower half
 
 
 def combine_halves(high: Integers, low: Integers, kind: pa.DataType, none: Booleans) -> pa.Array:

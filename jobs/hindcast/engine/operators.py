@@ -52,7 +52,7 @@ def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) ->
     met = sweeps.find_valid_versions(
         on, integer_encoding.encode_timestamps(events.column("timestamp")), key, start, end, count
     )
-    if form.how == "inner":
+    if form.how == "inner":  # rule: an inner join drops an event without a version
         kept = met != NOTHING
         events, met = events.filter(pa.array(kept)), met[kept]
     return pa.table(
@@ -86,7 +86,7 @@ def join_tables(form: KernelSpec, span: TimeSlice, left: pa.Table, right: pa.Tab
     pieces = sweeps.find_pieces(
         one, start, end, rights, other_start, other_end, following[0], since, until, True, is_kept
     )
-    if form.how == "outer":
+    if form.how == "outer":  # rule: an outer join has rows of the right side alone too
         alone = sweeps.find_pieces(
             other, other_start, other_end, lefts, start, end, following[1], since, until, False, True
         )
@@ -109,6 +109,7 @@ def _find_next_starts(keys: Integers, rows: pa.Table, count: int) -> Integers:
     """Return the first start of each key among rows that are sorted by their starts; FOREVER if it has none."""
     places = integer_encoding.find_first_rows(keys, count)
     starts = np.append(integer_encoding.encode_timestamps(rows.column("validFrom")), FOREVER)
+    # rule: an absence lasts until the next version of the key, in the slice or after it
     return starts[places]  # of NOTHING the last
 
 
@@ -121,12 +122,13 @@ def aggregate_table(form: KernelSpec, versions: pa.Table, part: int, parts: int)
     (group,), count = integer_encoding.encode_keys([versions], [side.key], whole=form.whole)
     no_key = int(np.count_nonzero(group == NOTHING)) if part == 0 else 0
     firsts = integer_encoding.find_first_rows(group, count) if len(group) else np.full(count, NOTHING)
+    # rule: a part has its own groups, rows without a group have none
     mine = np.append(_assign_parts(versions, side.key, firsts, parts) == part, False)  # of NOTHING, at -1
     versions, group = versions.filter(pa.array(mine[group])), group[mine[group]]
     counted = _count_mask(form, versions)
     there = counted.any(axis=0)
     no_value = int(np.count_nonzero(~there))
-    if no_value:
+    if no_value:  # rule: who has no value is no member
         versions, group, counted = versions.filter(pa.array(there)), group[there], counted[:, there]
     start, end = (integer_encoding.encode_timestamps(versions.column(name)) for name in side.periods)
     added = [_split_measure(versions, column) for _, column in form.measures.values()]
@@ -158,6 +160,7 @@ def _assign_parts(rows: pa.Table, key: tuple[str, ...], firsts: Integers, parts:
 
 def _count_mask(form: KernelSpec, rows: pa.Table) -> np.ndarray:
     """Return a matrix with a row per measure that says which of `rows` count."""
+    # rule: null values are not counted
     found = [
         np.ones(rows.num_rows, bool) if column is None else pc.is_valid(rows.column(column)).to_numpy()
         for _, column in form.measures.values()
@@ -183,6 +186,6 @@ def _measure_values(function: str, counts: Integers, high: Integers, low: Intege
     if function == "count":
         return pa.array(counts)
     if function == "sum":
-        return integer_encoding.combine_halves(high, low, kind, counts == 0)
+        return integer_encoding.combine_halves(high, low, kind, counts == 0)  # rule: a sum of nothing is null
     whole = integer_encoding.combine_halves(high, low, pa.int64(), counts == 0).cast(pa.float64(), safe=False)
     return pc.divide(whole, pa.array(counts).cast(pa.float64()))

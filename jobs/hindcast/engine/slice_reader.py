@@ -94,10 +94,13 @@ def _slice_conditions(side: KernelInput, span: TimeSlice) -> list[pc.Expression]
     """Return the conditions of the rows of a slice; of versions also those that end where it starts."""
     first, last, conditions = pc.field(side.periods[0]), pc.field(side.periods[-1]), []
     if span.end is not None:
+        # rule: an event at a cut is not in the slice before
         conditions.append(first < _timestamp_scalar(span.end))
     if span.start is not None and side.kind == "events":
+        # rule: an event at a cut is in the slice after
         conditions.append(first >= _timestamp_scalar(span.start))
     elif span.start is not None:
+        # rule: a slice has what began before it and lasts, and what ends where it starts
         conditions.append(last.is_null() | (last >= _timestamp_scalar(span.start)))
     return conditions
 
@@ -108,6 +111,6 @@ def _timestamp_scalar(at: datetime) -> pa.Scalar:
 
 def _sort_by_time(rows: pa.Table, column: str) -> pa.Table:
     at = integer_encoding.encode_timestamps(rows.column(column))
-    if np.all(at[1:] >= at[:-1]):
+    if np.all(at[1:] >= at[:-1]):  # rule: files out of order are sorted
         return rows
     return rows.unify_dictionaries().combine_chunks().take(pa.array(np.argsort(at, kind="stable")))

@@ -30,12 +30,13 @@ def find_valid_versions(
     """
     found, last, version = np.full(len(on), NOTHING), np.full(keys, NOTHING), 0
     for event in range(len(on)):
-        while version < len(key) and start[version] <= at[event]:
+        while version < len(key) and start[version] <= at[event]:  # rule: a version begins at its first moment
             if key[version] != NOTHING:
                 last[key[version]] = version
             version += 1
         if on[event] != NOTHING:
             met = last[on[event]]
+            # rule: a version ends before its last moment, or never
             if met != NOTHING and (end[met] == FOREVER or at[event] < end[met]):
                 found[event] = met
     return found
@@ -86,35 +87,37 @@ def find_pieces(
     grouped, first = others
     pieces, count = np.empty((len(on) + len(grouped), 4), np.int64), 0
     for version in range(len(on)):
+        # rule: what begins at a cut is in the slice after it
         now, stop, has_begun = start[version], end[version], start[version] < since
         place, last, following = 0, 0, FOREVER
         if on[version] != NOTHING:
             place, last, following = first[on[version]], first[on[version] + 1], later[on[version]]
-        least, high = since if has_begun else now + 1, last
+        least, high = since if has_begun else now + 1, last  # rule: a version is not met at its end
         while place < high:  # the first other version that ends at `least` or later
             middle = (place + high) // 2
             if other_end[grouped[middle]] >= least:
                 high = middle
             else:
                 place = middle + 1
-        if has_begun:  # its piece at `since` too, unless that begins just then
+        # Of what has begun, the piece at `since` is of the slice before, unless it begins just then.
+        if has_begun:  # rule: what begins before a slice is not in it again
             now = following
             if place < last:
                 now = other_start[grouped[place]]
                 if now < since:
                     now, place = other_end[grouped[place]], place + 1
-        while now < stop and now < until:
+        while now < stop and now < until:  # rule: a slice has the pieces that begin in it
             other, next_ = NOTHING, following
             if place < last:
                 if other_start[grouped[place]] <= now:
                     other, place = grouped[place], place + 1
                     next_ = other_end[other]
                 else:
-                    next_ = other_start[grouped[place]]
+                    next_ = other_start[grouped[place]]  # rule: an absence ends when another version begins
             if with_other if other != NOTHING else without_other:
                 pieces = ensure_room(pieces, count)
                 pieces[count, 0], pieces[count, 1], pieces[count, 2] = version, other, now
-                pieces[count, 3] = min(stop, next_)
+                pieces[count, 3] = min(stop, next_)  # rule: a piece lasts while both versions do
                 count += 1
             now = next_
     return pieces[:count]
@@ -156,12 +159,12 @@ def sum_steps(
         if ending < len(by_end):
             now = min(now, end[by_end[ending]])
         turn, many = turn + 1, 0
-        while True:
+        while True:  # rule: edges at one moment are one step
             if starting < len(key) and start[starting] == now:
                 version, sign = starting, 1
                 starting += 1
             elif ending < len(by_end) and end[by_end[ending]] == now:
-                version, sign = by_end[ending], -1
+                version, sign = by_end[ending], -1  # rule: an end takes off what a start adds
                 ending += 1
             else:
                 break
@@ -180,7 +183,7 @@ def sum_steps(
             if step[its] != NOTHING:
                 until[step[its]] = now
                 step[its] = NOTHING
-            if there[its] > 0:
+            if there[its] > 0:  # rule: a group without members ends
                 step[its] = count
                 of[count], since[count] = its, now
                 for measure in range(measures):

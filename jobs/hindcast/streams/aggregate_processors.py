@@ -78,6 +78,7 @@ def process_windowed_aggregate(spec: ProcessorSpec, rows: TaskRows) -> tuple[Pro
     start, end = rows.integers("start"), rows.integers("end")
     stream_time, written = rows.read_clock("reached T"), rows.read_clock("reached W")
     for partition in rows.present:
+        # rule: windows are aggregated by partition
         taken = numbers[(rows.partition[numbers] == partition) & rows.passes[numbers]]
         stored, waiting = (partition_state_rows(rows, part, partition) for part in ("window", "waiting"))
         stored, waiting = (some[np.lexsort((end[some], start[some], rows.key[some]))] for some in (stored, waiting))

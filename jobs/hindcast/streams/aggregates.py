@@ -49,7 +49,7 @@ class AggregateResult(NamedTuple):
 
 def stream_contributions(order: Integers, key: Integers, time: Integers, value: Integers) -> Contributions:
     """Return the contributions of a stream's records: of those with key and value."""
-    valid = (key != NOTHING) & (value != NOTHING)
+    valid = (key != NOTHING) & (value != NOTHING)  # rule: null values of a stream are dropped
     nothing = np.full(np.count_nonzero(valid), NOTHING)
     return Contributions(order[valid], key[valid], value[valid], nothing, time[valid])
 
@@ -60,15 +60,16 @@ def table_contributions(changes: TableChanges, group: Integers) -> Contributions
     `group`: the group of each value, NOTHING for none. A value that moves to another group is first subtracted from
     the old one, then added to the new one; within a group it is one contribution.
     """
-    latest = changes.where(changes.latest)
+    latest = changes.where(changes.latest)  # rule: votes out of order are not counted
     groups = np.append(group, NOTHING)  # NOTHING, the last one, is in no group
     new, old = groups[latest.value], groups[latest.before]
-    leaves = np.flatnonzero((old != NOTHING) & (old != new))
+    leaves = np.flatnonzero((old != NOTHING) & (old != new))  # rule: within a group an update gives one result
     joins = np.flatnonzero(new != NOTHING)
     nothing = np.full(len(leaves), NOTHING)
     out = Contributions(latest.order[leaves], old[leaves], nothing, latest.before[leaves], latest.time[leaves])
     stays = np.where(old == new, latest.before, NOTHING)[joins]
     into = Contributions(latest.order[joins], new[joins], latest.value[joins], stays, latest.time[joins])
+    # rule: the old group's result comes first
     merged = np.argsort(np.concatenate((2 * leaves, 2 * joins + 1)), kind="stable")
     return Contributions(*(np.concatenate(columns)[merged] for columns in zip(out, into, strict=True)))
 
@@ -88,7 +89,7 @@ def aggregate_contributions(
     # Each result has the time of a contribution to its group, so the times of its store are known in advance.
     store, slot = open_store(state, contributions.group, contributions.time, home)
     rows, nodes = _put_aggregates(store, *contributions[1:], slot, UNLIMITED if retention is None else retention, nodes)
-    passed = rows[:, 0] != REJECTED
+    passed = rows[:, 0] != REJECTED  # rule: an update that the store rejects is dropped
     changes = TableChanges(
         contributions.order, contributions.group, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 0] < 0
     ).where(passed)
@@ -111,9 +112,9 @@ def _put_aggregates(
     for n in range(len(group)):
         before, since = get_latest(store, group[n])
         node, at, its_slot = before, time[n], slot[n]
-        if before != NOTHING and since > at:
+        if before != NOTHING and since > at:  # rule: a result has the latest time
             at, its_slot = since, store.latest[group[n]]
-        if subtracted[n] != NOTHING and node != NOTHING:
+        if subtracted[n] != NOTHING and node != NOTHING:  # rule: a subtraction from nothing gives nothing
             nodes = ensure_room(nodes, used)
             nodes[used] = SUBTRACT, node, subtracted[n]
             node, used = used, used + 1

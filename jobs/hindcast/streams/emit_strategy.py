@@ -59,7 +59,7 @@ def aggregate_windows(
 
     `reduce`: the aggregate is a reducer. It makes null of the first null of a window; that is emitted, but not stored.
     """
-    taken = records.key != NOTHING
+    taken = records.key != NOTHING  # rule: null keys do not move T
     if not windows.takes_nulls:
         taken &= records.value != NOTHING
     records = records.take(taken)
@@ -90,10 +90,13 @@ def _emit_suppressed(
     """
     # A record that moves T is never late, and has a result of this timestamp. So a run leaves P where it leaves T.
     largest = running_maximum(task.state.stream_time, results.timestamp)
+    # rule: suppression lets out a window at its end and grace
     rows, at = _find_closing_steps(task, results, headers, np.arange(len(largest)), largest, windows.lag)
     out = np.flatnonzero((at != NOTHING) & (at < len(largest)))
+    # rule: suppressed results come by end, key, start
     out = out[np.lexsort((rows.start[out], rows.key[out], rows.end[out], at[out]))]
     cause = task.records.order[results.record[at[out]]]
+    # rule: a suppressed result has the headers of its own record
     return EmittedWindows(cause, *WaitingWindows(*(column[out] for column in rows))), _select_waiting(
         rows, at == len(largest)
     )
@@ -108,10 +111,13 @@ def _emit_on_close(
     """
     close = task.stream_time - windows.lag
     none = np.full_like(results.record, NOTHING)
+    # rule: a scan leaves a window that still takes records
     rows, at = _find_closing_steps(task, results, none, results.record, close, int(windows.ends_inclusive))
     out = np.flatnonzero((at != NOTHING) & (at < len(close)))
     stored = rows.end if windows.stored_by_end else rows.start
+    # rule: a scan finds only what the store retains
     out = out[windows.is_retained(stored[out], written[np.searchsorted(results.record, at[out], "right")])]
+    # rule: scanned results come by the store's order, start, key
     out = out[np.lexsort((rows.key[out], rows.start[out], stored[out], at[out]))]
     cause = task.records.order[at[out]]
     emitted = EmittedWindows(cause, *WaitingWindows(*(column[out] for column in rows))._replace(headers=cause))
@@ -137,6 +143,7 @@ def _find_closing_steps(
     replaced = np.zeros(len(at), np.bool_)
     replaced[waits] = True
     replaced[last] = False
+    # rule: suppression emits the last result, and no tombstone
     return rows, np.where(replaced | (rows.node == NOTHING), NOTHING, np.maximum(at, arrival))
 
 

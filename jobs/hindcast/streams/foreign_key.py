@@ -55,6 +55,7 @@ def join_foreign_key(
     coding. `home`: the partition of each key. `content`: given where one record can change both tables; a response for
     a left row that has changed since is then discarded.
     """
+    # rule: records out of order do not trigger
     lefts, rights = left.where(left.latest), right.changes.where(right.changes.latest)
     names = np.append(named, NOTHING)  # NOTHING, the last one, names nothing
     new, old = names[lefts.value], names[lefts.before]
@@ -125,6 +126,7 @@ def _emit_results(
                 # The response reaches the left row through one topic, as the left row reached this store.
                 if not _has_changed(lefts, hashes, changes, n, root, hop + 1, places.time[place], holds[place]):
                     out = ensure_room(out, used)
+                    # rule: a right tombstone ends the row of an inner join
                     left_value = holds[place] if value != NOTHING or outer else NOTHING
                     out[used] = order, places.time[place], left_value, value, time
                     used += 1
@@ -136,20 +138,20 @@ def _emit_results(
         stays = not _has_changed(lefts, hashes, changes, n + 1, roots[n], hops[n], key, value)
         other, other_time, left_behind_time = matches[n]
         if leaves != NOTHING and leaves != joins_now:
-            release_slot(subscribed, leaves)
+            release_slot(subscribed, leaves)  # rule: a subscription ends when the foreign key changes
         if joins_now != NOTHING:
             take_slot(subscribed, joins_now)
             holds[joins_now] = value
         moved = leaves != NOTHING and leaves != joins_now
-        at = max(time, other_time)
+        at = max(time, other_time)  # rule: a left record's result has the later time
         if outer:
-            emits = value != NOTHING or before != NOTHING
+            emits = value != NOTHING or before != NOTHING  # rule: a left join emits no tombstone without a row
         elif joins_now != NOTHING:
-            emits = other != NOTHING or moved
+            emits = other != NOTHING or moved  # rule: a change of the foreign key gives a tombstone
             value = value if other != NOTHING else NOTHING
         else:
             emits, value = moved, NOTHING
-            at = max(time, left_behind_time)
+            at = max(time, left_behind_time)  # rule: the tombstone of a foreign key given up has the later time
         if emits and stays:
             out = ensure_room(out, used)
             out[used] = order, key, value, other, at

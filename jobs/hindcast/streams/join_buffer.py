@@ -48,20 +48,22 @@ def release_records(records: Records, grace: int, how: str, state: BufferState) 
     A record that is late by more than `grace` milliseconds is looked up at once, and so is one that is due on arrival.
     An inner join drops null keys; a left join with a grace period fails on them (without one it takes them).
     """
-    records = records.take(records.value != NOTHING)
+    records = records.take(records.value != NOTHING)  # rule: an event without a value does not move S
     nameless = np.flatnonzero(records.key == NOTHING)
     failed = NOTHING
     if how == "inner":
         records = records.take(records.key != NOTHING)
-    elif nameless.size:
+    elif nameless.size:  # rule: a left join with a grace period fails on null keys
         failed = int(records.order[nameless[0]])
         records = records.take(slice(nameless[0]))
 
-    largest = np.maximum.accumulate(np.append(state.largest, records.timestamp))
+    largest = np.maximum.accumulate(np.append(state.largest, records.timestamp))  # rule: S lasts over runs
     every = Records(*(np.concatenate(pair) for pair in zip(state.records, records, strict=True)))
     arrival = np.arange(every.key.size) - state.records.key.size
+    # rule: an event is released when S reaches its grace period
     at = np.maximum(np.searchsorted(largest[1:] - grace, every.timestamp), arrival)
     stays = at == records.key.size
+    # rule: events are released by timestamp, key, arrival
     rows = np.lexsort((arrival, every.key, every.timestamp, at))[: np.count_nonzero(~stays)]
     out = ReleasedRecords(records.order[at[rows]], every.take(rows), failed)
     return out, BufferState(every.take(stays), int(largest[-1]))

@@ -211,6 +211,7 @@ def _emit_join(
         number = np.arange(len(joined.key))
         nothing = np.full(len(number), NOTHING)
         changes = TableChanges(joined.cause, joined.key, number, nothing, joined.time, nothing == NOTHING)
+        # rule: the stream time of a result's store lasts over runs
         store = TableStore(
             empty_store_state(rows.partition_count)._replace(stream_time=rows.read_clock("reached result")),
             spec.result.bound,

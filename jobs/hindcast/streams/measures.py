@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Number = np.int64 | np.float64
     Numbers = NDArray[Number]
 
+# rule: an average is over values that are not null
 PARTS = {
     "rows": ("rows",),
     "count": ("count",),
@@ -58,6 +59,7 @@ def evaluate_part(part: MeasurePart, nodes: Integers, arguments: pa.Array, state
     """
     if part.function in ("rows", "count"):
         counted = pc.is_valid(arguments).to_numpy(zero_copy_only=False)
+        # rule: rows are counted, null values are not
         counted = np.append(counted, False) if part.function == "count" else np.ones(len(arguments) + 1, np.bool_)
         begun = state.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         total, _ = _sum_nodes(nodes, counted.astype(np.int64), counted, begun, np.ones(len(begun), np.bool_))
@@ -73,7 +75,7 @@ def evaluate_part(part: MeasurePart, nodes: Integers, arguments: pa.Array, state
     order = pc.sort_indices(every).to_numpy()
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    sign = 1 if part.function == "min" else -1
+    sign = 1 if part.function == "min" else -1  # rule: the largest is the least of the negative
     rank = np.where(pc.is_valid(every).to_numpy(zero_copy_only=False), sign * rank, _NO_RANK)
     best = _rank_least(nodes, np.append(rank[: len(arguments)], _NO_RANK), rank[len(arguments) :])
     return every.take(pa.array(order[np.abs(best) % max(len(order), 1)], mask=best == _NO_RANK))
@@ -106,7 +108,7 @@ def _as_numbers(array: pa.Array) -> tuple[Numbers, Booleans]:
         # A decimal is 16 bytes, the low half first; where it fits into the low half the high one is its sign.
         halves = np.frombuffer(array.buffers()[1] or b"", np.int64).reshape(-1, 2)[array.offset :][: len(array)]
         if len(array) and (halves[valid, 1] != halves[valid, 0] >> 63).any():
-            raise OverflowError(_INEXACT)
+            raise OverflowError(_INEXACT)  # rule: decimals of more than 18 digits are an error
         return np.where(valid, halves[:, 0], 0) if len(array) else np.empty(0, np.int64), valid
     kind = np.float64 if pa.types.is_floating(array.type) else np.int64
     return array.fill_null(0).to_numpy(zero_copy_only=False).astype(kind), valid
@@ -115,7 +117,7 @@ def _as_numbers(array: pa.Array) -> tuple[Numbers, Booleans]:
 def _restore_type(total: Numbers, is_number: Booleans, kind: pa.DataType) -> pa.Array:
     """Return numbers of `_as_numbers` as an array of a type, null where there is none."""
     if not pa.types.is_decimal(kind):
-        return pa.array(total, type=kind, mask=~is_number)
+        return pa.array(total, type=kind, mask=~is_number)  # rule: a sum of no number is null
     halves = pa.py_buffer(np.stack((total, total.view(np.int64) >> 63), 1).tobytes())
     return pa.Array.from_buffers(kind, len(total), [pa.array(is_number).buffers()[1], halves])
 
@@ -129,7 +131,7 @@ def _sum_nodes(
     for n in range(len(nodes)):
         what, first, second = nodes[n]
         if what == KEPT:
-            total[n], is_number[n] = state[first], state_is_number[first]
+            total[n], is_number[n] = state[first], state_is_number[first]  # rule: a kept sum of no number is null
             continue
         if first != NOTHING:
             total[n], is_number[n] = total[first], is_number[first]
@@ -140,7 +142,7 @@ def _sum_nodes(
                 is_number[n] = is_number[n] or is_number[second]
                 _refuse_overflow(before, total[second], total[n])
         elif valid[second]:
-            change = numbers[second] if what == ADD else -numbers[second]
+            change = numbers[second] if what == ADD else -numbers[second]  # rule: the subtractor subtracts
             total[n] += change
             is_number[n] = True
             _refuse_overflow(before, change, total[n])
@@ -150,7 +152,7 @@ def _sum_nodes(
 @compile_loop
 def _refuse_overflow(before: Number, change: Number, after: Number) -> None:
     if (change > 0 and after < before) or (change < 0 and after > before):
-        raise OverflowError(_OVERFLOW)
+        raise OverflowError(_OVERFLOW)  # rule: a sum that overflows is an error
 
 
 @compile_loop

@@ -24,7 +24,7 @@ def assign_partitions(keys: pa.Array, count: int) -> pa.Array:
         keys = keys.combine_chunks()
     keys = keys.cast(pa.large_binary())
     _, offsets, data = keys.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[keys.offset :][: len(keys) + 1]
+    bounds = np.frombuffer(offsets, np.int64)[keys.offset :][: len(keys) + 1]  # rule: an array begins at its offset
     partitions = _hash_keys(np.frombuffer(data or b"", np.uint8), bounds) % count
     return pa.array(partitions.astype(np.int32), mask=keys.is_null().to_numpy(zero_copy_only=False))
 
@@ -41,7 +41,7 @@ def _hash_keys(data: NDArray[np.uint8], bounds: Integers) -> Integers:
             at = start + 4 * word
             part = np.uint64(0)
             for byte in range(4):
-                part |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+                part |= np.uint64(data[at + byte]) << np.uint64(8 * byte)  # rule: words are little-endian
             part = (part * mixer) & whole
             part ^= part >> np.uint64(24)
             part = (part * mixer) & whole
@@ -49,10 +49,10 @@ def _hash_keys(data: NDArray[np.uint8], bounds: Integers) -> Integers:
         rest = length % 4
         for byte in range(rest - 1, -1, -1):
             digest ^= np.uint64(data[start + length - rest + byte]) << np.uint64(8 * byte)
-        if rest:
+        if rest:  # rule: only a rest of some bytes is mixed in
             digest = (digest * mixer) & whole
         digest ^= digest >> np.uint64(13)
         digest = (digest * mixer) & whole
         digest ^= digest >> np.uint64(15)
-        hashes[n] = np.int64(digest & np.uint64(0x7FFFFFFF))
+        hashes[n] = np.int64(digest & np.uint64(0x7FFFFFFF))  # rule: the hash is made positive
     return hashes

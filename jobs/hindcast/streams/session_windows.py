@@ -38,7 +38,7 @@ class SessionWindows:
 
     ends_inclusive = True
     stored_by_end = True
-    takes_nulls = True
+    takes_nulls = True  # rule: null values are aggregated
     keeps_headers = False
 
     @property
@@ -51,11 +51,12 @@ class SessionWindows:
 
     def is_retained(self, stored: Integers, written: Integers) -> Booleans:
         """Return whether the store still has the segment of a session: a scan does not look at the retention itself."""
-        segment = max(self.store_retention // 2, 60_000)
+        segment = max(self.store_retention // 2, 60_000)  # rule: a segment is at least a minute long
         return stored // segment >= (written - self.store_retention) // segment
 
     def fold_records(self, task: FoldTask) -> FoldResult:
         records, stored = task.records, task.state.windows
+        # rule: the store's reach is one short of its retention
         count, behind = len(stored.key), self.store_retention - 1
         keys, ends = np.append(stored.key, records.key), np.append(stored.end, records.timestamp)
         place, row = rank_rows(keys, ends)
@@ -111,6 +112,7 @@ def _fold_sessions(
     rows, count, used = np.empty((0, 6), np.int64), 0, grown.shape[0]
     for record in range(key.shape[0]):
         moment = timestamp[record]
+        # rule: sessions a gap apart merge, in the store's reach
         lowest = find_first_slot(keys, ends, key[record], max(moment - gap, written - behind))
         start, end, node, place, met, before = moment, moment, NOTHING, own[record], 0, used
         session = find_at_or_above(taken, lowest)
@@ -122,15 +124,16 @@ def _fold_sessions(
             if ends[session] > end:
                 end, place = ends[session], session
             session = find_at_or_above(taken, session + 1)
-        if end < close[record]:
+        if end < close[record]:  # rule: a session that ends at T - grace - gap takes records
             used = before
             continue
-        if start != end:
+        if start != end:  # rule: a session that grows has a tombstone
             for _ in range(met):
                 session = find_at_or_above(taken, lowest)
                 release_slot(taken, session)
                 rows = ensure_room(rows, count)
                 rows[count, 0], rows[count, 1], rows[count, 2] = record, key[record], starts[session]
+                # rule: a tombstone has the time of its session's end
                 rows[count, 3], rows[count, 4], rows[count, 5] = ends[session], NOTHING, ends[session]
                 count += 1
         if node != NOTHING or not reduce or value[record] != NOTHING:

@@ -40,7 +40,7 @@ class SlidingWindows:
 
     ends_inclusive = True
     stored_by_end = False
-    takes_nulls = False
+    takes_nulls = False  # rule: null values are dropped
     keeps_headers = True
 
     @property
@@ -49,6 +49,7 @@ class SlidingWindows:
 
     @property
     def store_retention(self) -> int:
+        # rule: the default retention is two differences and the grace
         return 2 * self.difference + self.grace if self.retention is None else self.retention
 
     def is_retained(self, stored: Integers, written: Integers) -> Booleans:
@@ -57,6 +58,7 @@ class SlidingWindows:
     def fold_records(self, task: FoldTask) -> FoldResult:
         records, stored = task.records, task.state.windows
         count, close = len(stored.key), task.stream_time - self.grace
+        # rule: on_update the store's reach is one short of its retention
         behind = self.store_retention if task.scans else self.store_retention - 1
         # All starts that a window can have: by its record, or just after the latest record of a stored window.
         ending, following = np.maximum(records.timestamp - self.difference, 0), records.timestamp + 1
@@ -130,10 +132,10 @@ def _fold_windows(
     changes = np.empty((0, 4), np.int64)
     for record in range(key.shape[0]):
         moment, reach = timestamp[record], written - behind
-        if moment + difference < close[record]:
+        if moment + difference < close[record]:  # rule: a record at T - grace is not late
             continue
         places = left[record], right[record]
-        if moment >= difference:
+        if moment >= difference:  # rule: early records have windows of their own
             changes, changed = _change_in_order(changes, store, moment, places, reach, close[record], difference)
         else:
             changes, changed = _change_early(changes, store, moment, places, reach, close[record], difference)
@@ -171,10 +173,11 @@ def _change_in_order(
 
     # Windows that contain the record, from the last one down. Of the closed ones only the last one matters.
     after = last = _visible_slot(store, find_at_or_below(store.taken, right - 1), key, reach)
+    # rule: a window that ends at T - grace takes records
     while last > left and store.start[last] + difference >= close:
         changes, count = _append_change(changes, count, last, store.node[last], store.timestamp[last], False)
         last = _visible_slot(store, find_at_or_below(store.taken, last - 1), key, reach)
-    exists = is_taken(store.taken, left) and store.start[left] >= reach
+    exists = is_taken(store.taken, left) and store.start[left] >= reach  # rule: windows come by descending start
     if exists and moment >= close:
         changes, count = _append_change(changes, count, left, store.node[left], store.timestamp[left], False)
     if exists and store.timestamp[left] >= moment:
@@ -183,6 +186,7 @@ def _change_in_order(
     # The record before it is the latest of the window that ends next before it.
     before = _visible_slot(store, find_at_or_below(store.taken, left - 1), key, reach)
     previous = store.timestamp[before] if before != NOTHING else store.timestamp[left] if exists else NOTHING
+    # rule: a window may begin just after the record before
     if previous != NOTHING and previous + 1 + difference >= max(moment, close):
         place = find_first_slot(store.key, store.start, key, previous + 1)
         if not is_taken(store.taken, place):
@@ -191,6 +195,7 @@ def _change_in_order(
         node = store.node[before] if before != NOTHING and previous >= moment - difference else NOTHING
         changes, count = _append_change(changes, count, left, node, NOTHING, False)
     if after > left and store.timestamp[after] > moment and not is_taken(store.taken, right):
+        # rule: the window just after a record does not take it
         changes, count = _append_change(changes, count, right, store.node[after], store.timestamp[after], True)
     return changes, count
 

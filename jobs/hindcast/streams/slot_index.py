@@ -51,6 +51,7 @@ def find_first_slot(keys: Integers, times: Integers, key: int, time: int) -> int
     low, high = 0, keys.shape[0]
     while low < high:
         middle = (low + high) // 2
+        # rule: a place at the very time is found
         if keys[middle] < key or (keys[middle] == key and times[middle] < time):
             low = middle + 1
         else:
@@ -72,7 +73,7 @@ def release_slot(taken: Booleans, place: int) -> None:
     """Mark a slot as free."""
     node = taken.shape[0] // 2 + place
     taken[node] = False
-    while node > 1 and not taken[node ^ 1]:
+    while node > 1 and not taken[node ^ 1]:  # rule: a place left keeps its neighbours
         node //= 2
         taken[node] = False
 

@@ -98,7 +98,7 @@ def partition_clock_rows(rows: TaskRows, part: str, partition: int, number: int)
 def merge_outputs(outs: list[ProcessorOutput]) -> ProcessorOutput:
     """Return the outputs of several partitions as one, in the order of the causes."""
     cause = np.concatenate([out.cause for out in outs])
-    by_cause = np.argsort(cause, kind="stable")
+    by_cause = np.argsort(cause, kind="stable")  # rule: results come by their cause
 
     def column(name: str) -> ColumnArray | None:
         columns = [getattr(out, name) for out in outs]

@@ -89,12 +89,12 @@ def _answer_versioned(
 ) -> None:
     """Write rows of code, value and time into `answers`; update the store."""
     for n in range(len(key)):
-        if what[n] == GET_AT:
+        if what[n] == GET_AT:  # rule: the value before a put is the latest
             before, at = get_as_of(store, key[n], slot[n], retention)
         else:
             before, at = get_latest(store, key[n])
         if what[n] == PUT_UNLESS_ABSENT and value[n] == NOTHING and before == NOTHING:
-            answers[n, 0] = LEFT_OUT
+            answers[n, 0] = LEFT_OUT  # rule: a tombstone left out does not move the store's time
         elif what[n] <= PUT_UNLESS_ABSENT:
             answers[n, 0] = put_version(store, key[n], slot[n], value[n], retention)
         answers[n, 1], answers[n, 2] = before, at
@@ -117,6 +117,6 @@ def _answer_unversioned(
         if what[n] == PUT_UNLESS_ABSENT and value[n] == NOTHING and before == NOTHING:
             answers[n, 0] = LEFT_OUT
         elif what[n] <= PUT_UNLESS_ABSENT:
-            held_value[k] = value[n]
+            held_value[k] = value[n]  # rule: a store that is not versioned takes what is older
             held_time[k] = time[n] if value[n] != NOTHING else NOTHING
         answers[n, 1], answers[n, 2] = before, at

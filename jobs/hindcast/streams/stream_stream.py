@@ -98,6 +98,7 @@ def join_stream_stream(
     waiting = np.concatenate([state.waiting, np.zeros(records.key.size, np.bool_)])
     group = 2 * np.unique(key, return_inverse=True)[1] + side
     record_at = np.lexsort((timestamp, group))
+    # rule: released by timestamp, side, key
     record_next = np.lexsort((key, side, timestamp)) if how != "inner" else np.empty(0, np.int64)
     tables = _JoinStores(
         side,
@@ -114,7 +115,7 @@ def join_stream_stream(
         (empty_index(record_next.size), empty_index(record_next.size)),
     )
     rows, times = _join_records(records.order, tables, window, (how == "outer", how != "inner"), state.times)
-    in_reach = timestamp >= _earliest_found(times[1:3], window)[side]
+    in_reach = timestamp >= _earliest_found(times[1:3], window)[side]  # rule: records at the edge of the reach are kept
     stays = waiting | ((key != NOTHING) & (value != NOTHING) & in_reach)
     return JoinedPairs(*rows.T), StreamJoinState(
         side[stays], key[stays], value[stays], timestamp[stays], waiting[stays], times
@@ -124,6 +125,7 @@ def join_stream_stream(
 @compile_loop
 def _earliest_found(largest: Integers, window: JoinWindows) -> Integers:
     """Return, by side, the earliest timestamp that its window store still finds."""
+    # rule: the reach has both windows, the grace and a millisecond
     return largest - (window.before + window.after + window.grace) + 1
 
 
@@ -132,6 +134,7 @@ def _join_records(
     order: Integers, tables: _JoinStores, window: JoinWindows, outer: tuple[bool, bool], times: Integers
 ) -> tuple[Integers, Integers]:
     """Return the emitted rows, and the times after them. `outer`: by side, whether it emits a record without match."""
+    # rule: the other side's window is turned round
     back, ahead = (window.after, window.before), (window.before, window.after)
     stream_time, noted = times[0], times[3]
     largest = times[1:3].copy()
@@ -147,16 +150,17 @@ def _join_records(
 
     for record in range(known, place.size):
         cause, side, now = order[record - known], tables.side[record], tables.timestamp[record]
-        stream_time = max(stream_time, now)
+        stream_time = max(stream_time, now)  # rule: dropped records move T
         if tables.value[record] == NOTHING:
             continue
         if tables.key[record] == NOTHING:
-            if outer[side]:
+            if outer[side]:  # rule: an outer side emits null keys
                 rows, used = _emit_pair(rows, used, cause, tables, record, NOTHING)
             continue
 
+        # rule: a record looks at what waits only where that may be due
         may_release = noted != NOTHING and noted + ahead[side] + window.grace < stream_time
-        if now == stream_time and may_release:
+        if now == stream_time and may_release:  # rule: only a record at T releases what waits
             rows, used, noted = _emit_non_joined(rows, used, cause, tables, window, stream_time)
 
         upper = max(0, now + ahead[side])
@@ -165,21 +169,21 @@ def _join_records(
         start += np.searchsorted(tables.time_at[start:stop], lower)
         matched = False
         at = find_at_or_above(tables.store, start)
-        while NOTHING < at < stop and tables.time_at[at] <= upper:
+        while NOTHING < at < stop and tables.time_at[at] <= upper:  # rule: a window holds its upper bound
             matched = True
             other = tables.record_at[at]
             rows, used = _emit_pair(rows, used, cause, tables, record, other)
-            if tables.waiting[other]:
+            if tables.waiting[other]:  # rule: what has found a match waits no more
                 tables.waiting[other] = False
                 release_slot(tables.waits[1 - side], turn[other])
             at = find_at_or_above(tables.store, at + 1)
         if outer[side] and not matched:
-            if upper < stream_time:
+            if upper < stream_time:  # rule: a record whose window ends at T waits
                 rows, used = _emit_pair(rows, used, cause, tables, record, NOTHING)
             else:
                 tables.waiting[record] = True
                 take_slot(tables.waits[side], turn[record])
-                noted = now if noted == NOTHING else min(noted, now)
+                noted = now if noted == NOTHING else min(noted, now)  # rule: m is the earliest that waits
         take_slot(tables.store, place[record])
         largest[side] = max(largest[side], now)
     return rows[:used], np.array([stream_time, largest[RIGHT], largest[LEFT], noted])
@@ -199,6 +203,7 @@ def _emit_non_joined(
     while True:
         side = NOTHING
         for of in (RIGHT, LEFT):
+            # rule: released once its window and grace are past
             is_closed = heads[of] != NOTHING and tables.timestamp[tables.record_next[heads[of]]] < closed[of]
             if is_closed and (side == NOTHING or heads[of] < heads[side]):
                 side = of
@@ -217,6 +222,7 @@ def _emit_non_joined(
             find_at_or_above(tables.waits[LEFT], looked_at + 1),
         )
         if max(beyond) != NOTHING:
+            # rule: a release looks at one entry more when both sides are open
             looked_at = min(beyond) if min(beyond) != NOTHING else max(beyond)
     else:
         last = tables.waits[LEFT].size // 2 - 1
@@ -236,5 +242,5 @@ def _emit_pair(
     row[2 if tables.side[record] == LEFT else 3] = tables.value[record]
     row[3 if tables.side[record] == LEFT else 2] = tables.value[other] if other != NOTHING else NOTHING
     if other != NOTHING:
-        row[4] = max(row[4], tables.timestamp[other])
+        row[4] = max(row[4], tables.timestamp[other])  # rule: a pair's time is the later one
     return rows, used + 1

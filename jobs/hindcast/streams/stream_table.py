@@ -34,6 +34,8 @@ def join_stream_table(
 
         store: 8 @0, 10 @4; history retention 5, stream time 4    ->    event @3: 8    event @-2: nothing
     """
+    # rule: an event meets the version of its time
     right, _ = look_up_values(table, events.order, events.key, home, events.timestamp)
+    # rule: an event needs a value, and a row in an inner join
     met = np.flatnonzero((events.value != NOTHING) & ((right != NOTHING) | (how == "left")))
     return StreamTableMatches(met, right[met])

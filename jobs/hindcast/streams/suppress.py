@@ -44,16 +44,16 @@ def empty_suppress_state() -> SuppressState:
 def suppress_updates(updates: Records, limit: int, state: SuppressState) -> tuple[SuppressedUpdates, SuppressState]:
     """Return the updates released when each key waits for `limit` milliseconds of stream time, and the state after."""
     updates = updates.take(updates.key != NOTHING)
-    largest = np.maximum.accumulate(np.append(state.largest, updates.timestamp))
+    largest = np.maximum.accumulate(np.append(state.largest, updates.timestamp))  # rule: P lasts over runs
     every = Records(*(np.concatenate(pair) for pair in zip(state.update, updates, strict=True)))
     place = np.append(state.place, updates.timestamp)
     known = state.place.size
-    let_out = np.searchsorted(largest[1:] - limit, place)
+    let_out = np.searchsorted(largest[1:] - limit, place)  # rule: an update waits until P reaches the limit
     first, final = _find_buffer_stays(np.unique(every.key, return_inverse=True)[1], let_out, known)
     cause = np.maximum(let_out[first], first - known)
-    rows = np.lexsort((every.key[final], place[first], cause))
+    rows = np.lexsort((every.key[final], place[first], cause))  # rule: a later update keeps the place
     first, final, cause = first[rows], final[rows], cause[rows]
-    out = cause < updates.key.size
+    out = cause < updates.key.size  # rule: tombstones come out
     released, remaining = every.take(final[out]), every.take(final[~out])
     return SuppressedUpdates(updates.order[cause[out]], *released), SuppressState(
         place[first[~out]], remaining, int(largest[-1])

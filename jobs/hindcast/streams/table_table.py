@@ -41,6 +41,7 @@ def join_table_table(
 
     left a @0, right b @2, right tombstone @6    ->    inner: (a, b) @2, tombstone @6
     """
+    # rule: records out of order do not trigger
     triggers = [side.changes.where(side.changes.latest) for side in (left, right)]
     matches = [
         look_up_values(side, trigger.order, trigger.key, home)
@@ -54,15 +55,19 @@ def join_table_table(
     of_left = np.arange(len(order)) < len(triggers[0].order)
 
     # Without a row on the other side, whether this side gives a result depends on the kind of join.
+    # rule: an outer join tells of a right record alone
     alone = (other == NOTHING) & {"inner": np.zeros(len(order), np.bool_), "left": of_left, "outer": True}[how]
+    # rule: a tombstone where there was no row is told of the other only
     emits = (other != NOTHING) | (alone & ((own != NOTHING) | (before != NOTHING)))
     # When a row ends, the other side's row remains if the join keeps it.
+    # rule: a right tombstone leaves the row of a left join
     survives = {"inner": np.zeros(len(order), np.bool_), "left": ~of_left, "outer": True}[how]
     is_nothing_alone = ~(survives & (other != NOTHING))
     ended, absent = (own == NOTHING) & is_nothing_alone, (before == NOTHING) & is_nothing_alone
     pair = [np.where(ended, NOTHING, column) for column in (own, other)]
     pair_before = [np.where(absent, NOTHING, column) for column in (before, other)]
     merged = np.flatnonzero(emits)[np.argsort(order[emits], kind="stable")]
+    # rule: a result has the later time
     return TableJoinResults(
         order[merged],
         key[merged],

@@ -99,8 +99,8 @@ def materialize_changes(
     answers = stores.answer_requests(store.versions, requests, home, store.retention)
     code, before = np.empty_like(answers.code), np.empty_like(answers.value)
     code[ascending], before[ascending] = answers.code, answers.value
-    passed = (code != REJECTED) & (code != LEFT_OUT)
-    stored = changes._replace(before=before, latest=code < 0).where(passed)
+    passed = (code != REJECTED) & (code != LEFT_OUT)  # rule: what a store rejects is dropped
+    stored = changes._replace(before=before, latest=code < 0).where(passed)  # rule: an older record is out of order
     return stored, StorePuts(order[ascending], requests, store, answers.state)
 
 
@@ -113,6 +113,7 @@ def filter_changes(changes: TableChanges, passing: Booleans, *, leaves_out: bool
     passes = np.append(passing, False)  # NOTHING, the last one, does not pass
     value = np.where(passes[changes.value], changes.value, NOTHING)
     before = np.where(passes[changes.before], changes.before, NOTHING)
+    # rule: a filter leaves out tombstones of what it never passed
     stays = (value != NOTHING) | (before != NOTHING) | (not leaves_out)
     return changes._replace(value=value, before=before).where(stays)
 
@@ -131,6 +132,7 @@ def look_up_values(
     gets = stores.build_requests(
         what, key[with_key], at[with_key] if at is not None else np.zeros(len(with_key), np.int64)
     )
+    # rule: a look-up sees the record before
     merged = np.argsort(np.concatenate((stored.order, order[with_key])), kind="stable")
     requests = StoreRequests(*(np.concatenate(columns)[merged] for columns in zip(stored.requests, gets, strict=True)))
     answers = stores.answer_requests(stored.store.versions, requests, home, stored.store.retention)
@@ -138,7 +140,7 @@ def look_up_values(
     back[merged] = np.arange(len(merged))
     matches = np.full((2, len(key)), NOTHING)
     matches[:, with_key] = answers.value[back[len(stored.order) :]], answers.time[back[len(stored.order) :]]
-    passing = np.append(table.passing, False)[matches[0]]
+    passing = np.append(table.passing, False)[matches[0]]  # rule: a look-up finds what the filter has passed
     return np.where(passing, matches[0], NOTHING), np.where(passing, matches[1], NOTHING)
 
 
@@ -165,12 +167,14 @@ def plan_tombstone_drops(
     for number in range(len(steps) - 1, -1, -1):
         step, request = steps[number], requested[-1]
         passes_on = NO_OLD_VALUES if step.materialized else request
+        # rule: a filter asks for what was before
         requested.append(max(passes_on, OLD_VALUES_IF_KNOWN if step.filters else NO_OLD_VALUES))
     requested.reverse()
-    known = source_materialized or requested[0] == OLD_VALUES_MATERIALIZED
+    known = source_materialized or requested[0] == OLD_VALUES_MATERIALIZED  # rule: a filter that asks makes no store
     drops = []
     for number, step in enumerate(steps):
         knows = known or (step.materialized and requested[number + 1] != NO_OLD_VALUES)
+        # rule: a filter on a versioned table passes tombstones
         drops.append(step.filters and knows and not versioned[number])
         known = known or step.materialized
     return drops

@@ -48,6 +48,7 @@ def _build_emitted_rows(spec: ProcessorSpec, rows: TaskRows, out: ProcessorOutpu
             more[f"before_{side}"] = rows.column(side).take(pa.array(before, mask=before == NOTHING))
     filtered = out.tombstone & rows.put[out.cause] & (spec.operator == "table")
     named = rows.column("other" if grouped else "id").take(pa.array(key, mask=key == NOTHING))
+    # rule: the offsets of results go on over runs
     number, reached = _assign_offsets(partition, rows.read_clock("emitted"))
     return [
         rows.build_clock_rows("emitted", reached),

@@ -96,7 +96,7 @@ class TaskRows:
         known = pa.concat_arrays([self.column(name).cast(pa.binary()) for name in names]).dictionary_encode()
         ascending = pc.sort_indices(known.dictionary).to_numpy()
         rank = np.empty(len(ascending) + 1, np.int64)
-        rank[ascending] = np.arange(len(ascending))
+        rank[ascending] = np.arange(len(ascending))  # rule: keys sort by their bytes
         rank[-1] = NOTHING
         of = rank[known.indices.cast(pa.int64()).fill_null(NOTHING).to_numpy(zero_copy_only=False)]
         home = np.concatenate((self.partition, self.integers("home"))) if "other" in names else self.partition
@@ -107,7 +107,7 @@ class TaskRows:
         number = np.append(np.cumsum(is_used) - 1, NOTHING)
         codes = number[np.where(of == NOTHING, len(is_used), pairs)]
         others = codes[self.count :] if "other" in names else np.full(self.count, NOTHING)
-        return codes[: self.count], others, np.flatnonzero(is_used) % width
+        return codes[: self.count], others, np.flatnonzero(is_used) % width  # rule: a key has its own partition
 
     @property
     def key(self) -> Integers:
@@ -224,7 +224,7 @@ class TaskRows:
         flat = np.empty(int(ends[-1]) if len(ends) else 0, np.int32)
         last = np.zeros(len(flat), np.bool_)
         last[ends - 1] = True
-        flat[last] = np.arange(len(causes)) - begun
+        flat[last] = np.arange(len(causes)) - begun  # rule: results of one cause have turns
         flat[~last] = turns.flatten().to_numpy(zero_copy_only=False)
         offsets = pa.array(np.append(0, ends).astype(np.int32))
         fields["turn"] = pa.ListArray.from_arrays(offsets, pa.array(flat)).cast(turns.type)

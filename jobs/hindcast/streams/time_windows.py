@@ -32,7 +32,7 @@ class TimeWindows:
 
     ends_inclusive = False
     stored_by_end = False
-    takes_nulls = True
+    takes_nulls = True  # rule: null values are aggregated
     keeps_headers = True
 
     @property
@@ -44,7 +44,7 @@ class TimeWindows:
         return self.size + self.grace if self.retention is None else self.retention
 
     def is_retained(self, stored: Integers, written: Integers) -> Booleans:
-        return stored >= written - self.store_retention
+        return stored >= written - self.store_retention  # rule: a scan finds the windows at the edge of the retention
 
     def fold_records(self, task: FoldTask) -> FoldResult:
         record, start = self._assign_windows(task)
@@ -60,6 +60,7 @@ class TimeWindows:
             place[count:], value, timestamp, timestamps, nodes, task.nodes, task.reduce
         )
         results = WindowUpdates(record, keys[count:], start, start + self.size, result_nodes, latest)
+        # rule: windows within their grace are kept
         stays = (nodes != NOTHING) & (starts[row] + self.size > task.final_stream_time - self.grace)
         row = row[stays]
         windows = WindowRows(keys[row], starts[row], starts[row] + self.size, nodes[stays], timestamps[stays])
@@ -68,6 +69,7 @@ class TimeWindows:
     def _assign_windows(self, task: FoldTask) -> tuple[Integers, Integers]:
         """Return the windows that take each record, in order of start: number of the record, start."""
         timestamp, closed = task.records.timestamp, task.stream_time - self.grace
+        # rule: a window that ends at T - grace is closed, none begins before 0
         lowest = np.maximum((np.maximum(timestamp, closed) - self.size) // self.advance + 1, 0)
         count = np.maximum(timestamp // self.advance - lowest + 1, 0)
         record = np.repeat(np.arange(len(timestamp)), count)
@@ -93,10 +95,11 @@ def _fold_windows(
     for result in range(count):
         place = window[result]
         stored = nodes[place]
-        if stored == NOTHING and reduce and value[result] == NOTHING:
+        if stored == NOTHING and reduce and value[result] == NOTHING:  # rule: a reducer's first null is not stored
             result_nodes[result], latest[result] = NOTHING, timestamp[result]
             continue
         grown[used, 0], grown[used, 1], grown[used, 2] = ADD, stored, value[result]
+        # rule: a result has the latest time
         timestamps[place] = timestamp[result] if stored == NOTHING else max(timestamps[place], timestamp[result])
         nodes[place] = used
         result_nodes[result], latest[result] = used, timestamps[place]

@@ -105,11 +105,11 @@ def put_version(store: VersionedStore, key: int, slot: int, value: int, retentio
     """
     time = store.slots.time
     home = store.home[key]
-    if time[slot] < store.stream_time[home] - retention:
+    if time[slot] < store.stream_time[home] - retention:  # rule: a put at T - R is taken
         return REJECTED
-    store.stream_time[home] = max(store.stream_time[home], time[slot])
+    store.stream_time[home] = max(store.stream_time[home], time[slot])  # rule: tombstones move stream time
     latest = store.latest[key]
-    if latest == NOTHING or slot < latest:
+    if latest == NOTHING or slot < latest:  # rule: a put at the latest's own time is in order
         following = find_at_or_above(store.boundaries, slot + 1)
         if following > (latest if latest != NOTHING else store.slots.first[key + 1] - 1):
             following = NOTHING
@@ -124,13 +124,13 @@ def put_version(store: VersionedStore, key: int, slot: int, value: int, retentio
         take_slot(store.boundaries, slot)
         store.value[slot] = value
         _add_boundary(store, following, NOTHING)
-        return int(time[following])
+        return int(time[following])  # rule: a put out of order returns the time of the version after it
     if slot > latest:
         take_slot(store.boundaries, latest)
         store.value[latest] = store.latest_value[key]
-        _add_boundary(store, slot, NOTHING)
+        _add_boundary(store, slot, NOTHING)  # rule: the end of the version before is kept
     # At the latest's own time no boundary marks its end: such a tombstone is forgotten (rule 10).
-    store.latest[key] = slot if value != NOTHING else NOTHING
+    store.latest[key] = slot if value != NOTHING else NOTHING  # rule: a tombstone at the latest's own time is forgotten
     store.latest_value[key] = value
     return NOTHING
 
@@ -142,8 +142,9 @@ def get_as_of(store: VersionedStore, key: int, slot: int, retention: int) -> tup
     docs/kafka-parity.md, rule 6.
     """
     latest = store.latest[key]
-    if latest != NOTHING and latest <= slot:
+    if latest != NOTHING and latest <= slot:  # rule: a look-up finds the latest version past T - R too
         return store.latest_value[key], store.slots.time[latest]
+    # rule: a look-up at T - R finds an older version
     if store.slots.time[slot] < store.stream_time[store.home[key]] - retention:
         return NOTHING, NOTHING
     boundary = find_at_or_below(store.boundaries, slot)
@@ -164,7 +165,7 @@ def get_latest(store: VersionedStore, key: int) -> tuple[int, int]:
 @compile_loop
 def _add_boundary(store: VersionedStore, slot: int, value: int) -> None:
     """Make a slot a boundary with a value, unless it is one already."""
-    if not is_taken(store.boundaries, slot):
+    if not is_taken(store.boundaries, slot):  # rule: a boundary keeps its value
         take_slot(store.boundaries, slot)
         store.value[slot] = value
 
@@ -193,9 +194,9 @@ def _snapshot_rows(store: VersionedStore, retention: int) -> Integers:
         for slot in range(store.slots.first[key], store.slots.first[key + 1]):
             if is_taken(store.boundaries, slot):
                 time = store.slots.time[slot]
-                if time <= bound:
+                if time <= bound:  # rule: what is valid at T - R is kept
                     used = begun
-                if time >= bound or store.value[slot] != NOTHING:
+                if time >= bound or store.value[slot] != NOTHING:  # rule: tombstones are kept
                     rows[used] = key, time, store.value[slot], 0
                     used += 1
             if slot == latest:

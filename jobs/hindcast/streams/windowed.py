@@ -136,6 +136,7 @@ def empty_window_state() -> WindowState:
 def restore_state(state: WindowState) -> tuple[WindowState, Integers]:
     """Return the state with its nodes for this run, and these nodes."""
     row = np.arange(len(state.windows.key) + len(state.waiting.key))
+    # rule: what waits is apart from what is in the store
     of_windows, of_waiting = np.split(row, [len(state.windows.key)])
     windows, waiting = state.windows._replace(node=of_windows), state.waiting._replace(node=of_waiting)
     nodes = np.stack([np.full_like(row, KEPT), row, np.full_like(row, NOTHING)], axis=1)
@@ -144,7 +145,7 @@ def restore_state(state: WindowState) -> tuple[WindowState, Integers]:
 
 def running_maximum(before: int, values: Integers) -> Integers:
     """Return, for each value, the largest of `before` and the values so far."""
-    return np.maximum.accumulate(np.append(before, values))[1:]
+    return np.maximum.accumulate(np.append(before, values))[1:]  # rule: T and W last over runs
 
 
 def window_updates(rows: Integers) -> WindowUpdates:
