@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reports
-from hindcast.common.errors import GateError, RunError
+from hindcast.cli import main
+from hindcast.common.errors import BusyError, GateError, RunError
 from hindcast.common.settings import read_settings
 from hindcast.plan import journal, planner
 from hindcast.quality import hold_store
@@ -87,7 +88,7 @@ def release(p: Pipeline, name: str, *told: str) -> dict[str, Any]:
 
 
 def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
-    spark: SparkSession, broker: str, tmp_path: Path
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pipeline(spark, broker, tmp_path, MENU.partition("  orders:")[0]) as p:
         p.send("menu", ("curry", {"price": 8}, 0), ("naan", {"price": 3}, 0))
@@ -96,7 +97,15 @@ def test_a_failing_key_stays_as_believed_and_is_released_in_a_run_of_its_own(
         told = p.run()
         assert told["tables"]["menu"]["held"] == {"keys": 1, "rows": 3, "newly": 1, "grown": 0}
         assert p.believed("menu") == [("curry", 8, 0, None), ("naan", 3, 0, 4), ("naan", 4, 4, None)]
-        release(p, "menu", "curry")
+        keys = {"menu": hold_store.find_held_keys(p.warehouse, p.name, "menu", ["curry"])}
+        run_id = journal.new_run_id("release")  # of a command that died after its plan
+        run_steps.plan_release(p.settings, p.name, run_id, keys, "ann", datetime.now(UTC))
+        with pytest.raises(BusyError, match="has not ended") as refused:
+            p.run()
+        assert "hindcast release restaurant" in refused.value.fix
+        assert main.main(["release", "restaurant"]) == 0
+        assert "finishing run 3" in capsys.readouterr().err
+        assert p.states()[-1] == (3, "completed")
         assert ("curry", -1, 4, None) in p.believed("menu")
         assert ("curry", 8, 0, None, 1, 3) in p.history("menu")
         with pytest.raises(RunError, match="nothing is held back"):

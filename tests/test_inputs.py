@@ -10,6 +10,7 @@ import pytest
 from hindcast.common.errors import ContractError, RunError, TableError
 from hindcast.common.settings import read_settings
 from hindcast.contract import load
+from hindcast.ops.erase import forget, records
 from hindcast.plan import inputs, journal, planner
 from hindcast.runs import incremental_state, run_steps
 from pipelines import RESTAURANT, Pipeline, pipeline
@@ -73,6 +74,26 @@ def test_an_input_is_read_as_it_was_known_when_the_run_was_planned(
         assert p.versions() == before
 
 
+@pytest.mark.slow
+def test_what_another_pipeline_has_forgotten_is_believed_no_more(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By increments too, though what was removed there is no change on the system axis."""
+    monkeypatch.setattr(incremental_state, "MAX_WHOLE_ROWS", 0)
+    menu = RESTAURANT.partition("  orders:")[0]
+    with pipeline(spark, broker, tmp_path, menu) as other, pipeline(spark, broker, tmp_path, TIPS) as p:
+        other.send("menu", ("curry", {"price": 9}, 0), ("naan", {"price": 10}, 0))
+        p.send("tips", ("anna", {"item": "curry", "percent": 10}, 3), ("bob", {"item": "naan", "percent": 10}, 3))
+        other.run()
+        p.run()
+        forget.forget_records(spark, other.contract, records.parse_request(other.contract, "menu", "curry", ()))
+        other.send("menu", ("naan", {"price": 11}, 2))
+        other.run()
+        p.run()
+        assert p.believed("dear") == [("naan", 10.0, 0, 2), ("naan", 11.0, 2, None)]
+        assert [row[:2] for row in p.believed("tipped")] == [("bob", 1.1)]
+
+
 VAULT = """
 pipeline: vault
 start: 2026-01-01
@@ -100,7 +121,7 @@ def test_a_column_that_is_sensitive_where_it_comes_from_must_be_marked_by_its_re
     """Whether its own pipeline marks it or computes it from one that is marked; also if its contract is gone."""
     with pipeline(spark, broker, tmp_path, VAULT) as vault:
         vault.send("customers", ("1", {"name": "Mallory", "city": "Rome"}, 0))
-        run_steps.plan_run(vault.name, "given up")  # the one plan that has the contract's text
+        run_steps.plan_run(vault.settings, vault.name, "given up")  # the one plan that has the contract's text
         planner.abandon_run(vault.warehouse, journal.read_active_run(vault.warehouse, vault.name, 1), "by a test")
         vault.run("first")
         vault.path.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +21,7 @@ from hindcast.plan import journal, planner
 from hindcast.plan.runs import Run
 from hindcast.runs import run_steps
 from hindcast.store import table_creation, tables
-from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples
+from pipelines import RESTAURANT, SEED, T0, Pipeline, pipeline, tell, tuples, wrong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -354,3 +355,34 @@ def test_a_report_that_is_asked_again_is_the_same(restaurant: Pipeline) -> None:
     assert again == told[2]
     assert json.loads(json.dumps(again)) == again
     assert Counter(state for _, state in restaurant.states()) == {"completed": 3}
+
+
+REMOVED = (
+    RESTAURANT
+    + """
+  none: {table: menu, where: price > 1000}
+  dishes: {table: menu, group_by: {price: price}, aggregate: {n: count(*)}, semantics: kafka}
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_table_whose_folder_was_removed_is_derived_again_though_nothing_is_new(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    with pipeline(spark, broker, tmp_path, REMOVED) as p:
+        tell(p, SEED)
+        p.run()
+        names = (*p.contract.topics, *p.contract.views)
+        before = {name: p.believed(name) for name in names}
+        assert before["bills"]
+        assert before["dishes"]
+        for name in names:
+            shutil.rmtree(f"{p.warehouse}/{p.name}/{name}")
+        p.run()
+        assert {name: p.believed(name) for name in names} == before
+        versions = p.versions()
+        assert None not in {versions[name] for name in names}
+        p.run()
+        assert p.versions() == versions
+        assert wrong(p) == []

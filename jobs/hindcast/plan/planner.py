@@ -81,7 +81,7 @@ def _retry_fix(run: Run) -> str:
     """Return how to retry a run, with the command if a command began it."""
     if run.plan.erasure:
         return "repeat the hindcast forget that began it"
-    command = {"cli": "run", "requeue": "requeue"}.get(run.run_id.partition("__")[0])
+    command = {"cli": "run", "requeue": "requeue", "release": "release"}.get(run.run_id.partition("__")[0])
     return f"retry it (hindcast {command} {run.plan.pipeline})" if command else "retry it"
 
 

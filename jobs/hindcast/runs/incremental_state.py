@@ -35,11 +35,27 @@ def find_last_run_of_any_size(contract: Contract, table: Table, since: int | Non
 
 
 def _find_comparable_run(past: list[Run], contract: Contract, table: Table, number: int) -> Run | None:
-    """Return a run if it had the same contract and nothing behind the table was forgotten since; else None."""
+    """Return a run if it had the same contract and nothing behind the table was forgotten since; else None.
+
+    What is forgotten leaves no trace on the system axis, so that the changes since that run do not show it.
+    """
     run = next((run for run in past if run.number == number), None)
     if run is None or run.plan.contract != contract.hash:
         return None
-    return None if erasure_marks.has_forgotten_since(past, contract, table.name, number) else run
+    if erasure_marks.has_forgotten_since(past, contract, table.name, number):
+        return None
+    return None if _has_forgotten_input(run, contract, table) else run
+
+
+def _has_forgotten_input(seen: Run, contract: Contract, table: Table) -> bool:
+    """Return whether another pipeline has forgotten anything since a run read the input behind a table from it."""
+    behind = contract.list_upstream(table.name)
+    pins = {name: at for name, at in seen.plan.as_of_system_times.items() if name in behind}
+    return any(
+        run.plan.erasure and run.known_at > at
+        for name, at in pins.items()
+        for run in journal.read_runs(table.warehouse, contract.inputs[name].table.partition(".")[0])
+    )
 
 
 def has_changed_for_gates(contract: BoundContract, plan: Plan, table: Table, settled: int) -> bool:

@@ -330,11 +330,13 @@ def _append_outcome(warehouse: str, pipeline: str, run: int, outcome: Completed 
 def _find_settled_note(contract: BoundContract, plan: Plan, name: str, *sources: Table) -> TableNote | None:
     """Return the note of a table that needs no work: this run has published it, or it cannot have changed. Else None.
 
-    It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless the
-    run is about this table, a person has released held changes of it, something of it was forgotten since, or one of
-    its gates can fail by time alone.
+    It cannot have changed if a completed run of the same contract has seen it and its sources as they are; unless its
+    folder was removed, the run is about this table, a person has released held changes of it, something of it was
+    forgotten since, or one of its gates can fail by time alone.
     """
     table = locate_own_table(contract, name)
+    if tables.open_table(table) is None:
+        return None
     if tables.read_last_run(table) >= plan.run:
         return tables.read_notes(table, TableNote.from_json).get(plan.run, TableNote(plan.run))
     if name in (*plan.released_keys, plan.only, plan.upgraded_table) or any(

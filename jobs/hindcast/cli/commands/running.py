@@ -37,12 +37,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.wait:
         number = _plan_when_free(settings, pipeline, lambda: plan(journal.new_run_id("cli")))
     else:
-        mine = [r for r in read_runs(settings, pipeline) if r.state == "planned" and r.run_id.startswith("cli__")]
-        if mine:
-            _refuse_other_options(mine[-1], until, arguments.only, arguments.reason)
-        number = plan(mine[-1].run_id if mine else journal.new_run_id("cli"))
+        begun = _find_begun(settings, pipeline, "cli")
+        if begun is not None:
+            _refuse_other_options(begun, until, arguments.only, arguments.reason)
+        number = plan(begun.run_id if begun else journal.new_run_id("cli"))
     _print_report(run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, number), arguments.format)
     return 0
+
+
+def _find_begun(settings: Settings, pipeline: str, command: str) -> Run | None:
+    """Return the unfinished run that a command began, to be finished by the same command; None if there is none."""
+    runs = (run for run in read_runs(settings, pipeline) if run.run_id.startswith(f"{command}__"))
+    return next((run for run in runs if run.state == "planned"), None)
 
 
 def _refuse_other_options(unfinished: Run, until: datetime | None, only: str | None, reason: str | None) -> None:
@@ -122,10 +128,9 @@ def requeue(arguments: argparse.Namespace, settings: Settings) -> int:
     request = requeue.build_request(
         contract, arguments.topic, arguments.reason, arguments.partition, arguments.offset or ()
     )
-    mine = [r for r in read_runs(settings, pipeline) if r.state == "planned" and r.run_id.startswith("requeue__")]
-    begun = mine[-1].plan.requeue if mine else None
-    if begun is not None and not arguments.dry_run:  # finish the unfinished run of this command with its own request
-        request, run_id = begun, mine[-1].run_id
+    begun = None if arguments.dry_run else _find_begun(settings, pipeline, "requeue")
+    if begun is not None and begun.plan.requeue is not None:
+        request, run_id = begun.plan.requeue, begun.run_id
     else:
         run_id = journal.new_run_id("requeue")
         if not requeue.count_waiting(settings.warehouse, contract, request):
@@ -156,6 +161,16 @@ def release(arguments: argparse.Namespace, settings: Settings) -> int:
 
     pipeline, _, table = arguments.table.partition(".")
     contract = load_contract(settings, pipeline)
+    begun = None if arguments.reject else _find_begun(settings, pipeline, "release")
+    if begun is not None and begun.plan.contract == contract.hash:
+        released = begun.plan.released_keys
+        count = sum(len(some.keys) for some in released.values())
+        described = f"begun to release {format_count(count, 'key')} of {', '.join(released)}"
+        print(f"{pipeline}: finishing run {begun.number} ({begun.run_id}), {described}", file=sys.stderr)
+        _print_report(
+            run_steps.execute_run(open_session(settings, pipeline), settings, pipeline, begun.number), arguments.format
+        )
+        return 0
     warehouse = settings.warehouse
     looked_at = hold_store.read_last_entry_time(warehouse, pipeline)
     held = set(hold_store.read_held_rows(warehouse, pipeline).column("table").to_pylist())

@@ -166,6 +166,7 @@ def describe_readers(readers: Readers) -> list[str]:
             f"Other pipelines read it: {', '.join(readers.views)}. Remove their folders; their next runs derive them "
             "from scratch."
         )
+        lines.append("What their gates found stays in their failing, gates and reports, which may quote it.")
     return lines
 
 

@@ -42,7 +42,7 @@ def purge_table(
         spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
         delta_table = DeltaTable(path)
     # VACUUM takes seconds for each table, for the sake of readers that there are not here.
-    checksums = {file.path for file in folder.list_table_files(name) if _file_name(file.path).startswith(".")}
+    checksums = {file.path for file in folder.list_table_files(name) if _is_checksum(file.path)}
 
     def without_checksum(path: str) -> str:
         """Remove Hadoop's checksum of a file on a disk, which would not match a new file; return the path."""
@@ -65,12 +65,13 @@ def purge_table(
             commit = folder.read(file.path).decode()
             if (scrubbed := scrub_commit(commit, live, scrub)) != commit:
                 folder.write(without_checksum(file.path), scrubbed.encode())
-        elif last.startswith("."):
+        elif _is_checksum(file.path):
             continue
         elif (
-            (checkpoint and int(checkpoint[1]) < needed)
+            # what a killed writer did not finish, and Delta's checksums of a version, which hold statistics too
+            last.endswith((".tmp", ".crc", ".compacted.json"))
+            or (checkpoint and int(checkpoint[1]) < needed)
             or (last == "_last_checkpoint" and needed > latest)
-            or last.endswith((".crc", ".compacted.json"))  # Delta's checksums of a version hold statistics too
         ):
             folder.remove(without_checksum(file.path))
 
@@ -129,9 +130,12 @@ def list_data_files(folder: WarehouseFolder, name: str) -> list[str]:
     The checksums that Hadoop keeps on a disk (`.name.crc`) are not included.
     """
     files = (file.path for file in folder.list_table_files(name))
-    return [
-        path for path in files if not path.startswith(f"{name}/{LOG_FOLDER}/") and not _file_name(path).startswith(".")
-    ]
+    return [path for path in files if not path.startswith(f"{name}/{LOG_FOLDER}/") and not _is_checksum(path)]
+
+
+def _is_checksum(path: str) -> bool:
+    last = _file_name(path)
+    return last.startswith(".") and last.endswith(".crc")
 
 
 def _file_name(path: str) -> str:
