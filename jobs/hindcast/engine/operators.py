@@ -146,6 +146,7 @@ def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
     return KernelRows(pa.table(columns), without_key, rows.num_rows - without_key - len(members))
 
 
+# rule: a minimum is the first in ascending order
 EXTREMES = {"min": "ascending", "max": "descending"}
 """Functions that take the first value in an order."""
 

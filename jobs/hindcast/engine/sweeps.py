@@ -225,7 +225,7 @@ def find_extremes(
             while free[place] != place:  # over steps that have their version
                 free[place] = free[free[place]]
                 place = free[place]
-            if place >= last or since[grouped[place]] >= end[version]:  # rule: a version has no step after its end
+            if place >= last or since[grouped[place]] >= end[version]:  # rule: an extreme has no step after its end
                 break
             found[grouped[place]] = version
             free[place] = place + 1
