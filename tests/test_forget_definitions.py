@@ -85,6 +85,7 @@ def redefined(p: Pipeline, topic: str) -> list[str]:
     return ErasedRows(p.spark, p.contract, topic, condition, past[-1].plan, past).find_redefined()
 
 
+@pytest.mark.long
 def test_rows_go_that_earlier_definitions_derived(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with pipeline(spark, broker, tmp_path, CONTRACT) as p:
         p.send("menu", ("curry", {"price": 4711, "cook": COOK}, 0), ("soup", {"price": 5, "cook": "Bob"}, 0))

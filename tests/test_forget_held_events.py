@@ -31,7 +31,7 @@ topics:
 """
 
 
-@pytest.mark.parametrize("hold", ["row", "key"])
+@pytest.mark.parametrize("hold", ["row", pytest.param("key", marks=pytest.mark.long)])
 def test_held_events_of_a_key_stay_held_when_another_event_of_it_is_forgotten(
     spark: SparkSession, broker: str, tmp_path: Path, hold: str
 ) -> None:

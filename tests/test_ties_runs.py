@@ -128,7 +128,13 @@ def release(p: Pipeline) -> dict[str, Any]:
     return run_steps.run_release(p.spark, read_settings(), p.name, "released", keys, "ann", datetime.now(UTC)).as_json()
 
 
-@pytest.mark.parametrize("whole", [incremental_state.MAX_WHOLE_ROWS, -1], ids=["whole", "by increments"])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(incremental_state.MAX_WHOLE_ROWS, id="whole", marks=pytest.mark.long),
+        pytest.param(-1, id="by increments"),
+    ],
+)
 def test_ties_of_a_held_key_are_counted_by_the_run_that_publishes_it(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
