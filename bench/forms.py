@@ -1,4 +1,4 @@
-"""`make bench-forms`: what views cost as users write them: expressions, filters, other joins, extremes; beside plain ones.
+"""`make bench-forms`: what views cost with expressions, filters, other joins and extremes, beside plain ones.
 
     PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plan]
 
