@@ -1,4 +1,4 @@
-"""`make bench-forms`: what a join costs as users write it, beside the plain one: expressions, filters, left and outer.
+"""`make bench-forms`: what views cost with expressions, filters, other joins and extremes, beside plain ones.
 
     PYTHONPATH=jobs:scripts .venv/bin/python -m bench.forms [--rounds 7] [--sizes EVENTS,VERSIONS,KEYS] [--plan]
 
@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 FORMS = {
     "priced": ("amounts", "sold"),
     "stocked": ("stocked_left", "stocked_either", "worth"),
+    "categories": ("extremes", "sales"),
 }
-"""By plain view, those that are compared with it: the same tables, with expressions, a filter or another join."""
+"""By plain view, those that are compared with it: with expressions, a filter, another join, or of a stream."""
 
 
 def main() -> int:

@@ -23,8 +23,9 @@ from pyspark.sql import functions as F
 
 from hindcast.bitemporal import aggregates, joins
 from hindcast.bitemporal.aggregates import Measure
+from hindcast.engine import operators as kernel_operators
 from hindcast.engine import task
-from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
+from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOMENT = pa.timestamp("us", "UTC")
@@ -43,6 +44,7 @@ def instead() -> Iterator[list[str]]:
         patch.object(joins, "join_table_table", table_table),
         patch.object(joins, "join_foreign_key", foreign_key),
         patch.object(aggregates, "aggregate_table", of_table),
+        patch.object(aggregates, "aggregate_stream", of_stream),
     ):
         yield done
 
@@ -54,7 +56,7 @@ def stream_table(events: DataFrame, versions: DataFrame, how: str, on: Column | 
     columns = {"event": (0, "_id"), "version": (1, "_id"), "timestamp": (0, "timestamp")}
     types = [("event", pa.int64()), ("version", pa.int64()), ("timestamp", MOMENT), *SYSTEM]
     sides = [(left, "events", ("timestamp",)), (right, "versions", ("validFrom", "validTo"))]
-    met = _made("stream_table", sides, columns, {}, types, "events", how=how)
+    met = _made("stream_table", sides, columns, types, "events", how=how)
     lineage = [F.col("_v.position").alias("right_position")] if "position" in versions.columns else []
     return _back(events, met, left, right).select(
         "_e.key",
@@ -82,40 +84,61 @@ def _joined(left: DataFrame, right: DataFrame, how: str, on: Column) -> DataFram
     columns = {"event": (0, "_id"), "version": (1, "_id")}
     types = [("event", pa.int64()), ("version", pa.int64()), ("validFrom", MOMENT), ("validTo", MOMENT), *SYSTEM]
     sides = [(side, "versions", ("validFrom", "validTo")) for side in (one, other)]
-    met = _made("table_table", sides, columns, {}, types, "versions", how=how)
+    met = _made("table_table", sides, columns, types, "versions", how=how)
     both = F.col("_e.value").alias("left"), F.col("_v.value").alias("right")
     key = F.coalesce("_e.key", "_v.key").alias("key")
     return _back(left, met, one, other).select(key, *both, "validFrom", "validTo")
 
 
 def of_table(versions: DataFrame, group: Column, measures: Mapping[str, Measure]) -> DataFrame:
-    """`aggregates.aggregate_table`: what is counted or summed exactly by a kernel, other measures as they are."""
-    right = _OF_TABLE(versions, group, measures)
-    versions = versions.where(aggregates.has_value_to_aggregate(measures))
+    """`aggregates.aggregate_table`: what a kernel computes by a kernel, other measures as they are."""
+    return _aggregated("of_table", versions, group, measures, _OF_TABLE(versions, group, measures))
+
+
+def of_stream(events: DataFrame, measures: Mapping[str, Measure]) -> DataFrame:
+    """`aggregates.aggregate_stream`."""
+    lasting = events.where("value IS NOT NULL").withColumn("validFrom", F.col("timestamp"))
+    lasting = lasting.withColumn("validTo", F.lit(None).cast("timestamp"))
+    return _aggregated("of_stream", lasting, F.col("key"), measures, _OF_STREAM(events, measures))
+
+
+def _aggregated(
+    operator: Any, members: DataFrame, group: Column, measures: Mapping[str, Measure], right: DataFrame
+) -> DataFrame:
+    """What a kernel makes of members, with the measures of `right` that it does not compute."""
+    members = members.where(aggregates.has_value_to_aggregate(measures))
     arguments = [measure.argument.alias(name) for name, measure in measures.items()]
-    rows = _kept(versions.select("validFrom", "validTo", group.alias("_group"), *arguments), "_group")
-    exact = {n: (it.function, n) for n, it in measures.items() if it.function == "count" or _is_whole(rows, n)}
-    exact = {n: told for n, told in exact.items() if told[0] in ("count", "sum", "avg")}
-    if not exact:
+    rows = _kept(members.select("validFrom", "validTo", group.alias("_group"), *arguments), "_group")
+    computed = {n: it.function for n, it in measures.items() if it.function == "count" or _is_whole(rows, n)}
+    computed = {n: function for n, function in computed.items() if function in COMPUTED}
+    if not computed:
         return right
-    kinds = {n: pa.float64() if function == "avg" else pa.int64() for n, (function, _) in exact.items()}
-    types = [("_key", pa.string()), *kinds.items(), ("validFrom", MOMENT), ("validTo", MOMENT), *SYSTEM]
-    counted = rows.select("*", F.lit(1).alias("_one"))  # so that all of them are measurable
-    sides = [(counted.drop("_group"), "versions", ("validFrom", "validTo"))]
-    told = {**exact, "_members": ("count", "_one")}
-    types.append(("_members", pa.int64()))
-    made = _made("of_table", sides, {"_key": (0, "_key")}, told, types, "versions", how="inner")
-    steps = versions.sparkSession.createDataFrame(made).drop("systemFrom", "systemTo")
+    done.append(operator)
+    kinds = {n: pa.float64() if function == "avg" else pa.int64() for n, function in computed.items()}
+    schema = pa.schema(
+        [("_key", pa.string()), *kinds.items(), ("_members", pa.int64()), ("validFrom", MOMENT), ("validTo", MOMENT)]
+    )
+    output = KernelOutput("", "versions", schema, NOW)
+    form = AggregateSpec(operator, ("_key",), {**computed, "_members": "count"}, output)
+    given = [F.col(n).cast("bigint") if function != "count" else F.col(n) for n, function in computed.items()]
+    table = rows.select("_key", *(c.alias(n) for c, n in zip(given, computed, strict=True)), "validFrom", "validTo")
+    made = kernel_operators.aggregate_rows(form, table.withColumn("_members", F.lit(1)).toArrow()).rows
+    steps = members.sparkSession.createDataFrame(made.cast(schema) if made.num_rows else schema.empty_table())
     named = rows.where("_key IS NOT NULL").groupBy("_key").agg(F.first("_group").alias("key"))
     steps = steps.join(named, "_key", "left").alias("made")
     same = [F.col(f"made.{c}").eqNullSafe(F.col(f"plan.{c}")) for c in ("key", "validFrom", "validTo")]
     both = steps.join(right.alias("plan"), same[0] & same[1] & same[2], "full_outer")
     kind = right.schema["value"].dataType
-    value = [F.col(f"made.{n}" if n in exact else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures]
+    value = [
+        F.col(f"made.{n}" if n in computed else f"plan.value.{n}").cast(kind[n].dataType).alias(n) for n in measures
+    ]
     periods = [
         F.when(F.col("made._members").isNotNull(), F.col(f"made.{c}")).alias(c) for c in ("validFrom", "validTo")
     ]
     return both.select(F.coalesce("made.key", "plan.key").alias("key"), F.struct(*value).alias("value"), *periods)
+
+
+COMPUTED = ("count", "sum", "avg", "min", "max")
 
 
 def _is_whole(rows: DataFrame, name: str) -> bool:
@@ -125,7 +148,7 @@ def _is_whole(rows: DataFrame, name: str) -> bool:
     return kind in ("int", "bigint")
 
 
-_OF_TABLE = aggregates.aggregate_table
+_OF_TABLE, _OF_STREAM = aggregates.aggregate_table, aggregates.aggregate_stream
 
 
 def _kept(rows: DataFrame, key: Column | str) -> DataFrame:
@@ -151,7 +174,6 @@ def _made(
     operator: Any,
     relations: Sequence[tuple[DataFrame, str, tuple[str, ...]]],
     columns: Mapping[str, tuple[int, str]],
-    measures: Mapping[str, tuple[str, str | None]],
     types: Sequence[tuple[str, pa.DataType]],
     kind: Any,
     *,
@@ -162,20 +184,21 @@ def _made(
     with tempfile.TemporaryDirectory() as folder:
         sides, moments = [], set()
         for n, (rows, of, periods) in enumerate(relations):
-            wanted = ["_key", "_id", *periods, *(column for _, column in measures.values() if column)]
-            whole = [F.col(c).cast("bigint") if measures.get(c, ("count",))[0] != "count" else F.col(c) for c in wanted]
-            table = rows.select(*(column.alias(c) for c, column in zip(wanted, whole, strict=True))).toArrow()
+            table = rows.select("_key", "_id", *periods).toArrow()
             moments |= {at for period in periods for at in table.column(period).to_pylist() if at is not None}
             uri = f"{folder}/{n}"
             _store(uri, table, of)
-            taken = tuple(name for name in wanted if name not in periods)
-            sides.append(KernelInput(uri, DeltaTable(uri).version(), of, ("_key",), taken, None))  # type: ignore[arg-type]
+            sides.append(KernelInput(uri, DeltaTable(uri).version(), of, ("_key",), ("_key", "_id"), None))  # type: ignore[arg-type]
         schema = pa.schema(list(types))
         out = Path(folder, "out")
         DeltaTable.create(str(out), schema=pa.schema([*schema, ("_belief", pa.string())]), partition_by=["_belief"])
-        form = KernelSpec(operator, tuple(sides), False, how, columns, False, measures, schema, str(out), kind, NOW)
-        parts = [TimeSlice()] * SLICES if operator == "of_table" else _slices(sorted(moments))
-        told = [row for n in range(len(parts)) for batch in task.run_part(form, parts, n) for row in batch.to_pylist()]
+        form = JoinSpec(operator, tuple(sides), False, how, columns, False, KernelOutput(str(out), kind, schema, NOW))
+        told = [
+            row
+            for span in _slices(sorted(moments))
+            for batch in task.write_slice(form, span)
+            for row in batch.to_pylist()
+        ]
         assert not any(row["refused"] for row in told), told
         files = [pq.ParquetFile(out / row["path"]).read() for row in told if row["path"]]
         return pa.concat_tables(files) if files else schema.empty_table()

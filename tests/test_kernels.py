@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from hindcast.bitemporal.predicates import Question
 from hindcast.common.errors import HindcastError
 from hindcast.common.settings import read_settings
 from hindcast.engine import eligibility, task
-from hindcast.engine.spec import KernelSpec, TimeSlice
 from hindcast.ops import maintenance
 from hindcast.query import read
 from hindcast.runs import incremental_state, run_steps
@@ -113,6 +113,31 @@ views:
     table: items
     group_by: {day: day, at: at}
     aggregate: {kinds: count(kind), ints: sum(n)}
+  per_text:
+    table: items
+    where: big <> 0 AND n IS NOT NULL
+    group_by: {shown: "coalesce(upper(kind), '-')", sign: n > 0}
+    aggregate:
+      spent: sum(price * n)
+      dearest: max(price)
+      smallest: min(small)
+      text: max(concat(kind, small))
+      first_day: min(day)
+      last: max(at)
+      flagged: min(flag)
+      present: count(price > 0)
+  sold:
+    stream: sales
+    group_by: {kind: kind}
+    where: big IS NULL OR big >= 0
+    aggregate: {many: count(*), spent: sum(price), least: min(big), last: max(at), noted: "max(left(note, 2))"}
+  by_customer:
+    stream: sales
+    aggregate: {priced: count(price), spent: sum(price)}
+  distinct:
+    table: items
+    group_by: {kind: kind}
+    aggregate: {many: count(distinct n)}
   on_top:
     table: both
     group_by: {kind: kind}
@@ -188,7 +213,8 @@ OPERATORS = {
     **dict.fromkeys(("by_key", "by_key_left", "by_marks", "by_kind", "with_nothing", "keyed"), "stream_table"),
     **dict.fromkeys(("computed", "computed_key"), "stream_table"),
     **dict.fromkeys(("both", "stocked", "either", "described", "labelled", "positive"), "table_table"),
-    **dict.fromkeys(("per_item", "per_kind", "per_moment", "on_top", "of_nothing"), "of_table"),
+    **dict.fromkeys(("per_item", "per_kind", "per_moment", "per_text", "on_top", "of_nothing"), "of_table"),
+    **dict.fromkeys(("sold", "by_customer"), "of_stream"),
 }
 EMPTY = ("with_nothing", "of_nothing")
 NO_KEY = json.dumps({"shop": None, "item": None})
@@ -434,12 +460,10 @@ def test_a_step_that_dies_is_done_once_by_a_repeat(
 @contextmanager
 def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None] | None = None) -> Iterator[None]:
     """Has tasks of kernels call something, in their process, before and after they write."""
-    real = task.build_batch_mapper
+    real = {name: getattr(task, name) for name in ("build_batch_mapper", "build_aggregator")}
 
-    def batches(
-        form: KernelSpec, parts: list[TimeSlice]
-    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        mapped = real(form, parts)
+    def disturb(name: str, *arguments: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        mapped = real[name](*arguments)
 
         def disturbed(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if before is not None:
@@ -452,7 +476,8 @@ def in_tasks(before: Callable[[], None] | None = None, after: Callable[[], None]
         return disturbed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "build_batch_mapper", batches)
+        for name in real:
+            patch.setattr(task, name, partial(disturb, name))
         yield
 
 
@@ -491,6 +516,7 @@ def test_what_a_kernel_refuses_and_what_is_off_is_made_by_sparks_plan(
 
 CHILD = """
 import os, signal, sys
+from functools import partial
 from hindcast.engine import eligibility, task, time_slices
 from hindcast.runs import run_steps
 from hindcast.store import delta_rs_writer
@@ -499,7 +525,8 @@ from hindcast.common.settings import read_settings
 
 dying, number, view, flag = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 eligibility.MIN_ROWS, time_slices.ROWS_PER_TASK = 0, 15
-real, batches = delta_rs_writer.add_files, task.build_batch_mapper
+real = delta_rs_writer.add_files
+mappers = {name: getattr(task, name) for name in ("build_batch_mapper", "build_aggregator")}
 
 def add(*args, **kwargs):
     if dying == "before":
@@ -507,8 +534,8 @@ def add(*args, **kwargs):
     assert real(*args, **kwargs)
     os.killpg(0, signal.SIGKILL)
 
-def once(form, parts):
-    mapped = batches(form, parts)
+def once(name, *arguments):
+    mapped = mappers[name](*arguments)
 
     def disturbed(given):
         told = list(mapped(given))
@@ -520,7 +547,9 @@ def once(form, parts):
 
     return disturbed
 
-delta_rs_writer.add_files, task.build_batch_mapper = add, once
+delta_rs_writer.add_files = add
+for name in mappers:
+    setattr(task, name, partial(once, name))
 spark = open_session("dies", {"spark.master": "local[2,3]", "spark.driver.memory": "1g"}, small=True)
 run_steps.build_view(spark, read_settings(), "shop", number, view)
 """

@@ -26,11 +26,11 @@ from hindcast.common.errors import RunError
 from hindcast.common.jit import NOTHING
 from hindcast.contract import load
 from hindcast.engine import eligibility, integer_encoding, operators, sweeps, task, time_slices
-from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
+from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelInput, KernelOutput, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store import delta_rs_writer, files, table_creation, tables
 from hindcast.store.files import DataFile
-from hindcast.store.tables import Table, locate_table
+from hindcast.store.tables import Table
 from pipelines import T0
 
 
@@ -95,6 +95,7 @@ def test_a_commit_between_asking_and_committing_is_seen(tmp_path: Path, monkeypa
 
 
 HOUR = timedelta(hours=1)
+NO_OUTPUT = KernelOutput("", "versions", pa.schema([]), T0)
 
 
 VIEWS = """\
@@ -106,20 +107,18 @@ topics:
 views:
   renamed: {table: menu, select: {cost: price}}
   paid: {stream: orders, where: paid > 0, key: {item: item}}
-  spent: {stream: orders, group_by: {item: item}, aggregate: {paid: sum(paid)}}
   pairs: {stream: orders, join: {stream: again, after: 1 hour}, select: {paid: orders.paid}}
   again: {stream: orders}
 """
 
 
-def test_views_of_other_forms_have_no_kernel(tmp_path: Path) -> None:
+def test_views_that_are_no_joins_with_a_table_are_none_of_a_kernel(tmp_path: Path) -> None:
     """However many rows they have."""
     path = tmp_path / "shop.yaml"
     path.write_text(VIEWS, encoding="utf-8")
-    contract, at = load(path), datetime(2026, 1, 1, tzinfo=UTC)
+    contract = load(path)
     for name in contract.views:
-        table = locate_table(str(tmp_path), contract, name)
-        assert eligibility.find_kernel(contract, name, {}, {}, table, at) is None
+        assert eligibility.find_join(contract, name, {}, {}, NO_OUTPUT) is None
 
 
 def test_slices_tile_time_and_have_about_as_many_rows() -> None:
@@ -143,7 +142,7 @@ def test_slices_tile_time_and_have_about_as_many_rows() -> None:
 def test_files_without_times_in_deltas_log_are_not_cut(tmp_path: Path) -> None:
     table = _table(tmp_path)
     side = KernelInput(table.path, 0, "versions", ("k",), (), None)
-    form = KernelSpec("table_table", (side, side), False, "inner", {}, False, {}, pa.schema([]), "", "versions", T0)
+    form = JoinSpec("table_table", (side, side), False, "inner", {}, False, NO_OUTPUT)
     assert time_slices.plan_time_slices(form, [DeltaTable(table.path)] * 2, 4) == [TimeSlice()], "no file is no work"
     told = {
         "minValues": {"validFrom": "2026-01-01T00:00:00.000Z"},
@@ -250,8 +249,8 @@ def test_texts_that_are_too_long_for_one_array_are_refused(monkeypatch: pytest.M
 
     monkeypatch.setattr(slice_reader, "read_slice", lambda side, _: rows if side.kind == "events" else versions)
     sides = tuple(KernelInput("", 0, kind, ("k",), ("s",), None) for kind in ("events", "versions"))
-    form = KernelSpec("stream_table", sides, True, "left", {"s": (1, "s")}, False, {}, pa.schema([]), "", "events", T0)  # type: ignore[arg-type]
-    (batch,) = task.run_part(form, [TimeSlice()], 0)
+    form = JoinSpec("stream_table", sides, True, "left", {"s": (1, "s")}, False, NO_OUTPUT)  # type: ignore[arg-type]
+    (batch,) = task.write_slice(form, TimeSlice())
     assert "offset overflow" in batch.to_pylist()[0]["refused"]
 
 
@@ -320,42 +319,61 @@ def test_steps_add_up_what_is_there() -> None:
     assert sorted(steps) == [(0, 0, 4, 1, 1, 10), (0, 4, 8, 1, 3, 30), (0, 8, FOREVER, 1, 4, 40), (1, 4, 5, 1, 3, 30)]
 
 
+def test_the_first_version_in_an_order_is_found_for_each_step() -> None:
+    """Against all versions of each step, one by one; 300 histories of up to 8 versions of 2 keys."""
+    dice = random.Random(7)  # noqa: S311
+    for _ in range(300):
+        starts = sorted(dice.randrange(9) for _ in range(dice.randrange(1, 9)))
+        ends = [dice.choice((None, at + dice.randrange(1, 6))) for at in starts]
+        key, start, end = _swept([dice.randrange(2) for _ in starts], starts, ends)
+        by_end = np.argsort(end, kind="stable")[: np.count_nonzero(end != FOREVER)]
+        none = np.zeros((1, len(key)), np.int64)
+        of, since, until, *_ = sweeps.sum_steps(key, start, end, by_end, none, none, none, 2)
+        order = np.array(dice.sample(range(len(key)), dice.randrange(len(key) + 1)), np.int64)
+        found = sweeps.find_extremes(order, key, start, end, sweeps.group_by_key(of, 2), since)
+        for step, (its, at) in enumerate(zip(of, since, strict=True)):
+            valid = [v for v in order if key[v] == its and start[v] <= at < end[v]]
+            assert found[step] == (valid[0] if valid else NOTHING)
+            assert all(until[step] <= end[v] for v in valid)
+
+
 def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
-    """One version after the other, at t=0, 1, ..., each without an end."""
+    """One version after the other, at t=0, 1, ..., each without an end; given from the last to the first."""
     groups = ["a", "a", None, "b", "a"]
     amounts, prices = [2**40 + 1, None, 7, None, 2**33 - 1], [Decimal("0.01"), None, None, None, Decimal("-2.50")]
     moments = pa.array([T0 + timedelta(seconds=n) for n in range(5)], pa.timestamp("us", "UTC"))
-    columns = {"g": groups, "n": amounts, "d": pa.array(prices, pa.decimal128(8, 2)), "validFrom": moments}
-    rows = pa.table(columns | {"validTo": pa.nulls(5, moments.type)})
     measures = {
-        "rows": ("count", None),
-        "known": ("count", "n"),
-        "n": ("sum", "n"),
-        "d": ("sum", "d"),
-        "mean": ("avg", "n"),
+        "rows": ("count", [1] * 5, pa.int64()),
+        "known": ("count", amounts, pa.int64()),
+        "n": ("sum", amounts, pa.int64()),
+        "d": ("sum", prices, pa.decimal128(18, 2)),
+        "mean": ("avg", amounts, pa.float64()),
+        "least": ("min", prices, pa.decimal128(8, 2)),
+        "most": ("max", ["x", None, "z", None, "\U0001f600"], pa.string()),
     }
-    types = {"rows": pa.int64(), "known": pa.int64(), "n": pa.int64(), "d": pa.decimal128(18, 2), "mean": pa.float64()}
 
     def steps(*names: str) -> tuple[list[tuple[Any, ...]], int, int]:
-        """Group, second, then the measures; and what is in no step. Of two parts together."""
-        side = KernelInput("", 0, "versions", ("g",), ("g", "n", "d"), None)
-        schema = pa.schema({name: types[name] for name in names})
-        chosen = {name: measures[name] for name in names}
-        form = KernelSpec(
-            "of_table", (side,), True, "inner", {"g": (0, "g")}, False, chosen, schema, "", "versions", T0
+        """Group, second, then the measures; and what is in no step."""
+        types = {name: pa.decimal128(8, 2) if name in ("d", "least") else None for name in names}
+        rows = pa.table(
+            {"g": groups, "validFrom": moments, "validTo": pa.nulls(5, moments.type)}
+            | {name: pa.array(measures[name][1], types[name]) for name in names}
         )
-        made = [operators.aggregate_table(form, rows, part, 2) for part in (0, 1)]
-        found = [row for part in made for row in part.rows.to_pylist()]
-        told = sorted((it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in found)
-        return told, sum(part.no_key for part in made), sum(part.no_value for part in made)
+        output = KernelOutput("", "versions", pa.schema({name: measures[name][2] for name in names}), T0)
+        form = AggregateSpec("of_table", ("g",), {name: measures[name][0] for name in names}, output)
+        made = operators.aggregate_rows(form, rows.take([4, 3, 2, 1, 0]))
+        told = [
+            (it["g"], (it["validFrom"] - T0).seconds, *(it[name] for name in names)) for it in made.rows.to_pylist()
+        ]
+        return told, made.no_key, made.no_value
 
     first, last = 2**40 + 1, 2**40 + 2**33
     assert steps(*measures) == (
         [
-            ("a", 0, 1, 1, first, Decimal("0.01"), float(first)),
-            ("a", 1, 2, 1, first, Decimal("0.01"), float(first)),
-            ("a", 4, 3, 2, last, Decimal("-2.49"), last / 2),
-            ("b", 3, 1, 0, None, None, None),
+            ("a", 0, 1, 1, first, Decimal("0.01"), float(first), Decimal("0.01"), "x"),
+            ("a", 1, 2, 1, first, Decimal("0.01"), float(first), Decimal("0.01"), "x"),
+            ("b", 3, 1, 0, None, None, None, None, None),
+            ("a", 4, 3, 2, last, Decimal("-2.49"), last / 2, Decimal("-2.50"), "\U0001f600"),
         ],
         1,
         0,
@@ -365,6 +383,20 @@ def test_what_has_no_group_or_no_value_is_in_no_step() -> None:
         1,
         2,
     ), "a version without any value is no member"
+
+
+def test_a_sum_of_decimals_of_more_than_64_bits_is_refused() -> None:
+    moments = pa.array([T0, T0], pa.timestamp("us", "UTC"))
+    for most, is_refused in ((2**63 - 1, False), (2**63, True)):
+        values = pa.array([Decimal(-(2**63)), Decimal(most)], pa.decimal128(20))
+        rows = pa.table({"g": ["a", "a"], "d": values, "validFrom": moments, "validTo": pa.nulls(2, moments.type)})
+        output = KernelOutput("", "versions", pa.schema({"d": pa.decimal128(30)}), T0)
+        form = AggregateSpec("of_table", ("g",), {"d": "sum"}, output)
+        if is_refused:
+            with pytest.raises(OverflowError, match="64 bits"):
+                operators.aggregate_rows(form, rows)
+        else:
+            assert operators.aggregate_rows(form, rows).rows.column("d").to_pylist() == [Decimal(-1)]
 
 
 def test_what_the_log_is_told_of_a_file() -> None:

@@ -19,6 +19,7 @@ OPERATIONS = {
     "table_table_join": "table_table",
     "foreign_key_join": "table_table",
     "table_aggregate": "of_table",
+    "stream_aggregate": "of_stream",
 }
 """The operations that have a kernel, and its name."""
 

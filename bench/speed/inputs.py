@@ -46,8 +46,14 @@ views:
   stocked_either: {{table: prices, join: {{table: stock, how: outer}}, select: {{price: prices.price, n: stock.n}}}}
   worth: {{table: prices, join: {{table: stock}}, where: n > 0, select: {{worth: price * n}}}}
   categories: {{table: prices, aggregate: {{items: count(*), worth: sum(price)}}, group_by: {{category: category}}}}
+  extremes:
+    table: prices
+    where: price > 0
+    group_by: {{category: category}}
+    aggregate: {{items: count(*), least: min(price), most: max(price * 2), worth: sum(price * 2)}}
+  sales: {{stream: events, where: quantity > 0, aggregate: {{sold: sum(quantity), most: max(quantity)}}}}
 """
-_FORM = 2
+_FORM = 3
 """Goes up when what is drawn, or the contract, changes: then nothing that is there is taken."""
 
 

@@ -167,18 +167,19 @@ def _alone(place: Inputs, kind: str, name: str) -> dict[str, float]:
     of = {i: tables.locate_table(warehouse, contract, i) for i in (*contract.views[name].inputs, name)}
     found = {i: it for i, table in of.items() if (it := tables.open_table(table)) is not None}
     inputs = {i: of[i] for i in contract.views[name].inputs}
-    form = eligibility.find_kernel(contract, name, inputs, found, of[name], KNOWN)
-    assert form is not None, f"{name} has no kernel"
+    output = eligibility.describe_output(name, found, of[name], KNOWN)
+    form = eligibility.find_join(contract, name, inputs, found, output) if output else None
+    assert form is not None, f"{name} is no join of a kernel"
     parts = time_slices.plan_time_slices(form, [found[i] for i in inputs], cores=2)
     assert parts is not None, f"{name} has files without statistics"
     taken = dict.fromkeys(("reading", "sweeping", "writing"), 0.0)
-    for number, span in enumerate(parts):
+    for span in parts:
         begun = time.monotonic()
         sides = [slice_reader.read_slice(side, span) for side in form.sides]
         taken["reading"] += (read := time.monotonic()) - begun
-        rows = operators.run_operator(form, parts, number, sides).rows
+        rows = operators.join_sides(form, span, sides)
         taken["sweeping"] += (swept := time.monotonic()) - read
-        list(files.write_files(found[name], task.split_by_belief(form, rows)))
+        list(files.write_files(found[name], task.split_by_belief(form.output, rows)))
         taken["writing"] += time.monotonic() - swept
     return taken
 

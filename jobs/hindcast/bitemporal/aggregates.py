@@ -60,7 +60,7 @@ def aggregate_table(versions: DataFrame, group: Column, measures: Mapping[str, M
         versions.where(has_value_to_aggregate(measures))
         .select(
             group.alias("_group"),
-            F.col("key").alias("_member"),
+            F.struct("key").alias("_member"),  # not null itself, whatever the key
             "validFrom",
             "validTo",
             *(argument.alias(name) for name, argument in _argument_columns(measures).items()),

@@ -1,8 +1,7 @@
-"""Eligibility: which views a kernel can derive: joins with a table, and aggregates of a table.
+"""Eligibility: which views a kernel can derive. Joins with a table are here, aggregates in aggregation.py.
 
-Keys, and what an aggregate groups by and computes, must be plain columns; a join's other expressions may be any of
-Spark's over columns of flat types. All other views, and those with few rows, are made by Spark's plan. Both give the
-same.
+A join's keys must be plain columns; its other expressions may be any of Spark's over columns of flat types. All other
+views, and those with few rows, are made by Spark's plan. Both give the same.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from deltalake import DeltaTable
 
 from hindcast.common.settings import Settings
 from hindcast.contract import Contract, Shape, View, list_shapes
-from hindcast.contract.expressions import parse_aggregate, resolve
-from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns, view_scope
+from hindcast.contract.expressions import resolve
+from hindcast.contract.shapes import PERIODS, resolve_all, selected_columns
 from hindcast.engine import projection
-from hindcast.engine.spec import KernelInput, KernelSpec
+from hindcast.engine.spec import JoinSpec, KernelInput, KernelOutput
 from hindcast.store import tables
 from hindcast.store.tables import Table
 
@@ -36,52 +35,49 @@ InputColumn = tuple[int, str]
 """Of which input, and its name."""
 
 
-def find_kernel(
-    contract: Contract,
-    name: str,
-    inputs: Mapping[str, Table],
-    found: Mapping[str, DeltaTable],
-    table: Table,
-    at: datetime,
-) -> KernelSpec | None:
-    """Return the kernel specification of a view whose table is still empty; None if no kernel can derive it.
+def describe_output(
+    name: str, found: Mapping[str, DeltaTable], table: Table, known_at: datetime
+) -> KernelOutput | None:
+    """Return what a kernel writes for the view `name`; None if it cannot write to its table or read its inputs.
 
-    `found`: by name, the opened tables of the inputs, at the version to read, and of the view; `at`: the known-at of
-    its rows.
+    `found`: by name, the opened tables of the inputs, at the version to read, and of the view; `known_at`: of its rows.
     """
+    if any(tables.read_older_format(it) is not None for i, it in found.items() if i != name):
+        return None
+    if found[name].protocol().writer_features:
+        return None  # delta-rs, which commits, does not write with every feature that Spark may have set
+    schema = pa.schema(found[name].schema().to_arrow())
+    types = pa.schema([field.remove_metadata() for field in schema if field.name != "_belief"])
+    kind: Literal["events", "versions"] = "versions" if table.kind == "versions" else "events"
+    return KernelOutput(table.path, kind, types, known_at) if all(map(_is_flat, types.types)) else None
+
+
+def find_join(
+    contract: Contract, name: str, inputs: Mapping[str, Table], found: Mapping[str, DeltaTable], output: KernelOutput
+) -> JoinSpec | None:
+    """Return the specification of a view's join; None if no kernel can derive it. `found`: the opened inputs."""
     it, known = contract.views[name], list_shapes(contract)
-    if (operator := _find_operator(it)) is None:
+    if it.semantics == "kafka" or it.join is None or it.join.stream:
         return None
-    schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in (*it.inputs, name)}
-    types = pa.schema([field.remove_metadata() for field in schemas[name] if field.name != "_belief"])
-    keys, measures = _key_columns(it, known), _plain_measures(it, known)
-    if keys is None or measures is None:
+    schemas = {i: pa.schema(found[i].schema().to_arrow()) for i in it.inputs}
+    if (keys := _key_columns(it, known)) is None:
         return None
-    sides = it.inputs
-    columns = _plain_columns(it, known, name) if it.where is None else None
-    made = {*(columns or ()), *measures, *PERIODS[table.kind], "systemFrom", "systemTo"}
+    sides, columns = it.inputs, _plain_columns(it, known, name) if it.where is None else None
+    others = {*PERIODS[known[name].kind], "systemFrom", "systemTo"}
     is_direct = (
         columns is not None
-        and made == {*types.names}
-        and all(types.field(c).type == schemas[sides[side]].field(of).type for c, (side, of) in columns.items())
+        and {*columns, *others} == {*output.types.names}
+        and all(output.types.field(c).type == schemas[sides[side]].field(of).type for c, (side, of) in columns.items())
     )
     if columns is None or not is_direct:
-        if it.aggregate is not None:
-            return None
         columns = projection.list_flat_columns(it, known)
     read = [schemas[sides[side]].field(of).type for side, of in columns.values()]
     alike = {tuple(schemas[i].field(c).type for c in key) for i, key in zip(sides, keys, strict=True)}
-    plain = all(map(_is_flat, [*types.types, *read])) and all(_is_key(kind) for key in alike for kind in key)
-    exact = all(_is_exact(f, schemas[it.first_input].field(c).type) for f, c in measures.values() if c is not None)
-    if len(alike) > 1 or not plain or not exact:
+    if len(alike) > 1 or not all(map(_is_flat, read)) or not all(_is_key(kind) for key in alike for kind in key):
         return None
-    if any(tables.read_older_format(found[i]) is not None for i in sides) or found[name].protocol().writer_features:
-        return None  # delta-rs, which commits, does not write with every feature that Spark may have set
     wanted = [{of for side, of in columns.values() if side == n} for n in range(len(sides))]
-    wanted[0] |= {column for _, column in measures.values() if column is not None}
-    is_joined_by_key = operator == "table_table" and it.join is not None and it.join.on is None
-    return KernelSpec(
-        operator,
+    return JoinSpec(
+        "table_table" if it.table else "stream_table",
         tuple(
             KernelInput(
                 inputs[i].path,
@@ -93,39 +89,17 @@ def find_kernel(
             )
             for i, key, taken in zip(sides, keys, wanted, strict=True)
         ),
-        whole=None if is_joined_by_key else it.group_by is not None or (it.join is not None and it.join.on is not None),
-        how=it.join.how if it.join is not None else "inner",
+        whole=None if it.table and it.join.on is None else it.join.on is not None,
+        how=it.join.how,
         columns=columns,
         is_projected=not is_direct,
-        measures=measures,
-        types=types,
-        uri=table.path,
-        kind=_row_kind(known[name]),
-        known_at=at,
+        output=output,
     )
 
 
-def _find_operator(it: View) -> Literal["stream_table", "table_table", "of_table"] | None:
-    if it.semantics == "kafka":
-        return None
-    if it.aggregate is not None:
-        return "of_table" if it.table and it.window is None and it.where is None else None
-    if it.join is None or it.join.stream:
-        return None
-    return "table_table" if it.table else "stream_table"
-
-
 def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] | None:
-    """Return the columns by which each input is joined or grouped; None if one is not a plain column."""
+    """Return the columns by which each input is joined; None if one is not a plain column."""
     first = tuple(known[it.first_input].key)
-    if it.aggregate is not None:
-        grouped = (
-            resolve_all(it.group_by, it, known)
-            if it.group_by
-            else {column: f"{it.first_input}.{column}" for column in first}
-        )
-        found = [_plain_column(it, known, text) for text in grouped.values()]
-        return None if None in found else [tuple(column for _, column in filter(None, found))]
     second = tuple(known[it.second_input or ""].key)
     if it.join is not None and it.join.on is not None:
         texts = [resolve(text, {it.first_input: list(known[it.first_input].columns)}) for text in it.join.keys]
@@ -135,10 +109,7 @@ def _key_columns(it: View, known: Mapping[str, Shape]) -> list[tuple[str, ...]] 
 
 
 def _plain_columns(it: View, known: Mapping[str, Shape], name: str) -> dict[str, InputColumn] | None:
-    """Return the view's columns that are an input's; None if another is not a measure either."""
-    if it.aggregate is not None:
-        keys = _key_columns(it, known)
-        return None if keys is None else {c: (0, of) for c, of in zip(known[name].key, keys[0], strict=True)}
+    """Return the view's columns as columns of its inputs; None if one is another expression."""
     texts = resolve_all(it.key, it, known) or {
         column: f"{it.first_input}.{column}" for column in known[it.first_input].key
     }
@@ -146,18 +117,6 @@ def _plain_columns(it: View, known: Mapping[str, Shape], name: str) -> dict[str,
     if known[name].kind == "events":
         found |= {column: (0, column) for column in ("timestamp", "_partition", "_offset")}
     return None if None in found.values() else {c: column for c, column in found.items() if column}
-
-
-def _plain_measures(it: View, known: Mapping[str, Shape]) -> dict[str, tuple[str, str | None]] | None:
-    """Return the aggregate function and argument of each measure; None if one is neither counted nor exactly summed."""
-    found: dict[str, tuple[str, str | None]] = {}
-    for name, text in (it.aggregate or {}).items():
-        function, argument = parse_aggregate(text, view_scope(it, known))
-        column = _plain_column(it, known, argument)
-        if function not in ("count", "sum", "avg") or (column is None and (function, argument) != ("count", "1")):
-            return None
-        found[name] = function, column[1] if column else None
-    return found
 
 
 def _plain_column(it: View, known: Mapping[str, Shape], text: str) -> InputColumn | None:
@@ -180,15 +139,3 @@ def _is_key(kind: pa.DataType) -> bool:
 
 
 _KEYS = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
-
-
-def _is_exact(function: str, argument: pa.DataType) -> bool:
-    """Return whether sums of these values are exact, and fit into 96 bits."""
-    if function == "count":
-        return True
-    return pa.types.is_integer(argument) or (
-        function == "sum" and pa.types.is_decimal(argument) and argument.precision <= _DIGITS
-    )
-
-
-_DIGITS = 18

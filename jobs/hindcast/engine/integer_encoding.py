@@ -81,12 +81,17 @@ def take_values(column: pa.ChunkedArray, places: Integers) -> pa.Array:
 
 
 def split_halves(column: pa.ChunkedArray) -> tuple[Integers, Integers]:
-    """Return the upper and lower half of each integer or unscaled decimal, 0 for null."""
+    """Return the upper and lower half of each integer or unscaled decimal, 0 for null.
+
+    OverflowError if a decimal has more than 64 bits.
+    """
     one = _combine_chunks(column)
     if pa.types.is_decimal(one.type):
         one = one.cast(pa.decimal128(one.type.precision, one.type.scale)).fill_null(0)
         words = np.frombuffer(one.buffers()[1], np.int64).reshape(-1, 2)[one.offset : one.offset + len(one)]
         values = words[:, 0]
+        if np.any(words[:, 1] != values >> 63):
+            raise OverflowError("a decimal has more than 64 bits")
     else:
         values = one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     return values >> HALF, values & (2**HALF - 1)  # rule: a sum has its lower half

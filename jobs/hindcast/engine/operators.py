@@ -1,12 +1,12 @@
-"""Operators of `corrected` on Arrow tables: for one slice of time, or for some of the groups.
+"""Operators of `corrected` on Arrow tables: joins for one slice of time, aggregates for some of the groups.
 
-Inputs are sorted by their times and have the columns that the specification names; results are sorted alike. These
-are second implementations of `bitemporal/joins.py` and `bitemporal/aggregates.py`, which say what the operators mean.
+The inputs of joins are sorted by their times. All have the columns that the specification names; results are sorted by
+time. These are second implementations of `bitemporal/joins.py` and `bitemporal/aggregates.py`, which say what the
+operators mean.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hindcast.common.jit import NOTHING
 from hindcast.engine import integer_encoding, sweeps
-from hindcast.engine.spec import KernelSpec, TimeSlice
+from hindcast.engine.spec import AggregateSpec, JoinSpec, TimeSlice
 from hindcast.engine.sweeps import FOREVER
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -25,25 +25,21 @@ if TYPE_CHECKING:
 
 
 class KernelRows(NamedTuple):
-    """The result rows of a part; for an aggregate also the numbers of input rows without a group or without a value."""
+    """The rows of an aggregate, and the numbers of input rows without a group, and with a group but without a value."""
 
     rows: pa.Table
-    no_key: int = 0
-    no_value: int = 0
+    no_key: int
+    no_value: int
 
 
-def run_operator(form: KernelSpec, parts: Sequence[TimeSlice], number: int, sides: Sequence[pa.Table]) -> KernelRows:
-    """Return the result rows of a kernel's operator for part `number`, given the rows of its inputs (`sides`)."""
-    match form.operator:
-        case "of_table":
-            return aggregate_table(form, sides[0], number, len(parts))
-        case "table_table":
-            return KernelRows(join_tables(form, parts[number], *sides))
-        case "stream_table":
-            return KernelRows(join_stream_table(form, *sides))
+def join_sides(form: JoinSpec, span: TimeSlice, sides: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of a join for a slice of time, given the rows of its inputs (`slice_reader.read_sides`)."""
+    if form.operator == "table_table":
+        return join_tables(form, span, *sides)
+    return join_stream_table(form, *sides)
 
 
-def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) -> pa.Table:
+def join_stream_table(form: JoinSpec, events: pa.Table, versions: pa.Table) -> pa.Table:
     """Return `joins.join_stream_table` of the events in a slice and the versions valid in it."""
     (on, key), count = integer_encoding.encode_keys(
         [events, versions], [side.key for side in form.sides], whole=form.whole
@@ -63,7 +59,7 @@ def join_stream_table(form: KernelSpec, events: pa.Table, versions: pa.Table) ->
     )
 
 
-def join_tables(form: KernelSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table) -> pa.Table:
+def join_tables(form: JoinSpec, span: TimeSlice, left: pa.Table, right: pa.Table, *later: pa.Table) -> pa.Table:
     """Return the rows of `joins.join_table_table` or `joins.join_foreign_key` that begin in a slice.
 
     Given are the versions valid in it or up to its start. `later`: of an outer join, and of a left one, the versions of
@@ -113,72 +109,69 @@ def _find_next_starts(keys: Integers, rows: pa.Table, count: int) -> Integers:
     return starts[places]  # of NOTHING the last
 
 
-def aggregate_table(form: KernelSpec, versions: pa.Table, part: int, parts: int) -> KernelRows:
-    """Return `aggregates.aggregate_table` of counts and exact sums, for the groups of part `part` of `parts`.
+def aggregate_rows(form: AggregateSpec, rows: pa.Table) -> KernelRows:
+    """Return `aggregates.aggregate_table`, or `aggregate_stream`, of rows with periods (`AggregateSpec`), in any order.
 
     OverflowError if a sum is too large for its type.
     """
-    side = form.sides[0]
-    (group,), count = integer_encoding.encode_keys([versions], [side.key], whole=form.whole)
-    no_key = int(np.count_nonzero(group == NOTHING)) if part == 0 else 0
-    firsts = integer_encoding.find_first_rows(group, count) if len(group) else np.full(count, NOTHING)
-    # rule: a part has its own groups, rows without a group have none
-    mine = np.append(_assign_parts(versions, side.key, firsts, parts) == part, False)  # of NOTHING, at -1
-    versions, group = versions.filter(pa.array(mine[group])), group[mine[group]]
-    counted = _count_mask(form, versions)
-    there = counted.any(axis=0)
-    no_value = int(np.count_nonzero(~there))
-    if no_value:  # rule: who has no value is no member
-        versions, group, counted = versions.filter(pa.array(there)), group[there], counted[:, there]
-    start, end = (integer_encoding.encode_timestamps(versions.column(name)) for name in side.periods)
-    added = [_split_measure(versions, column) for _, column in form.measures.values()]
-    high, low = (np.stack([half[which] for half in added]) for which in (0, 1))
-    ends = np.flatnonzero(end != FOREVER)
-    by_end = ends[np.argsort(end[ends], kind="stable")]
+    (group,), count = integer_encoding.encode_keys([rows], [form.key], whole=False)
+    counted = _count_mask(form, rows)
+    has_key, has_value = group != NOTHING, counted.any(axis=0)
+    starts, ends = (integer_encoding.encode_timestamps(rows.column(name)) for name in ("validFrom", "validTo"))
+    # rule: rows without a group or a value are no members
+    members = np.flatnonzero(has_key & has_value)
+    members = members[np.argsort(starts[members], kind="stable")]
+    group, start, end, counted = group[members], starts[members], ends[members], counted[:, members]
+    added = [_split_measure(rows, function, name) for name, function in form.measures.items()]
+    high, low = (np.stack([half[which] for half in added])[:, members] for which in (0, 1))
+    ending = np.flatnonzero(end != FOREVER)
+    by_end = ending[np.argsort(end[ending], kind="stable")]
     of, since, until, counts, highs, lows = sweeps.sum_steps(
         group, start, end, by_end, counted.astype(np.int64), high, low, count
     )
-    places = integer_encoding.find_first_rows(group, count)[of] if len(group) else of
-    columns = {
-        name: integer_encoding.take_values(versions.column(column), places)
-        for name, (_, column) in form.columns.items()
-    }
-    for n, (name, (function, _)) in enumerate(form.measures.items()):
-        columns[name] = _measure_values(function, counts[n], highs[n], lows[n], form.types.field(name).type)
+    firsts = np.append(members, NOTHING)[integer_encoding.find_first_rows(group, count)[of]]
+    columns = {name: integer_encoding.take_values(rows.column(name), firsts) for name in form.key}
+    steps = sweeps.group_by_key(of, count)
+    for n, (name, function) in enumerate(form.measures.items()):
+        if function in EXTREMES:
+            order = _order_members(rows.column(name), function, members)
+            found = sweeps.find_extremes(order[counted[n, order]], group, start, end, steps, since)
+            columns[name] = integer_encoding.take_values(rows.column(name), np.append(members, NOTHING)[found])
+        else:
+            kind = form.output.types.field(name).type
+            columns[name] = _measure_values(function, counts[n], highs[n], lows[n], kind)
     periods = {"validFrom": since, "validTo": until}
     columns |= {name: integer_encoding.decode_timestamps(micros, ARROW_TIMESTAMP) for name, micros in periods.items()}
-    return KernelRows(pa.table(columns), no_key, no_value)
+    without_key = int(np.count_nonzero(~has_key))
+    return KernelRows(pa.table(columns), without_key, rows.num_rows - without_key - len(members))
 
 
-def _assign_parts(rows: pa.Table, key: tuple[str, ...], firsts: Integers, parts: int) -> Integers:
-    """Return the part of each group, derived from its values alone: the same in every task."""
-    if parts == 1:
-        return np.zeros(len(firsts), np.int64)
-    texts = [integer_encoding.take_values(rows.column(name), firsts).cast(pa.string()).to_pylist() for name in key]
-    return np.array([zlib.crc32(repr(values).encode()) % parts for values in zip(*texts, strict=True)], np.int64)
+# rule: a minimum is the first in ascending order
+EXTREMES = {"min": "ascending", "max": "descending"}
+"""Functions that take the first value in an order."""
 
 
-def _count_mask(form: KernelSpec, rows: pa.Table) -> np.ndarray:
+def _order_members(values: pa.ChunkedArray, function: str, members: Integers) -> Integers:
+    """Return the numbers of all members in the order of their values, the one that the function takes first."""
+    numbers = np.full(len(values), NOTHING)
+    numbers[members] = np.arange(len(members))
+    order = numbers[pc.sort_indices(values, sort_keys=[("", EXTREMES[function])]).to_numpy()]
+    found: Integers = order[order != NOTHING]
+    return found
+
+
+def _count_mask(form: AggregateSpec, rows: pa.Table) -> np.ndarray:
     """Return a matrix with a row per measure that says which of `rows` count."""
     # rule: null values are not counted
-    found = [
-        np.ones(rows.num_rows, bool) if column is None else pc.is_valid(rows.column(column)).to_numpy()
-        for _, column in form.measures.values()
-    ]
-    return np.stack(found)
+    return np.stack([pc.is_valid(rows.column(name)).to_numpy() for name in form.measures])
 
 
-def _split_measure(rows: pa.Table, column: str | None) -> tuple[Integers, Integers]:
+def _split_measure(rows: pa.Table, function: str, column: str) -> tuple[Integers, Integers]:
+    """Return the halves of what each row adds to a sum; zeros for other functions."""
+    if function in ("sum", "avg"):
+        return integer_encoding.split_halves(rows.column(column))
     none = np.zeros(rows.num_rows, np.int64)
-    return (
-        integer_encoding.split_halves(rows.column(column))
-        if column and _is_number(rows.column(column).type)
-        else (none, none)
-    )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+    return none, none
 
 
 def _measure_values(function: str, counts: Integers, high: Integers, low: Integers, kind: pa.DataType) -> pa.Array:

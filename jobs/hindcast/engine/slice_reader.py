@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 from hindcast.bitemporal.predicates import LAST_MOMENT, ColumnBound
 from hindcast.common.errors import HindcastError
 from hindcast.engine import integer_encoding
-from hindcast.engine.spec import KernelInput, KernelSpec, TimeSlice
+from hindcast.engine.spec import JoinSpec, KernelInput, TimeSlice
 from hindcast.store import arrow_reader, duckdb_reader
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -27,7 +28,7 @@ class TooManyRowsError(HindcastError):
     """A task would need more than `MAX_ROWS` rows or `MAX_BYTES` bytes in memory."""
 
 
-def read_sides(form: KernelSpec, span: TimeSlice) -> list[pa.Table]:
+def read_sides(form: JoinSpec, span: TimeSlice) -> list[pa.Table]:
     """Return the rows of a kernel's inputs that its operator needs for a slice (`operators.run_operator`)."""
     sides = [read_slice(side, span) for side in form.sides]
     if form.operator != "table_table" or form.how == "inner" or span.end is None:
@@ -59,17 +60,24 @@ def _read_rows(side: KernelInput, bounds: list[ColumnBound], conditions: list[pc
     schema = pa.schema(found.schema().to_arrow())
     texts = {name for name in side.key if pa.types.is_string(schema.field(name).type)}
     files = duckdb_reader.find_candidate_files(found, [*_current_bounds(side), *bounds])
-    batches: list[pa.RecordBatch] = []
-    count = size = 0
     reader = arrow_reader.read_rows(found, files, wanted, _current_condition(side, conditions), texts)
-    for batch in reader:
-        batches += [batch] if batch.num_rows else []
-        count, size = count + batch.num_rows, size + batch.nbytes
-        if count > MAX_ROWS or size > MAX_BYTES:
-            raise TooManyRowsError(f"a slice of time has {count:,} rows of {size:,} bytes, or more", where=side.uri)
+    batches = [batch for batch in limit_batches(reader, side.uri) if batch.num_rows]
     start = side.periods[0]
     batches.sort(key=lambda batch: batch.column(start)[0].value)  # most files have their own times
     return _sort_by_time(pa.Table.from_batches(batches, reader.schema), start)
+
+
+def limit_batches(batches: Iterable[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    """Yield batches of rows; TooManyRowsError if there are more rows than `MAX_ROWS`, or more bytes than `MAX_BYTES`.
+
+    `where`: the table that the error names.
+    """
+    count = size = 0
+    for batch in batches:
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count > MAX_ROWS or size > MAX_BYTES:
+            raise TooManyRowsError(f"a task has {count:,} rows of {size:,} bytes, or more", where=where)
+        yield batch
 
 
 _SYSTEM = ("systemFrom", "systemTo")

@@ -40,25 +40,44 @@ class KernelInput:
 
 
 @dataclass(frozen=True)
-class KernelSpec:
-    """An operator, its inputs, and what it writes.
+class KernelOutput:
+    """The table that a kernel writes to: place, kind of its rows, columns of its files; and the rows' known-at."""
+
+    uri: str
+    kind: Literal["events", "versions"]
+    types: pa.Schema
+    known_at: datetime
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """A join, its inputs, and what it writes.
 
     `whole`: a key is null if one of its columns is, not only if all are. A null key matches nothing and is not a group;
     if tables are joined on their keys it is a key like any other (None). `how`: which rows of a join without a partner
     it keeps. `columns`: for each copied column, the number of its input and its name there. `is_projected`: these are
     not yet the view's columns, but what its expressions read; Spark evaluates them (projection.py) before the rows are
-    written. `measures`: for each other column, the aggregate function and its argument, None if it counts rows.
-    `types`: the columns of the files. `known_at`: the known-at of the rows.
+    written.
     """
 
-    operator: Literal["stream_table", "table_table", "of_table"]
+    operator: Literal["stream_table", "table_table"]
     sides: tuple[KernelInput, ...]
     whole: bool | None
     how: Literal["inner", "left", "outer"]
     columns: Mapping[str, tuple[int, str]]
     is_projected: bool
-    measures: Mapping[str, tuple[str, str | None]]
-    types: pa.Schema
-    uri: str
-    kind: Literal["events", "versions"]
-    known_at: datetime
+    output: KernelOutput
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """An aggregate over valid time, and what it writes.
+
+    Its rows have the columns of the `key` (the group), for each of the `measures` a column with the argument of its
+    function (of a count, null for what does not count), and validFrom and validTo.
+    """
+
+    operator: Literal["of_table", "of_stream"]
+    key: tuple[str, ...]
+    measures: Mapping[str, str]
+    output: KernelOutput

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 from hindcast.common import session
 from hindcast.contract import Contract, list_shapes
 from hindcast.engine import eligibility, projection, time_slices
-from hindcast.engine.spec import KernelSpec, TimeSlice
+from hindcast.engine.spec import KernelOutput
 from hindcast.store import file_listing, tables
 from hindcast.store.commit_notes import LeftOut, TableNote
 from hindcast.store.files import DataFile
@@ -55,50 +56,79 @@ def stage_view(
     contract: Contract,
     name: str,
     inputs: Mapping[str, Table],
+    current: Mapping[str, DataFrame],
     table: Table,
     known_at: datetime,
 ) -> StagedFiles | None:
     """Write all rows of a view by its kernel; return the staged files, or None if no kernel can derive them.
 
-    The view's table must exist and be empty. `columns`: those of its derived rows, in order.
+    The view's table must exist and be empty. `columns`: those of its derived rows, in order; `current`: the current
+    rows of the inputs.
     """
     found = {i: tables.open_table(it) for i, it in {**inputs, name: table}.items()}
     there = {i: it for i, it in found.items() if it is not None}
-    form = eligibility.find_kernel(contract, name, inputs, there, table, known_at) if len(there) == len(found) else None
-    tasks = session.count_cores(spark)
-    parts = time_slices.plan_time_slices(form, [there[i] for i in contract.views[name].inputs], tasks) if form else None
-    if form is None or parts is None:
+    output = eligibility.describe_output(name, there, table, known_at) if len(there) == len(found) else None
+    if output is None:
         return None
-    reports = _collect_reports(spark, form, parts, contract, name, there)
-    if reports is None or any(row["refused"] for row in reports):
+    is_aggregate = contract.views[name].aggregate is not None
+    if is_aggregate:
+        (source,) = inputs
+        written = _run_aggregate(spark, contract, name, current[source], tables.count_rows(inputs[source]), output)
+    else:
+        written = _run_join(spark, contract, name, inputs, there, output)
+    if written is None or any(row["refused"] for row in written.reports):
         return None
-    files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in reports if row["path"])
-    left_out = {kind: sum(row[kind] or 0 for row in reports) for kind in ("no_key", "no_value")} | {"too_late": 0}
-    return StagedFiles(table, form.operator, columns, files, left_out if form.measures else None)
+    rows = written.reports
+    files = tuple(DataFile(*(row[c] for c in DataFile.__dataclass_fields__)) for row in rows if row["path"])
+    left_out = {kind: sum(row[kind] or 0 for row in rows) for kind in ("no_key", "no_value")} | {"too_late": 0}
+    return StagedFiles(table, written.operator, columns, files, left_out if is_aggregate else None)
 
 
-def _collect_reports(
+class _Written(NamedTuple):
+    """What the tasks of an operator report of their files (`task.REPORT_SCHEMA`)."""
+
+    operator: str
+    reports: list[Row]
+
+
+def _run_aggregate(
+    spark: SparkSession, contract: Contract, name: str, rows: DataFrame, count: int, output: KernelOutput
+) -> _Written | None:
+    """Run the kernel of an aggregate of rows, so many at most; return what its tasks report, None if there is none."""
+    from hindcast.engine import aggregation, task  # its loops take half a second to load
+
+    if (planned := aggregation.plan_aggregate(contract, name, rows, output)) is None:
+        return None
+    form, members = planned
+    groups = aggregation.spread_groups(members, form, time_slices.count_tasks(count, session.count_cores(spark)))
+    return _Written(form.operator, groups.mapInArrow(task.build_aggregator(form), task.REPORT_SCHEMA).collect())
+
+
+def _run_join(
     spark: SparkSession,
-    form: KernelSpec,
-    parts: list[TimeSlice],
     contract: Contract,
     name: str,
+    inputs: Mapping[str, Table],
     found: Mapping[str, DeltaTable],
-) -> list[Row] | None:
-    """Run a kernel; return its tasks' reports of files. None if a task refuses its part of a projected kernel."""
-    from hindcast.engine import task  # its loops take half a second to load
+    output: KernelOutput,
+) -> _Written | None:
+    """Run the kernel of a join; return what its tasks report, None if there is none or a task refuses its part."""
+    from hindcast.engine import task
 
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    if not form.is_projected:
-        return numbers.mapInArrow(task.build_batch_mapper(form, parts), task.REPORT_SCHEMA).collect()
     it, known = contract.views[name], list_shapes(contract)
+    if (form := eligibility.find_join(contract, name, inputs, found, output)) is None:
+        return None
+    slices = time_slices.plan_time_slices(form, [found[i] for i in it.inputs], session.count_cores(spark))
+    if slices is None:
+        return None
+    mapper, numbers = task.build_batch_mapper(form, slices), spark.range(0, len(slices), 1, len(slices))
+    if not form.is_projected:
+        return _Written(form.operator, numbers.mapInArrow(mapper, task.REPORT_SCHEMA).collect())
     types = tuple(tables.spark_schema(found[i]) for i in it.inputs)
-    flat = numbers.mapInArrow(
-        task.build_batch_mapper(form, parts), projection.flat_schema(form.columns, types, form.kind)
-    )
+    flat = numbers.mapInArrow(mapper, projection.flat_schema(form.columns, types, output.kind))
     rows = projection.project_flat_rows(flat, it, name, form.columns, known)
     try:
-        return rows.mapInArrow(task.build_writer(form), task.REPORT_SCHEMA).collect()
+        return _Written(form.operator, rows.mapInArrow(task.build_writer(output), task.REPORT_SCHEMA).collect())
     except PySparkException as error:
         if task.RefusalError.__name__ in str(error):
             return None

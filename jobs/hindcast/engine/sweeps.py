@@ -192,3 +192,41 @@ def sum_steps(
                     lows[measure, count] = now_lows[measure, its]
                 count += 1
     return of[:count], since[:count], until[:count], counts[:, :count], highs[:, :count], lows[:, :count]
+
+
+@compile_loop
+def find_extremes(
+    order: Integers,
+    key: Integers,
+    start: Integers,
+    end: Integers,
+    steps: tuple[Integers, Integers],
+    since: Integers,
+) -> Integers:
+    """Return for each step the first version in `order` that is valid in it; NOTHING if none is.
+
+    `order`: numbers of versions, the one with the extreme value first. `steps`: their numbers by key (`group_by_key`);
+    `since`: their starts. A version starts and ends where steps do.
+
+        0: 5 [0, 8), 0: 7 [4, ..)    max    ->    5 [0, 4), 7 [4, 8), 7 [8, ..)
+    """
+    grouped, first = steps
+    found, free = np.full(len(grouped), NOTHING), np.arange(len(grouped) + 1)
+    for version in order:
+        place, last = first[key[version]], first[key[version] + 1]
+        high = last
+        while place < high:  # the first step that starts with the version or later
+            middle = (place + high) // 2
+            if since[grouped[middle]] >= start[version]:
+                high = middle
+            else:
+                place = middle + 1
+        while True:
+            while free[place] != place:  # over steps that have their version
+                free[place] = free[free[place]]
+                place = free[place]
+            if place >= last or since[grouped[place]] >= end[version]:  # rule: an extreme has no step after its end
+                break
+            found[grouped[place]] = version
+            free[place] = place + 1
+    return found

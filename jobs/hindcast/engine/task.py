@@ -1,4 +1,4 @@
-"""A task of a kernel: a slice of time, or some of the groups, from the files of the inputs to files of the table."""
+"""The tasks of a kernel: a slice of time from files of the inputs, or some of the groups, to files of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from hindcast.engine import operators, slice_reader
-from hindcast.engine.spec import KernelSpec, TimeSlice
+from hindcast.engine.spec import AggregateSpec, JoinSpec, KernelOutput, TimeSlice
 from hindcast.store import files
 from hindcast.store.tables import ARROW_TIMESTAMP
 
@@ -21,16 +21,16 @@ REPORT_SCHEMA = (
 """A row for each file that a task wrote; one without a path reports what was left out, or why the task `refused`."""
 
 
-def build_batch_mapper(form: KernelSpec, parts: list[TimeSlice]) -> BatchMapper:
-    """Return a kernel as a function for Spark's mapInArrow, from the numbers of parts to reports of files.
+def build_batch_mapper(form: JoinSpec, parts: list[TimeSlice]) -> BatchMapper:
+    """Return a join as a function for Spark's mapInArrow, from the numbers of slices to reports of files.
 
-    Of a projected kernel the function gives the joined rows instead, for `build_writer`.
+    Of a projected join the function gives the joined rows instead, for `build_writer`.
     """
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             for number in batch.column(0).to_pylist():
-                yield from (join_part if form.is_projected else run_part)(form, parts, number)
+                yield from (join_slice if form.is_projected else write_slice)(form, parts[number])
 
     return map_batches
 
@@ -38,32 +38,54 @@ def build_batch_mapper(form: KernelSpec, parts: list[TimeSlice]) -> BatchMapper:
 BatchMapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def build_writer(form: KernelSpec) -> BatchMapper:
-    """Return the second half of a projected kernel for Spark's mapInArrow: from the view's rows to reports of files."""
+def build_writer(output: KernelOutput) -> BatchMapper:
+    """Return the second half of a projected join for Spark's mapInArrow: from the view's rows to reports of files."""
 
     def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batches = [batch for batch in given if batch.num_rows]
         if batches:
-            yield _report_batch([asdict(it) for it in _write_rows(form, pa.Table.from_batches(batches))])
+            yield _report_batch([asdict(it) for it in _write_rows(output, pa.Table.from_batches(batches))])
 
     return map_batches
 
 
-def run_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[pa.RecordBatch]:
-    """Write the files of one part of a kernel; yield a report of them, as rows of `REPORT_SCHEMA`."""
+def build_aggregator(form: AggregateSpec) -> BatchMapper:
+    """Return an aggregate as a function for Spark's mapInArrow: from all rows of some groups to reports of files."""
+
+    def map_batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        batches = [batch for batch in slice_reader.limit_batches(given, form.output.uri) if batch.num_rows]
+        if not batches:
+            return
+        found = operators.aggregate_rows(form, pa.Table.from_batches(batches).combine_chunks())
+        left_out: Report = {"no_key": found.no_key, "no_value": found.no_value}
+        yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form.output, found.rows))])
+
+    def map_or_refuse(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from map_batches(given)
+        except _TOO_LARGE as error:
+            yield _report_batch([{"refused": str(error)}])
+
+    return map_or_refuse
+
+
+Report = dict[str, str | int | None]
+
+
+def write_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
+    """Write the files of one slice of a join; yield a report of them, as rows of `REPORT_SCHEMA`."""
     try:
-        found = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number]))
+        rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
     except _TOO_LARGE as error:
         yield _report_batch([{"refused": str(error)}])
         return
-    left_out: dict[str, str | int | None] = {"no_key": found.no_key, "no_value": found.no_value}
-    yield _report_batch([left_out, *(asdict(it) for it in _write_rows(form, found.rows))])
+    yield _report_batch([asdict(it) for it in _write_rows(form.output, rows)])
 
 
-def join_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator[pa.RecordBatch]:
-    """Yield the joined rows of one part of a projected kernel, strings as such; RefusalError if it cannot."""
+def join_slice(form: JoinSpec, span: TimeSlice) -> Iterator[pa.RecordBatch]:
+    """Yield the joined rows of one slice of a projected join, strings as such; RefusalError if it cannot."""
     try:
-        rows = operators.run_operator(form, parts, number, slice_reader.read_sides(form, parts[number])).rows
+        rows = operators.join_sides(form, span, slice_reader.read_sides(form, span))
         kinds = [it.type.value_type if pa.types.is_dictionary(it.type) else it.type for it in rows.schema]
         yield from rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True)))).to_batches(_ROWS_PER_BATCH)
     except _TOO_LARGE as error:
@@ -71,40 +93,42 @@ def join_part(form: KernelSpec, parts: list[TimeSlice], number: int) -> Iterator
 
 
 _TOO_LARGE = (slice_reader.TooManyRowsError, OverflowError, MemoryError, pa.ArrowInvalid)
-"""What a part raises that is too large for its task. ArrowInvalid: texts of more than 2 GiB in one array, for one."""
+"""What a task raises whose part is too large for it. ArrowInvalid: texts of more than 2 GiB in one array, for one."""
 
 _ROWS_PER_BATCH = 65_536
 
 
 class RefusalError(Exception):
-    """A part of a projected kernel that is too large for its task. Spark's plan can derive the view."""
+    """A slice of a projected join that is too large for its task. Spark's plan can derive the view."""
 
 
-def _write_rows(form: KernelSpec, rows: pa.Table) -> Iterator[files.DataFile]:
-    return files.write_files(DeltaTable(form.uri), split_by_belief(form, rows))
+def _write_rows(output: KernelOutput, rows: pa.Table) -> Iterator[files.DataFile]:
+    return files.write_files(DeltaTable(output.uri), split_by_belief(output, rows))
 
 
-def split_by_belief(form: KernelSpec, rows: pa.Table) -> list[tuple[str | None, pa.Table]]:
+def split_by_belief(output: KernelOutput, rows: pa.Table) -> list[tuple[str | None, pa.Table]]:
     """Return rows as `files.write_files` takes them: all columns in order and type; strings may be dictionaries."""
-    known = pa.scalar(form.known_at, ARROW_TIMESTAMP)
+    known = pa.scalar(output.known_at, ARROW_TIMESTAMP)
     columns = []
-    for field in form.types:
+    for field in output.types:
         match field.name:
             case "systemFrom":
                 columns.append(pa.repeat(known, rows.num_rows))
             case "systemTo":
                 columns.append(pa.nulls(rows.num_rows, known.type))
+            case name if name not in rows.column_names:  # the contract has dropped it
+                columns.append(pa.nulls(rows.num_rows, field.type))
             case name:
                 column = rows.column(name)
                 columns.append(column if pa.types.is_dictionary(column.type) else column.cast(field.type))
-    whole = pa.table(columns, form.types.names)
-    if form.kind != "versions":
+    whole = pa.table(columns, output.types.names)
+    if output.kind != "versions":
         return [("past", whole)]
     is_open = pc.is_null(whole.column("validTo"))
     return [("open", whole.filter(is_open)), ("past", whole.filter(pc.invert(is_open)))]
 
 
-def _report_batch(rows: list[dict[str, str | int | None]]) -> pa.RecordBatch:
+def _report_batch(rows: list[Report]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, _REPORT_ARROW_SCHEMA)
 
 

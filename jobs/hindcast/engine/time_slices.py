@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from hindcast.engine.spec import KernelSpec, TimeSlice
+from hindcast.engine.spec import JoinSpec, TimeSlice
 
 ROWS_PER_TASK = 1_250_000
 """About so many rows begin in a slice."""
@@ -22,21 +22,19 @@ MIN_ROWS_PER_TASK = 125_000
 """A slice with fewer rows is not worth a task of its own, even if a core has nothing to do."""
 
 
-def plan_time_slices(form: KernelSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
-    """Return the time slices of a join: by its events, or by the starts of both tables; None if the log has no times.
+def count_tasks(rows: int, cores: int) -> int:
+    """Return among how many tasks so many rows are divided."""
+    return max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
 
-    For an aggregate return one unbounded slice for each part of its groups, at most `cores`; each reads all rows.
-    """
+
+def plan_time_slices(form: JoinSpec, tables: Sequence[DeltaTable], cores: int) -> list[TimeSlice] | None:
+    """Return the slices of a join: by its events, or by the starts of both tables; None if the log has no times."""
     driving = tables[:1] if form.operator == "stream_table" else tables
     files = [_read_file_statistics(table, side.periods[0]) for table, side in zip(driving, form.sides, strict=False)]
     if any(some is None for some in files):
         return None
     every = [file for some in files for file in some or ()]
-    rows = sum(count for *_, count in every)
-    wanted = max(math.ceil(rows / ROWS_PER_TASK), min(cores, rows // MIN_ROWS_PER_TASK), 1)
-    if form.operator == "of_table":
-        return [TimeSlice()] * min(wanted, cores)
-    return split_time(every, wanted)
+    return split_time(every, count_tasks(sum(count for *_, count in every), cores))
 
 
 def split_time(files: Sequence[tuple[datetime, datetime, int]], wanted: int) -> list[TimeSlice]:

@@ -178,7 +178,7 @@ def derive_view_change(
         if is_first and eligibility.is_worthwhile(rows, contract.settings):
             columns = tuple(whole.changes.columns[:-1])
             return whole._replace(
-                stage=partial(stage_view, spark, columns, contract, name, inputs, table, plan.known_at)
+                stage=partial(stage_view, spark, columns, contract, name, inputs, current, table, plan.known_at)
             )
         since = None if whole.frozen is None or held_units else _derive_left_out_since(sources, contract, table, inputs)
         return whole if since is None else whole._replace(left_out=since[0], before=since[1])

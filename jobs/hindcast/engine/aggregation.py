@@ -1,0 +1,87 @@
+"""Aggregates by kernels: which ones, and the rows that their tasks get.
+
+Spark reads the input, evaluates the view's expressions as its own plan does, and brings the rows of each group to one
+task. There a sweep (`operators.aggregate_rows`) takes the place of Spark's sorts and windows, and writes the files.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampType,
+)
+
+from hindcast.bitemporal import derivation
+from hindcast.bitemporal.aggregates import Measure
+from hindcast.contract import Contract, list_shapes
+from hindcast.contract.shapes import PERIODS
+from hindcast.engine.spec import AggregateSpec, KernelOutput
+
+
+def plan_aggregate(
+    contract: Contract, name: str, rows: DataFrame, output: KernelOutput
+) -> tuple[AggregateSpec, DataFrame] | None:
+    """Return the specification of a view's aggregate and the rows that it is about; None if no kernel can derive it.
+
+    `rows`: the current rows of the input. The result has the columns that `AggregateSpec` names.
+    """
+    it, known = contract.views[name], list_shapes(contract)
+    shape = known[it.first_input]
+    if it.aggregate is None or it.window is not None or it.semantics == "kafka" or shape.kind not in _OPERATORS:
+        return None
+    measures = derivation.view_measures(it, known)
+    relation = derivation.apply_where(it, derivation.as_relation(rows, shape), known)
+    start, *end = PERIODS[shape.kind]
+    members = relation.select(
+        derivation.group_key(it, known).alias("key"),
+        *(_argument(measure).alias(name) for name, measure in measures.items()),
+        F.col(start).alias("validFrom"),
+        *(F.col(column) for column in end),
+    )
+    if not end:  # an event counts from then on
+        members = members.withColumn("validTo", F.lit(None).cast(members.schema["validFrom"].dataType))
+    flat = members.select("key.*", *measures, "validFrom", "validTo")
+    key = tuple(known[name].key)
+    wanted = {**dict.fromkeys(key, _KEYS), **{n: _FUNCTIONS.get(it.function, ()) for n, it in measures.items()}}
+    if not all(isinstance(flat.schema[column].dataType, kinds) for column, kinds in wanted.items()):
+        return None
+    form = AggregateSpec(_OPERATORS[shape.kind], key, {n: it.function for n, it in measures.items()}, output)
+    return form, flat
+
+
+def spread_groups(rows: DataFrame, form: AggregateSpec, parts: int) -> DataFrame:
+    """Return the rows in partitions, each group in one; those without a group anywhere."""
+    there = [F.col(column).isNotNull() for column in form.key]
+    group = F.coalesce(*(F.when(it, F.hash(*form.key)) for it in there), F.hash("validFrom"))
+    return rows.repartition(parts, group)
+
+
+def _argument(measure: Measure) -> Column:
+    """Return what a kernel needs of a measure's argument: of one that is counted, whether it is there."""
+    if measure.function == "count":
+        return F.when(measure.argument.isNotNull(), F.lit(1))
+    return measure.argument
+
+
+_OPERATORS: dict[str, Literal["of_table", "of_stream"]] = {"versions": "of_table", "events": "of_stream"}
+
+_KEYS = (StringType, IntegralType, BooleanType, DateType, TimestampType)
+"""Types whose values Arrow compares as Spark does. It does not for 0.0 and -0.0."""
+
+_FUNCTIONS: dict[str, tuple[type[DataType], ...]] = {
+    "count": (IntegralType,),
+    "sum": (IntegralType, DecimalType),
+    "avg": (IntegralType,),
+    "min": (*_KEYS, DecimalType),
+    "max": (*_KEYS, DecimalType),
+}
+"""By function, the types of arguments of which a kernel computes what Spark does."""
